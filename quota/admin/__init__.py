@@ -1,7 +1,7 @@
-"""The SRE console's pages of this app, one module per noun.
+"""The pages of this app in the SRE console, one module per kind of object.
 
-Changes go through services, which validate and record them. All other data is read-only. `portal.admin_site` registers
-the `PAGES` of every app, so that no app depends on the portal.
+The pages make changes by calling services, which validate and record each change. All other data is read-only.
+`portal.admin_site` registers the `PAGES` of every app, so that no app depends on the portal.
 """
 
 from __future__ import annotations

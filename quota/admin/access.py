@@ -40,8 +40,8 @@ class CapabilityAdmin(CreateOnlyAdmin):
 
 
 class CapabilityRequestAdmin(ServiceAdmin):
-    """Requests for capabilities. On the page of a request, SREs grant it, until the requested time or another, or
-    reject it.
+    """Requests for capabilities. On the page of a request, SREs grant the capability until the requested or another
+    time, or reject the request.
     """
 
     list_display = ["user", "kind", "cell", "tenant", "reason", "until", "state", "asked_by", "asked_at", "answered_by"]

@@ -34,7 +34,8 @@ def act_with_reason(
 ) -> HttpResponse | None:
     """Show a form that asks for a reason. Once the form is sent, call `act(row, reason)` for each row.
 
-    A row that is rejected does not stop the other rows. `action`: the name of the registered action.
+    If `act` raises `Rejected` for one row, the other rows are still processed. `action`: the name of the registered
+    action.
     """
 
     def each(chosen: list[Any], reason: str, _given: dict[str, Any]) -> int:
@@ -62,11 +63,11 @@ def act_together(
     act: Callable[[list[Any], str, dict[str, Any]], int],
     more: type[forms.Form] | None = None,
 ) -> HttpResponse | None:
-    """Do the same as `act_with_reason` for all rows at once. `act(rows, reason, given)` returns the number of changed
-    rows.
+    """Show a form that asks for a reason. Once the form is sent, call `act(rows, reason, given)` once for all rows,
+    which returns the number of changed rows.
 
-    `more`: a form with further fields; `given` has their values. If `act` raises `Rejected`, the form is shown again
-    with the error above it.
+    `more`: a form with further fields; `given`: the values of these fields. `action`: the name of the registered
+    action. If `act` raises `Rejected`, the form is shown again with the error above it.
     """
     chosen = list(rows[: MOST + 1])
     if len(chosen) > MOST:

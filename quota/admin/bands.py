@@ -136,7 +136,7 @@ def _pair(pair: list[Any]) -> tuple[str, str]:
 
 
 def _vector(named: dict[str, int]) -> str:
-    """Return a vector as text that can wrap on narrow screens, unlike `vector_text`."""
+    """Return quantities by resource as text that may break into several lines on narrow screens."""
     return strip_tags(vector_text([named[name] for name in NAMES]))
 
 

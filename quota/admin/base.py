@@ -1,4 +1,4 @@
-"""Base classes of the console's pages: facts are read-only, and changes go through services."""
+"""Base classes of the console's pages: most data is read-only, and services make all changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def vector_text(vector: Sequence[int], *, extra: Sequence[str] = ()) -> SafeStri
 
 
 class LeanMedia:
-    """A page of the console without the scripts for prepopulated fields, because no page has such fields."""
+    """A page of the console that does not load Django's scripts for prepopulated fields, because no page has such
+    fields.
+    """
 
     @property
     def media(self) -> forms.Media:
@@ -70,7 +72,9 @@ class FactsAdmin(LeanMedia, ModelAdmin):
 
 
 class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form whose last step of validation is the service. A rejection appears beside the field that it names."""
+    """A form that calls the service as the last step of its validation. If the service raises `Rejected`, the form
+    shows the error beside the field that the error names.
+    """
 
     perform: ClassVar[Callable[[forms.ModelForm], Model] | None] = None  # type: ignore[type-arg]
 
@@ -104,8 +108,8 @@ class ServiceAdmin(FactsAdmin):
         return self.has_module_permission(request)
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        """Call the service. `given`: the form's data and the fixed fields; `row`: None for a new one. Raises
-        `Rejected`.
+        """Call the service and return the saved row. `given`: the form's data and the fixed fields; `row`: the row to
+        change, or None to create one. Raises `Rejected`.
         """
         raise NotImplementedError
 

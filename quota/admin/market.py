@@ -38,7 +38,9 @@ class MarketForm(ServiceForm):
 
 
 class MarketAdmin(ServiceAdmin):
-    """The rules of markets. A cell without a row has the default rules; its row is created when it first sells."""
+    """The page of the selling rules per cell. A cell without a row has the default rules; its row is created at the
+    first sale in the cell.
+    """
 
     form = MarketForm
     list_display = [
@@ -75,7 +77,9 @@ class RuleForm(ServiceForm):
 
 
 class RuleAdmin(ServiceAdmin):
-    """Approval rules. The first rule that matches decides who approves an order. Without a match, an SRE decides."""
+    """The page of approval rules. The first rule that matches an order decides who approves it. If no rule matches,
+    an SRE approves the order.
+    """
 
     form = RuleForm
     list_display = ["rank", "cell_shown", "band_shown", "tenant_shown", "price_shown", "approver"]

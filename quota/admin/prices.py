@@ -119,7 +119,7 @@ class PriceListAdmin(CreateOnlyAdmin, PreviewedAdmin):
         return super().perform(request, {**given, **prices, "curve": curve}, row)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the current prices of the cell in the query, or else of the first cell."""
+        """Return the current prices of the cell that the URL's query names, or else of the first cell."""
         cells = list(CellCapacity.objects.order_by("cell").values_list("cell", flat=True))
         if not cells:
             return {}

@@ -1,4 +1,4 @@
-"""The console's page about the platform's own journal."""
+"""The console's page about the platform's journal: changes that belong to no cell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quota.models import Record
 
 
 class RecordAdmin(FactsAdmin):
-    """The records of changes that belong to no cell. The pages have no total number, because counting is slow."""
+    """The records of changes that belong to no cell. The list shows no total number, because counting is slow."""
 
     list_display = ["revision", "time", "kind", "tenant", "actor", "data", "request_id"]
     search_fields = ["=tenant", "=actor", "=request_id"]

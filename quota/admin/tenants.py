@@ -61,7 +61,7 @@ class MembershipAdmin(ServiceAdmin):
         membership_set(principal=principal_of(request), tenant=obj.tenant, user=obj.user, role=None)
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
-        """Delete a member. The service rejects it for the last owner, and the page shows the reason."""
+        """Remove a member. The service rejects the removal of the last owner, and the page then shows the reason."""
         try:
             return super().delete_view(request, object_id, extra_context)
         except Rejected as problem:
@@ -69,7 +69,9 @@ class MembershipAdmin(ServiceAdmin):
             return redirect("admin:quota_membership_changelist")
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the actions without the bulk removal, because one of many removals might be rejected."""
+        """Return the actions of the list without Django's bulk deletion, because the service may reject single
+        removals.
+        """
         return {name: act for name, act in super().get_actions(request).items() if name != "delete_selected"}
 
 

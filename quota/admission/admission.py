@@ -1,10 +1,10 @@
-"""Admission control (§2.5), inside the transaction that submits.
+"""Admission control (§2.5). It runs inside the transaction that submits or changes a job.
 
     asks ─► bands ─► QuotaUse rows (locked) and budgets ─► grants in force ─► charged | Rejected
 
-The sum of the limits of the tenant's live jobs at a band in a cell is compared with the grants in force; usage does not
-count. A grant is in force from its start until its grace period ends. Only growth can be rejected: a change that needs
-no more of a resource is always admitted. Priority zero is free and unlimited, also for tenants without money.
+The sum of the limits of the tenant's live jobs at a band in a cell is compared with the grants in force; usage does
+not count. A grant is in force from its start until its grace period ends. A change is rejected only for a resource of
+which it requests more than before. Priority zero is free and unlimited, also for tenants without money.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ def bands() -> list[Band]:
 
 
 def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | None]:
-    """Charge each ask in order, and reject asks beyond the quota. Returns one verdict per ask; None means admitted.
+    """Charge the requests `asks` in order, and reject those that exceed the quota. Returns one result per request:
+    None if it is admitted, or else the rejection.
 
     The codes of rejections are `quota-exceeded`, `budget-exhausted`, `no-band` and `too-large`. Locks the `QuotaUse`
     rows of all (tenant, band) pairs in order of their ids, until the caller's transaction ends. Four queries for any
-    number of asks, or five if a pair asks for the first time.
+    number of requests, or five if a pair has no row yet.
     """
     read = _bands_read()
     known = {band.name: identity for identity, band in read}
@@ -82,7 +83,7 @@ def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | Non
 
 
 def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
-    """Return by resource how much the tenant's live jobs request beyond its grants. Two queries."""
+    """Return, per resource, by how much the requests of the tenant's live jobs exceed its grants; 0 if they do not."""
     used = QuotaUse.objects.filter(cell=cell, tenant_id=tenant_id, band_id=band_id).values_list("used").first()
     if used is None:
         return ZERO
@@ -91,7 +92,7 @@ def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
 
 
 def release(*, cell: str, asks: Sequence[AdmissionRequest]) -> None:
-    """Return the quota of ended jobs. `change`: the quota that they used, as positive values."""
+    """Give back the quota of ended jobs. `change` of each request: the quota that the job used, as positive values."""
     back = [AdmissionRequest(a.tenant_id, a.tenant, a.priority, tuple(-v for v in a.change)) for a in asks]
     admit(cell=cell, asks=back)
 
@@ -101,8 +102,8 @@ def granted_now(
 ) -> dict[tuple[int, int], Vector]:
     """Return the sum of the grants in force, by (tenant, band). One query.
 
-    A grant is in force if `starts_at` ≤ now < `grace_until`, or `ends_at` without a grace period. Python adds them up,
-    because a sum may exceed 64 bits.
+    A grant is in force if `starts_at` ≤ now < `grace_until`; a grant without a grace period is in force until
+    `ends_at`. Python adds the grants up, because a sum may exceed 64 bits.
     """
     total = dict.fromkeys(pairs, ZERO)
     now = at or clock.now()
@@ -180,7 +181,9 @@ def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]
 
 
 def _lock_use(cell: str, pairs: list[tuple[int, int]]) -> tuple[dict[tuple[int, int], Vector], dict[int, str]]:
-    """Lock and return the use by (tenant, band), and the tenants whose spent budget stops submissions (`STOPPING`)."""
+    """Lock the `QuotaUse` rows. Return the used quota by (tenant id, band id), and the budget's action by tenant id
+    for tenants whose budget is used up and stops submissions (`STOPPING`).
+    """
     rows = _select_use(cell, pairs)
     for ask_again in (_insert_use, _select_use):  # select again rows that another transaction has inserted meanwhile
         found = {(tenant, band) for tenant, band, _, _ in rows}

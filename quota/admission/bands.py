@@ -1,4 +1,4 @@
-"""Priority bands (§2.5): rows that an SRE may change."""
+"""Creating and changing priority bands (§2.5). Only SREs may change bands."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def band_set(
 def factors_of(
     row: PriorityBand | None, name: str, price_milli: int | None = None, oversell_milli: int | None = None
 ) -> Factors:
-    """Return the factors of a band: the given ones, or else those of the row, or else the defaults for the name."""
+    """Return the factors of a band. Factors that are not given come from `row`, or from the defaults for `name`."""
     known = Factors(row.price_milli, row.oversell_milli) if row else DEFAULT_FACTORS.get(name, PLAIN)
     return Factors(
         known.price_milli if price_milli is None else price_milli,
@@ -60,7 +60,7 @@ def factors_of(
 
 
 def bands_ensure(*, principal: Principal) -> None:
-    """Create the missing ones of the paper's four bands, with their prices."""
+    """Create those of the paper's four bands that do not exist yet, with their default factors."""
     known = set(PriorityBand.objects.values_list("name", flat=True))
     for band in DEFAULT_BANDS:
         if band.name not in known:
@@ -86,7 +86,7 @@ def _factors_checked(band: Band, factors: Factors) -> None:
 
 
 def _notify(entry: records.RecordEntry, row: PriorityBand) -> None:
-    """Notify all tenants that have quota at a band, or an order that waits for it."""
+    """Notify all tenants that have quota at a band, or an order for quota at the band that has not begun."""
     owns = (
         Quota.objects.filter(band=row)
         .annotate(until=Coalesce("grace_until", "ends_at"))

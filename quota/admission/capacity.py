@@ -1,4 +1,4 @@
-"""The capacity of cells, which scheduling reports, and the quota that is sold at a moment (§2.5)."""
+"""The capacity of cells, which the package `scheduling` reports, and the quota that is sold at a given time (§2.5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quota.vocabulary.resources import SIZE, Vector
 
 
 def publish(*, cell: str, capacity: Sequence[int], revision: int) -> None:
-    """Store the capacity of a cell. An older revision changes nothing.
+    """Store the capacity of a cell. If a newer `revision` is already stored, nothing changes.
 
     Scheduling calls this function in the transaction that changes the capacity.
     """
@@ -43,7 +43,9 @@ class Sold(NamedTuple):
 
 
 def sold_at(now: dt.datetime, *, cell: str | None = None) -> list[Sold]:
-    """Return the sold quota at a moment by cell and band, optionally of one cell. Bands without grants are omitted."""
+    """Return the sold quota at the time `now`, one item per cell and band. `cell`: None for all cells. Bands without
+    sold quota are omitted.
+    """
     with connection.cursor() as cursor:
         cursor.execute(_SOLD, {"now": now, "cell": cell})
         return [

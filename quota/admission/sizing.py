@@ -30,9 +30,9 @@ MARGIN_MILLI = 1250
 class ResourceUse:
     """The use of one resource over some days, in units of the axis.
 
-    `granted`: grants in force now. `asked`, `reserved`: the maximum of all hours. `used_*`: percentiles over the hours.
-    `suggested`: the quota to own if jobs continue to request as much; `leaner`: the quota to own if their limits are a
-    quarter above their usage.
+    `granted`: grants in force now. `asked`, `reserved`: the largest sum of limits and of reservations in any hour.
+    `used_*`: percentiles of the usage per hour. `suggested`: the quota to own if jobs continue to request as much;
+    `leaner`: the quota to own if their limits are a quarter above their usage.
     """
 
     name: str
@@ -100,7 +100,9 @@ def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: i
 
 
 def _by_resource(tenant_id: int, cell: str, band_id: int, since: dt.datetime) -> dict[int, tuple[int, ...]]:
-    """Return figures by position on the axis: hours, maximum requested and reserved, and usage (p50, p95, maximum)."""
+    """Return, by a resource's position on the axis: the number of hours, the maximum requested, the maximum reserved,
+    and the median, 95th percentile and maximum of the usage.
+    """
     lines = ", ".join(f"({index}, l{index}, r{index}, u{index})" for index in range(SIZE))
     sums = ", ".join(
         f'sum("limit"[{i + 1}]) AS l{i}, sum(reserved[{i + 1}]) AS r{i}, sum(used[{i + 1}]) AS u{i}'

@@ -36,7 +36,7 @@ class BandChangeSerializer(serializers.Serializer[Any]):
 
 
 class OverSerializer(serializers.Serializer[Any]):
-    """A period in which more quota would be sold than may be sold."""
+    """A period in which the quota already sold would exceed the new limit of the band."""
 
     begins_at = serializers.DateTimeField()
     ends_at = serializers.DateTimeField(allow_null=True)

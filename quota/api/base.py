@@ -31,7 +31,9 @@ class QuotaView(RehearsedView):
         return cast("Principal", self.request.auth)
 
     def tenant(self, action: Action | None = None) -> Tenant:
-        """Return the tenant of the path. Raises `NotFound`, and `Forbidden` if the caller may not do `action` in it."""
+        """Return the tenant that the path names. Raises `NotFound`, or `Forbidden` if the caller may not do `action`
+        in it.
+        """
         row = selectors.tenant_named(self.principal, self.kwargs["tenant"])
         if action is not None:
             require(self.principal, action, tenant=row.name)
@@ -62,7 +64,7 @@ class AmountsField(serializers.DictField):
 
 
 def valid(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
-    """Return the validated data. Raises `ValidationError`, also for unknown fields, which may be misspelt."""
+    """Return the validated data. Raises `ValidationError` for invalid values and for unknown fields."""
     given = serializer(data=data)
     given.is_valid(raise_exception=True)
     unknown = sorted(set(data) - set(given.fields)) if isinstance(data, dict) else []

@@ -93,8 +93,8 @@ class SoldAmountsField(AmountsField):
 
 
 class CalendarDaySerializer(serializers.Serializer[Any]):
-    """A day. `limit`: what may be sold; `sold`: the most that is sold at any moment of the day; `left`: the least that
-    is available at any moment.
+    """A day. `limit`: quota that may be sold; `sold`: the maximum that is sold at any time of the day; `left`: the
+    minimum that is available at any time of the day.
     """
 
     date = serializers.DateField()

@@ -44,7 +44,7 @@ class EntrySerializer(serializers.Serializer[Any]):
 
 
 class PostingSerializer(serializers.ModelSerializer[Any]):
-    """`entries` add up to zero."""
+    """A posting: one movement of money. The amounts of its `entries` add up to zero."""
 
     tenant = serializers.CharField(source="tenant.name", default=None, allow_null=True)
     order = serializers.IntegerField(source="order_id", allow_null=True)
@@ -75,8 +75,8 @@ class LedgerView(ListView):
 
 
 class RunningSerializer(serializers.Serializer[Any]):
-    """The current month. `waiting`: the amount held for orders that begin before the month ends; `percent`: the share
-    of `limit` that is spent.
+    """The spending of the current month. `waiting`: the amount held for orders that begin before the month ends;
+    `percent`: `spent` and `waiting` as a share of `limit`.
     """
 
     month = serializers.CharField(source="key")
@@ -134,7 +134,7 @@ class BudgetView(QuotaView):
 
     @extend_schema(request=BudgetSerializer, responses=StatementSerializer)
     def put(self, request: Request, tenant: str) -> Response:
-        """Set the budget of a tenant. Omitted fields are switched off, except the overdraft, which stays unchanged."""
+        """Set the budget of a tenant. An omitted field removes that rule, but an omitted overdraft stays unchanged."""
         row = self.tenant(Action.BILLING_ADMIN)
         budget_set(principal=self.principal, tenant=row, **self.body(BudgetSerializer))
         return Response(_statement(row))

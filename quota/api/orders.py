@@ -1,4 +1,4 @@
-"""REST of orders: place them, decide about them, change them."""
+"""REST of orders: placing, approving, rejecting and changing orders."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ class OrdersView(ListView):
 
     @extend_schema(request=NewOrderSerializer, responses={201: OrderSerializer})
     def post(self, request: Request) -> Response:
-        """Order quota. `?dry_run=1` returns whether it is available, its price, and who would decide."""
+        """Order quota. `?dry_run=1` only returns whether the quota is available, the price, and who would approve the
+        order.
+        """
         given = self.body(NewOrderSerializer)
         tenant = selectors.tenant_named(self.principal, given.pop("tenant"))
         return _answer(order_place(principal=self.principal, tenant=tenant, **given), status=201)
@@ -171,7 +173,10 @@ class OrderChangeView(OneOrderView):
 class OrderTransferView(OneOrderView):
     @extend_schema(request=OrderTransferSerializer, responses={201: OrderSerializer})
     def post(self, request: Request, order: int) -> Response:
-        """Transfer the rest of an order to another team, which pays for it. Returns the order of that team."""
+        """Transfer the remaining period of an order to another team, which pays for it.
+
+        Returns the team's new order.
+        """
         row = self.order(order)
         given = self.body(OrderTransferSerializer)
         tenant = selectors.tenant_named(self.principal, given.pop("tenant"))

@@ -1,7 +1,8 @@
-"""Watching of spending: monthly limits, alerts, and the actions when a budget is spent.
+"""Budgets of tenants: monthly limits, alerts, and the actions when a budget is used up.
 
-Admission reads `Budget.exhausted_at`. This module updates that field at each grant, at each change of the budget, and
-in `budgets_watch`. An order is checked against the limit when its price is held (`quota.billing.ledger`).
+Admission reads `Budget.exhausted_at`, the time when a budget was used up. This module updates that field when a
+tenant gets credits, when its budget changes, and in `budgets_watch`. An order is checked against the limit when its
+price is held (`quota.billing.ledger`).
 """
 
 from __future__ import annotations
@@ -81,9 +82,8 @@ def budget_set(
 
 
 def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) -> None:
-    """Send notices, and stop or resume buying and submitting, after the money of a tenant has changed.
-
-    `again`: apply the action again to a budget that was already spent. Locks: the budget's row, after accounts.
+    """Check a tenant's budget after its money has changed: send notices, and stop or resume buying and submitting.
+    `again`: repeat the budget's action if the budget was already used up. Locks: the budget's row, after accounts.
     """
     row = Budget.objects.select_for_update(of=("self",)).select_related("tenant").filter(tenant=tenant).first()
     if row is not None:
@@ -107,7 +107,7 @@ def budgets_watch(now: dt.datetime | None = None) -> int:
 
 
 def submitting_stopped(tenant_ids: Iterable[int]) -> dict[int, str]:
-    """Return the action, `stop-submitting` or `drop`, of each tenant whose budget is spent."""
+    """Return, by tenant id, the action (`stop-submitting` or `drop`) of each used-up budget that stops submissions."""
     return dict(
         Budget.objects.filter(
             tenant__in=list(tenant_ids), exhausted_at__isnull=False, action__in=STOPS_SUBMITTING
@@ -116,7 +116,8 @@ def submitting_stopped(tenant_ids: Iterable[int]) -> dict[int, str]:
 
 
 def month_rejection(order: Order, budget: Budget) -> Rejected | None:
-    """Return the rejection of an order whose price exceeds the budget of the month in which it begins, or None.
+    """Return the rejection of an order if its price exceeds what is left of the budget in the month of its start,
+    else None.
 
     The caller has locked the tenant's accounts.
     """
@@ -135,7 +136,9 @@ def spending_of(tenant: Tenant) -> Spending:
 def spendings(
     tenants: Sequence[Tenant], *, budgets: Iterable[Budget], now: dt.datetime | None = None, without: int | None = None
 ) -> dict[int, Spending]:
-    """Return the spending of each tenant in the month of `now`. `without`: an order that is not counted. One query."""
+    """Return, by tenant id, the spending in the month that contains `now`. `without`: id of an order that is not
+    counted. One query.
+    """
     today = clock.now()
     moment = now or today
     month = {tenant.pk: months.month_of(moment, tenant.time_zone) for tenant in tenants}

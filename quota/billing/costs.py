@@ -1,12 +1,12 @@
 """Costs of a tenant's quota and usage in a period, split by job, team, band, cell or label.
 
-An order's charge, less refunds, is spread evenly over the time of its grant, and over resources as in its price. In
-each hour, a job pays for a resource at a band in a cell: its limit, divided by the bought quota or by the sum of all
-limits, whichever is larger. The rest of the quota is unused. A job also pays for its own usage. Grants of an SRE cost
-nothing.
+An order's charge, less refunds, is spread evenly over the time of its grant. It is split by resource as in the price.
+In each hour, a job gets a share of the cost of each resource at its band in its cell. The share is the job's limit,
+divided by the larger of the bought quota and the sum of all limits. The rest is the cost of unused quota. A job also
+pays for its own usage. Quota that an SRE granted costs nothing.
 
-The costs of a month are the costs of its hours. They differ from the invoice, which has the postings of the month: an
-order for three months is on one invoice.
+The costs of a month are the costs of its hours. They differ from the invoice, which lists the postings of the month:
+the whole price of an order for three months is on one invoice.
 """
 
 from __future__ import annotations
@@ -114,10 +114,8 @@ class Cost(NamedTuple):
 def costs(
     tenants: Sequence[Tenant], *, since: dt.datetime, until: dt.datetime, by: str = "job", label: str = ""
 ) -> list[Cost]:
-    """Return costs, highest first. Usage counts in the hours that begin in the period. One query.
-
-    The largest fractions are rounded up, so that rows add up to the rounded total. Raises `Rejected`, which names the
-    field.
+    """Return costs, highest first. Usage is counted for hours that begin in the period. One query. Costs are rounded
+    so that their sum is the rounded total. Raises `Rejected`, which names the field.
     """
     if by not in _KEYS:
         raise invalid("by", f"{by!r} is unknown; give one of {', '.join(SPLITS)}")
@@ -146,7 +144,10 @@ def costs(
 
 
 def _rounded(exact: Sequence[Decimal]) -> Iterator[int]:
-    """Return whole numbers whose sum is the rounded sum. The largest remainders are rounded up."""
+    """Round numbers so that their sum is the rounded sum of `exact`.
+
+    Numbers with the largest fractions are rounded up.
+    """
     floors = [int(value // 1) for value in exact]
     missing = int(sum(exact, start=Decimal(0)).to_integral_value()) - sum(floors)
     by_remainder = sorted(range(len(exact)), key=lambda place: (floors[place] - exact[place], place))

@@ -20,8 +20,8 @@ class InvoiceFields(Protocol):
 
 
 class InvoiceLine(NamedTuple):
-    """A line of an invoice. Times are in the invoice's zone; `at` is None for usage. `amount`: micro-credits, negative
-    for refunds.
+    """A line of an invoice. `at`: time in the time zone of the invoice; None for usage. `amount`: micro-credits,
+    negative for refunds.
     """
 
     kind: str
@@ -56,7 +56,7 @@ def table_of(invoice: InvoiceFields, tenant: str) -> Iterator[Sequence[object]]:
 
 
 def exact(amount: int) -> str:
-    """Return credits with all six decimals and no grouping."""
+    """Return an amount of micro-credits as text in credits, with six decimals and without separators: `1234.500000`."""
     whole, rest = divmod(abs(amount), CREDIT)
     return f"{'-' if amount < 0 else ''}{whole}.{rest:06d}"
 

@@ -1,7 +1,7 @@
 """Invoices as PDF on A4 pages. The same invoice always gives the same bytes.
 
-Each character uses the first installed font of `_FONTS` that contains it. A character that no font contains is shown as
-a question mark; without these fonts, so is every character beyond Latin-1. The CSV file has all characters.
+Each character uses the first installed font of `_FONTS` that contains it. A character that no font contains is shown
+as a question mark. If none of these fonts is installed, the PDF shows only Latin-1. The CSV file has all characters.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ _Font = tuple[str, Callable[[str], bool]]
 
 @cache
 def _fonts() -> tuple[_Font, ...]:
-    """Return the name of each installed font, with a function that returns whether it contains a character."""
+    """Return pairs of an installed font's name and a function that returns whether the font contains a character."""
     found: list[_Font] = []
     for name in _FONTS:
         path = next((path for folder in _FOLDERS for path in sorted(Path(folder).rglob(name))), None)
@@ -171,8 +171,8 @@ def _fonts() -> tuple[_Font, ...]:
 
 
 def _marked(given: str, fonts: Sequence[_Font]) -> str:
-    """Return the markup of a paragraph without control characters. Each run of letters uses the first font that has
-    them.
+    """Return `given` as the markup of a paragraph, without control characters. Each character uses the first font
+    that contains it.
     """
     runs: list[tuple[str, list[str]]] = []
     for letter in " ".join(given.split()):

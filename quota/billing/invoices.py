@@ -1,10 +1,11 @@
-"""Invoices: the postings of a tenant's calendar month, closed permanently. They equal the revenue of the month.
+"""Invoices. An invoice lists the postings of a tenant's calendar month and never changes. Its total equals the
+revenue from the tenant in that month.
 
     postings of a month ──► draft, at any time ──► invoice_close, from 06:00 of the 1st ──► Invoice, which never changes
 
-A month follows the tenant's time zone, and begins where the invoice of the previous month ends. Once a month is closed,
-a trigger rejects further postings in that month. Months without a charge, a refund or usage have no invoice. Invoice
-numbers have no gaps.
+A month follows the tenant's time zone, and begins where the invoice of the previous month ends. Once a month is
+closed, a trigger rejects further postings in that month. Months without a charge, a refund or usage have no invoice.
+Invoice numbers have no gaps.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def period_of(tenant: Tenant, month: dt.date) -> InvoiceMonth:
 
 
 def running_month(tenant: Tenant) -> dt.date:
-    """Return the month of postings that are made now."""
+    """Return the first day of the month to which a posting made now belongs."""
     month = months.month_of(clock.now(), tenant.time_zone)
     last = Invoice.objects.filter(tenant=tenant).aggregate(month=Max("month"))["month"]
     return month if last is None else max(month, months.after(last))
@@ -183,14 +184,14 @@ def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
 
 
 def _written(value: Any) -> Any:
-    """Return a value of a line, ready for JSON. Times are in UTC, and sums from PostgreSQL are whole numbers."""
+    """Convert a value of an invoice line for JSON: times to UTC text, and sums from PostgreSQL to whole numbers."""
     if isinstance(value, dt.datetime):
         return value.astimezone(dt.UTC).isoformat()
     return int(value) if isinstance(value, Decimal) else value
 
 
 def _with_open_charges() -> Sequence[int]:
-    """Return the ids of the tenants with charges after their last invoice. One query."""
+    """Return the ids of the tenants that have charges, refunds or usage after their last invoice. One query."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT p.tenant_id FROM quota_posting p LEFT JOIN (SELECT tenant_id, max(ends_at) AS ends_at"

@@ -69,7 +69,7 @@ def balance_of(tenant: Tenant) -> Balances:
 
 
 def hold(entry: records.RecordEntry, order: Order) -> Posting | None:
-    """Hold the price of an order. Returns None if the order costs nothing.
+    """Reserve the price of an order: move it from available to held money. Returns None if the order costs nothing.
 
     Raises `Rejected("over-budget")`, and `Conflict` if the price was held before.
     """
@@ -91,17 +91,19 @@ def hold(entry: records.RecordEntry, order: Order) -> Posting | None:
 
 
 def unhold(entry: records.RecordEntry, order: Order) -> Posting | None:
-    """Release the held price of an order that does not begin. Raises `Conflict` unless the price is held."""
+    """Move the held price of an order that will not begin back to available money. Raises `Conflict` unless the price
+    is held.
+    """
     return _release(entry, "unhold", order, available(order.tenant), text="cancelled")
 
 
 def charge(entry: records.RecordEntry, order: Order) -> Posting | None:
-    """Charge the held price of an order. Raises `Conflict` unless the price is held."""
+    """Move the held price of an order to the revenue. Raises `Conflict` unless the price is held."""
     return _release(entry, "charge", order, REVENUE, text="begins")
 
 
 def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> Posting | None:
-    """Pay back a part of a charge. Raises `Rejected` if `amount` is more than the rest of the charge.
+    """Pay back a part of a charge. Raises `Rejected` if `amount` is more than the part that was not refunded yet.
 
     The caller updates `Order.refunded` in the same transaction.
     """
@@ -130,7 +132,7 @@ def usage(
     occurred_at: dt.datetime | None = None,
     pk: int | None = None,
 ) -> Posting:
-    """Charge metered usage from the available money, without the overdraft. The tenant owes the rest.
+    """Charge metered usage to the tenant's available money, without the overdraft. The tenant owes the rest.
 
     `occurred_at`: a time in the month of the usage; if that month is closed, the posting goes to the open month. `pk`:
     the reserved id of the posting.
@@ -142,7 +144,7 @@ def usage(
 
 
 def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str = "") -> Posting:
-    """Grant money to a tenant, which first pays its debt. A negative `amount` takes available money back.
+    """Grant money to a tenant. The money first pays the tenant's debt. A negative `amount` takes back available money.
 
     Raises `Rejected`, which names the field.
     """
@@ -188,7 +190,9 @@ def _fund(
     *,
     text: str,
 ) -> Posting:
-    """Post new money of a tenant, notify the tenant, and check its budget again."""
+    """Write a posting that gives or takes a tenant's money, notify the tenant, and check its budget again. `moves`:
+    micro-credits that are added, by account.
+    """
     posting, amount = _post(entry, kind, tenant, rows, moves, text=text), moves[available(tenant)]
     verb = "were granted to" if amount > 0 else "were taken back from"
     notices.notify(
@@ -228,7 +232,8 @@ def _post(
 ) -> Posting:
     """Write one posting and the new balances, and pay the tenant's debt if it received money.
 
-    `rows`: the locked accounts of tenants. This function locks the shared accounts.
+    `moves`: micro-credits that are added, by account. `rows`: the locked accounts of tenants. This function locks the
+    shared accounts.
     """
     moves = {place: amount for place, amount in moves.items() if amount}
     rows |= _locked(moves.keys() - rows.keys())
@@ -273,9 +278,8 @@ def _store(rows: Sequence[Account]) -> None:
 
 
 def _moment(tenant: Tenant, wanted: dt.datetime | None) -> dt.datetime:
-    """Return the time of a posting: now by default, but never in a closed month.
-
-    The caller holds the tenant's locks, which closing a month also takes.
+    """Return the time of a posting: `wanted`, or now; if that is in a closed month, the end of the last closed month.
+    The caller has locked the tenant's accounts, so no month can be closed meanwhile.
     """
     closed = Invoice.objects.filter(tenant=tenant).aggregate(end=Max("ends_at"))["end"]
     moment = wanted or clock.now()
@@ -309,12 +313,14 @@ def _balances(tenant: Tenant, rows: Mapping[AccountKey, Account], budget: Budget
 
 
 def _posted(order: Order) -> set[str]:
-    """Return the kinds of the postings of an order."""
+    """Return the kinds of the postings that exist for an order, such as `hold` and `charge`."""
     return set(Posting.objects.filter(order=order).values_list("kind", flat=True))
 
 
 def _release(entry: records.RecordEntry, kind: str, order: Order, to: AccountKey, *, text: str) -> Posting | None:
-    """Move the held price of an order. Returns None if the order costs nothing. Raises `Conflict` unless it is held."""
+    """Move the held price of an order to the account `to`. Returns None if the order costs nothing. Raises `Conflict`
+    unless the price is held.
+    """
     if order.price == 0:
         return None
     rows, found = accounts_locked(order.tenant), _posted(order)
@@ -334,7 +340,7 @@ def _post_once(
     *,
     text: str,
 ) -> Posting:
-    """Write a posting that occurs once in the life of an order."""
+    """Write a posting of a kind that an order can have only once."""
     key, text = f"{kind}:{order.pk}", f"order {order.pk} {text}"
     return _post(entry, kind, order.tenant, rows, moves, text=text, order=order, key=key)
 
@@ -349,7 +355,10 @@ def _posted_before(order: Order, kind: str, found: set[str]) -> Conflict:
 
 
 def _check_available(tenant: Tenant, amount: int, has: int) -> None:
-    """Raise `Rejected` for more than the available money. The overdraft is only for orders."""
+    """Raise `Rejected` if `amount` is more than `has`, the tenant's available money.
+
+    The overdraft does not count here.
+    """
     if fitting("amount", amount) > has:
         detail = (
             f"{tenant.name} has {format_credits(has)} credits available; {format_credits(amount - has)} are missing"

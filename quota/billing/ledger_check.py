@@ -1,4 +1,4 @@
-"""Check of the whole ledger. It is one SQL statement, so it sees one consistent moment of a live system."""
+"""A check of the whole ledger. It is one SQL statement, so it reads one consistent state while the system runs."""
 
 from __future__ import annotations
 

@@ -96,7 +96,9 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
 
 
 def usage_price(used: Sequence[int], usage: Mapping[str, int], band_milli: int) -> int:
-    """Return the price of `used` unit·seconds at the prices of a list, in micro-credits, rounded down once."""
+    """Return the price of `used` (unit·seconds by resource) in micro-credits, rounded down once. `usage`: the usage
+    prices of a price list.
+    """
     exact = sum(
         (
             Fraction(quantity * usage[name] * band_milli, UNIT[name] * FULL_MILLI * 3600)
@@ -138,7 +140,7 @@ def usage_charge(now: dt.datetime | None = None) -> list[Posting]:
 
 
 def _charge_tenant(tenant: Tenant, cells: Sequence[str], now: dt.datetime) -> list[Posting]:
-    """Charge the due hours of one tenant. The lock on its accounts separates charges from late reports."""
+    """Charge the due hours of one tenant, under the lock of its accounts."""
     zone = tenant.time_zone
     today = months.day_of(now - SETTLE, zone)
     until = months.begin_of(today, zone)
@@ -178,9 +180,8 @@ def _months_due(tenant: Tenant, cell: str, until: dt.datetime) -> list[dt.date]:
 
 
 def _claim(tenant: Tenant, cell: str, begin: dt.datetime, end: dt.datetime) -> tuple[int, int]:
-    """Assign the due hours to a posting that is written next, and return the posting's id and the sum.
-
-    This is possible because foreign keys are checked at the commit.
+    """Mark the due hours as charged, and return the reserved id of their posting and the sum of their prices. The
+    caller writes the posting afterwards; the database checks the foreign key only at the commit.
     """
     with connection.cursor() as cursor:
         cursor.execute(

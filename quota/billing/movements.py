@@ -22,9 +22,8 @@ MOST_ROWS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """The changes of available, held and owed money by one posting, and the amounts after it, in micro-credits.
-
-    `balance_after`: the sum of all three after the posting.
+    """The changes of a tenant's available, held and owed money by one posting, in micro-credits. `available_after`:
+    the available money after the posting; `balance_after`: the sum of available, held and owed money.
     """
 
     posting: int
@@ -46,7 +45,9 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class RevenueDay:
-    """Revenue from a tenant on one day of its time zone, by kind. `refunds`: 0 or less; `spent`: since the 1st."""
+    """Revenue from a tenant on one day of its time zone, in micro-credits. `refunds`: 0 or less. `spent`: the total
+    since the first day of the month.
+    """
 
     date: dt.date
     begins_at: dt.datetime
@@ -65,7 +66,9 @@ def movements(
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
 ) -> list[Movement]:
-    """Return `number` movements from position `first` on, newest first, optionally of a period. Raises `Forbidden`."""
+    """Return up to `number` movements, newest first, and skip the newest `first`. `since`, `until`: limits of their
+    times. Raises `Forbidden`.
+    """
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -102,7 +105,7 @@ COLUMNS = (
 
 
 def table(movements: list[Movement], *, tenant: str) -> Iterator[Sequence[object]]:
-    """Return the rows of a CSV file, its header first, with exact amounts in micro-credits."""
+    """Yield the rows of a CSV file with the movements, the header first. Amounts are in micro-credits."""
     yield COLUMNS
     for one in movements:
         known = {**asdict(one), "time": one.at.astimezone(dt.UTC).isoformat(), "tenant": tenant}

@@ -22,9 +22,9 @@ METERED_AFTER = dt.timedelta(minutes=15)
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Means over one step of time from `at` on. `owned`: grants in force; `asked`, `reserved`, `used`: by jobs.
-
-    `seconds`: the part of the step that has data. Only the first and the last step may have data for a part.
+    """Mean quantities in one time step that starts at `at`. `owned`: quota from grants in force; `asked`, `reserved`,
+    `used`: limits, reservations and usage of jobs. `seconds`: how much of the step has data; less than the step only
+    in the first and the last one.
     """
 
     at: dt.datetime
@@ -45,10 +45,9 @@ def planned(
     until: dt.datetime,
     step: dt.timedelta,
 ) -> list[Planned]:
-    """Return the steps from `since` until `until` that have figures, oldest first. `band` None: the free priority.
-
-    Figures begin with the tenant's first grant or metered hour in the cell and band, and end with the last metered
-    hour. Hours in between without jobs count as zero. One query. Raises `Forbidden`.
+    """Return the time steps from `since` until `until` that have data, oldest first. `band`: None for the free
+    priority. Data begins with the tenant's first grant or metered hour in the cell and band, and ends with the last
+    metered hour. Hours in between without jobs count as zero. One query. Raises `Forbidden`.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     last = clock.now() - METERED_AFTER

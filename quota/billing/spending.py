@@ -62,10 +62,9 @@ def over_budget(tenant: str, price: int, has: Balances) -> Rejected | None:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """The spending of one tenant in one month.
-
-    `spent`: charges less refunds; `usage`: the part of `spent` that is metered usage. `waiting`: the prices of orders
-    that hold money and begin before the end of the month. `monthly`: the limit; None for all available money.
+    """The spending of one tenant in one month, in micro-credits. `spent`: charges less refunds; `usage`: the part of
+    `spent` that is metered usage. `waiting`: the prices of orders that hold money and begin before the end of the
+    month. `monthly`: the limit; None for all available money.
     """
 
     tenant: str
@@ -92,14 +91,16 @@ class Spending:
 
     @property
     def percent(self) -> int:
-        """Return the committed share of the limit in percent, rounded down; 100 if the limit is zero."""
+        """Return `spent` plus `waiting` as a percentage of the limit, rounded down; 100 if the limit is zero."""
         if self.committed <= 0:
             return 0
         return FULL * self.committed // self.limit if self.limit else FULL
 
     @property
     def alert(self) -> int | None:
-        """Return the highest alert that is reached and was not sent this month."""
+        """Return the highest alert (a percentage) that the spending has reached and that was not sent this month, or
+        None.
+        """
         detail = self.told.get(self.key, 0)
         return max((alert for alert in self.alerts if detail < alert <= self.percent), default=None)
 
@@ -118,9 +119,8 @@ class Spending:
 
     @property
     def exhausted(self) -> bool:
-        """Return whether the budget's action is due.
-
-        Submitting stops only if a part of the spending is usage: a tenant that spent all on quota may use that quota.
+        """Return whether the budget's action must be applied. Submissions stop only if a part of the spending is
+        metered usage. A tenant that paid only for quota may use that quota.
         """
         if self.action == "none" or not self.spent_up:
             return False

@@ -1,10 +1,10 @@
-"""Spent budgets with the action `drop`: the tenants, times and bands whose jobs are demoted to the free priority.
+"""Budgets that are used up and have the action `drop`: jobs of their tenants are demoted to the free priority.
 
-    spent ─► growth is rejected, the tenant is notified ─► `drop_after_hours` of the cell later: due
-               └── money, a higher monthly budget, the next month, another action: no demotion
+    used up ─► growth is rejected, the tenant is notified ─► `drop_after_hours` of the cell later: due
+                   └── money, a higher monthly budget, the next month, another action: no demotion
 
 Only jobs at bands whose usage is charged in their cell are demoted, because only these jobs continue to cost money.
-`scheduling` demotes the jobs; `drops_due` names the tenants.
+The package `scheduling` calls `drops_due` to get the tenants, and demotes their jobs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from quota.vocabulary.bands import Band
 
 @dataclass(frozen=True, slots=True)
 class SpentBudget:
-    """A spent budget. `since`: the time when it was spent. `bands`: the bands of the cell whose usage is charged."""
+    """A budget that is used up.
+
+    `since`: when it was used up. `bands`: the bands of the cell in which usage is charged.
+    """
 
     tenant: Tenant
     since: dt.datetime
@@ -31,7 +34,9 @@ class SpentBudget:
 
 
 def drops_due(cell: str) -> list[SpentBudget]:
-    """Return the spent budgets whose jobs in a cell must be demoted now, oldest first. One query if there are none."""
+    """Return the used-up budgets of tenants whose jobs in a cell must be demoted now, oldest first. One query if
+    there are none.
+    """
     rows = list(_spent().select_related("tenant").order_by("exhausted_at", "id"))
     if not rows:
         return []
@@ -47,7 +52,7 @@ def is_due(tenant_id: int, cell: str) -> bool:
 
 
 def format_demotions(tenant: Tenant) -> str:
-    """Return text about the cells and times of demotions for a tenant whose budget is spent."""
+    """Return text that says in which cells, and after how many hours, the tenant's jobs will be demoted."""
     cells = QuotaUse.objects.filter(tenant=tenant).order_by("cell").values_list("cell", flat=True).distinct()
     at = [f"in cell {cell} after {_hours(cell)} hours" for cell in cells if _charged(cell)]
     return "; ".join(at) or "none, because no usage is charged now"

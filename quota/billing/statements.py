@@ -15,7 +15,9 @@ from quota.vocabulary.permissions import Action, Principal, may, require
 
 
 def billed_tenants(principal: Principal) -> QuerySet[Tenant]:
-    """Return the tenants whose money the principal may see: all for an SRE, else those where it is buyer or owner."""
+    """Return the tenants whose money the principal may see: all for an SRE, else the tenants in which the principal
+    is buyer or owner.
+    """
     rows = tenants_visible(principal)
     if principal.sre:
         return rows
@@ -23,14 +25,18 @@ def billed_tenants(principal: Principal) -> QuerySet[Tenant]:
 
 
 def billed_tenant(principal: Principal, name: str) -> Tenant:
-    """Return a tenant. Raises `NotFound` if the principal may not see it, `Forbidden` if it may not see its money."""
+    """Return a tenant by name. Raises `NotFound` if the principal may not see the tenant, `Forbidden` if it may not
+    see the tenant's money.
+    """
     tenant = tenant_named(principal, name)
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     return tenant
 
 
 def postings(principal: Principal, *, tenant: str | None = None) -> QuerySet[Posting]:
-    """Return postings with an entry in one of the tenants' accounts, with entries, accounts and orders."""
+    """Return the postings that change an account of a tenant whose money the principal may see. `tenant`: only of
+    this tenant. Entries, accounts and orders are loaded too.
+    """
     rows = Posting.objects.select_related("tenant").prefetch_related("entries__account__tenant").order_by("-id")
     if tenant is not None:
         return rows.filter(_touches(Tenant.objects.filter(pk=billed_tenant(principal, tenant).pk)))
@@ -48,7 +54,9 @@ def invoices(principal: Principal, *, tenant: str | None = None) -> QuerySet[Inv
 
 
 def invoice_numbered(principal: Principal, number: str) -> Invoice:
-    """Return an invoice. Raises `NotFound`, also if the principal may not see it, and `Forbidden` for other members."""
+    """Return the invoice with this number. Raises `NotFound` if the principal is not a member of the tenant, and
+    `Forbidden` if the principal is a member who may not see its money.
+    """
     invoice = Invoice.objects.select_related("tenant").filter(number=number).first()
     if invoice is None or not may(principal, Action.TENANT_VIEW, tenant=invoice.tenant.name):
         raise NotFound("invoice", number)
