@@ -1,4 +1,4 @@
-"""Celery tasks of quota. Each only calls a function that is idempotent or takes its own lease."""
+"""Celery tasks of quota. Each task only calls one function, which is idempotent or prevents parallel runs itself."""
 
 from __future__ import annotations
 

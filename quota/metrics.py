@@ -1,4 +1,4 @@
-"""Figures of the market for Prometheus, read from rows at scrape time."""
+"""Metrics of the market for Prometheus. Each scrape reads them from the database."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _sold(capacity: dict[str, list[int]]) -> GaugeMetricFamily:
 
 
 def _counts(gauge: GaugeMetricFamily, rows: QuerySet[Any], *, by: str, known: Iterable[str]) -> GaugeMetricFamily:
-    """Fill the gauge with the number of rows by a column, and with 0 for known values without a row."""
+    """Add to `gauge` the number of rows per value of the column `by`, and 0 for `known` values without a row."""
     found = dict(rows.order_by().values_list(by).annotate(n=Count("id")))
     for value in sorted({*known, *found}):
         gauge.add_metric([value], found.get(value, 0))

@@ -23,7 +23,8 @@ def rule_set(
     tenant: Tenant | None = None,
     most_price: int | None = None,
 ) -> ApprovalRule:
-    """Create or replace the rule of a rank. Omitted conditions match all orders. `most_price`: micro-credits.
+    """Create the rule with the number `rank`, or replace the existing one. Omitted conditions match all orders.
+    `most_price`: micro-credits.
 
     Pending orders keep their approver. Raises `Rejected`, which names the field.
     """

@@ -1,4 +1,4 @@
-"""Quota that SREs grant to tenants (§2.5). Grants and orders use the same calendar of sold quota."""
+"""Quota that SREs grant to tenants (§2.5). The calendar of sold quota counts these grants like orders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def quota_grant(
     """Grant quota to a tenant at a band in a cell, for a period or without an end. Returns the grant.
 
     Raises `Rejected("sold-out")` if the cell has too little left at any moment of the period. A grant with
-    `beyond_capacity` needs a reason, is not checked, and does not reduce what others may buy. Locks the cell's market.
+    `beyond_capacity` needs a reason. It is not checked against the capacity, and does not reduce the quota that
+    others may buy. Locks the cell's market.
     """
     require(principal, Action.PLATFORM_ADMIN)
     row = band_named(band)

@@ -26,7 +26,7 @@ TEXT_CHARACTERS = 500
 
 
 def amounts_wanted(amounts: Amounts) -> Vector:
-    """Return the ordered amounts as a vector. Raises `Rejected` if they contain nothing that is sold."""
+    """Return the ordered amounts as a vector. Raises `Rejected` if they include no resource that is sold."""
     vector = amounts_checked(amounts)
     if not any(vector[index] for index in SOLD):
         sold = ", ".join(NAMES[index] for index in SOLD)
@@ -35,7 +35,9 @@ def amounts_wanted(amounts: Amounts) -> Vector:
 
 
 def check_texts(*, key: str = "", **given: str) -> None:
-    """Check texts. Raises `Rejected`, which names the text that is too long or contains a NUL character."""
+    """Check the texts of a request, given by field name. Raises `Rejected` if one is too long or contains a NUL
+    character.
+    """
     for name, value, most in (("key", key, KEY_CHARACTERS), *((n, v, TEXT_CHARACTERS) for n, v in given.items())):
         if len(value) > most or "\x00" in value:
             raise invalid(name, f"the text is too long or contains a NUL character; give at most {most} characters")
@@ -44,8 +46,8 @@ def check_texts(*, key: str = "", **given: str) -> None:
 def check_period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:
     """Check the period of an order. Raises `Rejected`, which names the field.
 
-    Times are in whole seconds. The period may start in the past only as long as a quote is valid, and is no longer than
-    the cell sells.
+    Times are in whole seconds. The start may be in the past by at most the time for which a quote is valid. The
+    period must not be longer than the cell's rules allow.
     """
     now = clock.now()
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
@@ -83,7 +85,7 @@ def check_available(row: Order | Quota, *, without: int = 0) -> None:
     """Check that the cell has the amounts of an order or a grant at every moment until its grace period ends.
 
     `without`: the id of an order whose grant is not counted. Raises `Rejected("sold-out")`, with the amounts that are
-    left and the first date when the amounts are available.
+    left and the first time at which the requested amounts are available.
     """
     cell, band, amounts, starts_at = row.cell, row.band, row.amounts, row.starts_at
     until = row.grace_until or row.ends_at
@@ -118,7 +120,7 @@ def check_available(row: Order | Quota, *, without: int = 0) -> None:
 
 
 def check_capacity(order: Order) -> None:
-    """Check that the cell still has the capacity of a pending order. Raises `Rejected("sold-out")`."""
+    """Check that the cell still has enough capacity for a pending order. Raises `Rejected("sold-out")`."""
     begin = max(order.starts_at, clock.now())
     until = order.grace_until or order.ends_at
     if begin >= until:
@@ -145,7 +147,9 @@ def check_no_successor(order: Order, waiting: Sequence[Order]) -> None:
 
 
 def check_changeable(order: Order, what: str) -> None:
-    """Check that the order can still change. Raises `Conflict` for orders whose period has ended. `what`: a verb."""
+    """Check that the order can still change. Raises `Conflict` if the order or its period has ended. `what`: a
+    participle for the message, such as "changed".
+    """
     ended = order.state == OrderState.ACTIVE.value and order.ends_at <= clock.now()
     if ended or order.state not in OPEN:
         reason = "has ended" if ended else f"is {order.state}"
@@ -155,8 +159,9 @@ def check_changeable(order: Order, what: str) -> None:
 def replaced_by_change(order: Order, starts_at: dt.datetime | None) -> tuple[Order, str]:
     """Return the order that a change of `order` replaces, and the kind of replacement.
 
-    This is `order` itself, or the order that `order` waits to replace, if that one still has its grant. A renewal that
-    `starts_at` moves before the end of the renewed order counts beside that order, so it replaces only itself.
+    Usually this is `order` itself. If `order` has no grant yet and waits to replace an older order, it is the older
+    order. Exception: if `starts_at` moves a renewal before the end of the renewed order, both periods overlap and
+    both count, so the change replaces only the renewal.
     """
     above = order.replaces
     if (
@@ -173,7 +178,7 @@ def replaced_by_change(order: Order, starts_at: dt.datetime | None) -> tuple[Ord
 def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | None:
     """Return the order that was placed with this key, or None. The caller has locked the market.
 
-    Raises `Conflict("key-used")` if that order differs from `same`.
+    Raises `Conflict("key-used")` if a field of that order differs from `same`, the fields of the new request.
     """
     order = Order.objects.filter(tenant=tenant, key=key).first() if key else None
     if order is None:
@@ -191,7 +196,9 @@ def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | 
 
 @contextmanager
 def selling(principal: Principal) -> Iterator[RecordEntry]:
-    """Run one change of orders. Raises `Conflict` if another cell uses the same key at the same time."""
+    """Run the `with` block as one recorded change of orders. Raises `Conflict` if a simultaneous order in another
+    cell uses the same key.
+    """
     try:
         with records.write(principal) as entry:
             yield entry
@@ -204,9 +211,8 @@ def selling(principal: Principal) -> Iterator[RecordEntry]:
 
 @contextmanager
 def buying(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Market, Order, list[Order]]]:
-    """Run a change by a principal that may buy for the order's tenant.
-
-    Yields the record entry, and under locks: the market, the order, and the orders that wait to replace it.
+    """Check that the principal may buy for the order's tenant, and run the `with` block as one change. Yields the
+    record entry and three locked objects: the market, the order, and the orders that wait to replace it.
     """
     require(principal, Action.QUOTA_BUY, tenant=order.tenant.name, cell=order.cell)
     with selling(principal) as entry:
@@ -217,9 +223,8 @@ def buying(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Ma
 
 @contextmanager
 def deciding(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Order]]:
-    """Lock an order and check that this person may decide about it.
-
-    Nobody may decide about an order that they placed, except SREs.
+    """Lock an order and check that the principal may approve or reject it. Only SREs may approve or reject an order
+    that they placed themselves.
     """
     if not may(principal, Action.QUOTA_VIEW, tenant=order.tenant.name, cell=order.cell):
         raise NotFound("order", str(order.pk))

@@ -78,7 +78,9 @@ def wrong_state(order: Order, detail: str) -> Conflict:
 
 
 def step(order: Order, event: OrderEvent) -> None:
-    """Change the order's state by the table of transitions. Raises `Conflict` if the table has no such transition."""
+    """Change the order's state to the one that follows `event` in the table of transitions. Raises `Conflict` if the
+    table has no transition.
+    """
     after = TRANSITIONS.get((OrderState(order.state), event))
     if after is None:
         raise wrong_state(order, f"is {order.state}, and {event} is not possible in this state; check the order again")
@@ -86,9 +88,9 @@ def step(order: Order, event: OrderEvent) -> None:
 
 
 def order_locked(pk: int) -> tuple[Order, list[Order]]:
-    """Lock an order, the order that it replaces, and the orders that wait to replace it, by id.
-
-    Returns the order and the waiting orders. The caller has locked the market. Raises `NotFound`.
+    """Lock three kinds of rows: the order, the order that it replaces, and the orders that wait to replace it. Locks
+    rows in order of id. Returns the order and the waiting orders. The caller has locked the market. Raises
+    `NotFound`.
     """
     rows = (
         Order.objects.select_for_update(of=("self",))
@@ -118,13 +120,17 @@ def new_order(market: Market, *, starts_at: dt.datetime, ends_at: dt.datetime, *
 
 
 def successor(market: Market, old: Order, kind: str, **changes: Any) -> Order:
-    """Return a new order that replaces `old` and is not saved. It is the same as `old` except for `changes`."""
+    """Return an unsaved order that will replace `old`, with the same tenant, band, amounts and renewal unless
+    `changes` says otherwise. `kind`: change, renewal or transfer.
+    """
     kept = {"tenant": old.tenant, "band": old.band, "amounts": list(old.amounts), "renew": old.renew, "replaces": old}
     return new_order(market, replaced_as=kind, **{**kept, **changes})
 
 
 def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tuple[str, str]:
-    """Return the approver and the name of the first matching rule, by rank. Without a match, an SRE approves."""
+    """Return the approver (auto, owner or sre) and the name of the first matching rule, by rank. If no rule matches,
+    the approver is an SRE.
+    """
     rule = (
         ApprovalRule.objects.filter(
             Q(cell="") | Q(cell=cell),
@@ -139,10 +145,9 @@ def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tup
 
 
 def deciders() -> QuerySet[Membership]:
-    """Return the owners who may decide about an order, as a subquery of `Order` for `Exists`.
-
-    They are owners of the order's tenant or of its organisation, but not the person who placed the order, and not the
-    creator of the service account that placed it.
+    """Return the owners who may approve or reject an order, as a subquery for `Exists` in queries of `Order`. These
+    are the owners of the order's tenant or of its organisation. The person who placed the order is excluded, and also
+    the creator of the service account that placed it.
     """
     own_account = ServiceAccount.objects.filter(
         user__username=OuterRef(OuterRef("placed_by")), created_by=OuterRef("user__username")
@@ -159,7 +164,7 @@ def deciders() -> QuerySet[Membership]:
 
 
 def waiting_without_owner() -> QuerySet[Order]:
-    """Return the orders that wait for an owner although no owner may decide about them."""
+    """Return the pending orders that need an owner's approval although no owner may approve them."""
     waiting = Order.objects.filter(state=OrderState.PENDING.value, approver="owner")
     return waiting.filter(~Exists(deciders()))
 
@@ -177,7 +182,7 @@ def approve(entry: RecordEntry, order: Order, *, by: str, reason: str = "") -> N
 def begin(entry: RecordEntry, order: Order) -> None:
     """Make an approved order active: charge it, create its grant, and end the order that it replaces.
 
-    The tenant pays only from the time when it can use the quota.
+    If the order begins late, the tenant pays only for the time in which it can use the quota.
     """
     now = clock.now()
     if order.ends_at <= now:
@@ -201,7 +206,7 @@ def begin(entry: RecordEntry, order: Order) -> None:
 
 
 def before_end(order: Order) -> dt.datetime:
-    """Return the time when members are reminded of the end of an order, or when it is renewed."""
+    """Return the time before an order's end at which it is renewed or its members get a reminder."""
     return order.ends_at - min(AHEAD, (order.ends_at - order.starts_at) / 4)
 
 
@@ -220,7 +225,7 @@ def take_back(
 
 
 def stop(entry: RecordEntry, order: Order, event: OrderEvent, *, at: dt.datetime, reason: str) -> None:
-    """End an active order and its grant at once, without a grace period, because somebody requested it."""
+    """End an active order and its grant at the time `at`, without a grace period, because a user requested it."""
     step(order, event)
     for grant in Quota.objects.filter(order=order, ends_at__gt=at):
         end = max(at, grant.starts_at + MICROSECOND)
@@ -232,7 +237,9 @@ def stop(entry: RecordEntry, order: Order, event: OrderEvent, *, at: dt.datetime
 
 
 def replace(entry: RecordEntry, old: Order, *, at: dt.datetime, order: Order) -> int:
-    """End `old` at the time when `order` replaces it, and refund the rest to the second. Returns the refund."""
+    """End `old` at the time `at`, when `order` replaces it, and refund its remaining time to the second. Returns the
+    refund in micro-credits.
+    """
     back = min(share(old, at, old.ends_at), old.price - old.refunded)
     give_back(entry, old, back, text=f"order {old.pk} replaced by order {order.pk}")
     stop(entry, old, OrderEvent.REPLACE, at=at, reason=f"replaced by order {order.pk}")
@@ -240,7 +247,9 @@ def replace(entry: RecordEntry, old: Order, *, at: dt.datetime, order: Order) ->
 
 
 def give_back(entry: RecordEntry, order: Order, amount: int, *, text: str) -> None:
-    """Refund `amount`, but at most the price that is not refunded yet. The caller saves `refunded`."""
+    """Refund `amount`, but at most the part of the price that was not refunded yet. The caller must save
+    `order.refunded`.
+    """
     back = min(amount, order.price - order.refunded)
     if back > 0:
         ledger.refund(entry, order, back, text)
@@ -248,7 +257,9 @@ def give_back(entry: RecordEntry, order: Order, amount: int, *, text: str) -> No
 
 
 def share(order: Order, begins_at: dt.datetime, ends_at: dt.datetime) -> int:
-    """Return the price of a part of an order's period, rounded down to a whole micro-credit."""
+    """Return the share of the order's price for the time from `begins_at` to `ends_at`, rounded down to a micro-
+    credit.
+    """
     whole = (order.ends_at - order.starts_at) // MICROSECOND
     part = min(max(0, (ends_at - begins_at) // MICROSECOND), whole)
     return order.price * part // whole
@@ -286,7 +297,9 @@ def news(
 
 
 def cut_of(order: Order) -> dt.datetime:
-    """Return the earliest time when another order can replace an active order: now, in whole seconds."""
+    """Return the earliest time at which another order can replace an active order: now in whole seconds, but at least
+    one second after its grant began.
+    """
     grant = Quota.objects.filter(order=order).order_by("-starts_at").first()
     began = grant.starts_at if grant is not None else order.starts_at
     return max(clock.now().replace(microsecond=0), began + dt.timedelta(seconds=1))

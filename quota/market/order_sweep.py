@@ -1,7 +1,7 @@
 """Timed steps of orders: begin, reminder, renewal, expiry, and cancellation if no decision is made.
 
-Every step is checked again under the locks. Each due step is done once, and the steps of an order in sequence, even if
-two sweeps run at once, the clock jumps, or no sweep runs for days.
+A *sweep* is one call of `orders_advance`. It checks every step again under the locks. So each step is done once and
+in the right order, even if two sweeps run at once, the clock jumps, or no sweep runs for days.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ ORDER BY least(o.starts_at, o.renew_next_at), o.id LIMIT %(limit)s
 
 
 def orders_advance(now: dt.datetime | None = None, *, limit: int = BATCH) -> int:
-    """Do the due steps of at most `limit` orders, and return the number of orders. One transaction per order.
+    """Do the due steps of at most `limit` orders, and return the number of changed orders. One transaction per order.
 
-    If one order fails, the others are still advanced, and the first error is raised at the end.
+    If a step of one order fails, the other orders are still processed, and the first error is raised at the end.
     """
     with clock.at(now) if now is not None else nullcontext():
         with connection.cursor() as cursor:
@@ -109,7 +109,7 @@ def _advance(pk: int, cell: str) -> None:
 
 
 def _before_end(entry: RecordEntry, market: Market, order: Order, waiting: list[Order]) -> None:
-    """Renew the order, or remind members of its end."""
+    """Renew the order, or remind the tenant's members that it ends soon."""
     now = clock.now()
     if not order.renew:
         if order.reminded_at is None and order.ends_at > now:
@@ -128,7 +128,7 @@ def _before_end(entry: RecordEntry, market: Market, order: Order, waiting: list[
 
 
 def _renew(entry: RecordEntry, market: Market, order: Order, waiting: list[Order]) -> None:
-    """Renew the order. If that is rejected, notify members once per reason, and schedule another attempt."""
+    """Renew the order. If that is rejected, notify the tenant's members once per reason and try again later."""
     try:
         for other in waiting:
             raise Rejected("order-waits", f"order {other.pk}, a {other.replaced_as} of this order, waits for approval")
@@ -154,7 +154,9 @@ def _renew(entry: RecordEntry, market: Market, order: Order, waiting: list[Order
 
 
 def _renewal(entry: RecordEntry, market: Market, order: Order) -> Order:
-    """Place the next order, which has as many days in the tenant's time zone. Raises `Rejected`."""
+    """Place and return the order for the next period, with the same number of days in the tenant's time zone. Raises
+    `Rejected`.
+    """
     begin_at = order.ends_at
     end = calendar.following(order.starts_at, order.ends_at, ZoneInfo(order.tenant.time_zone))
     if end <= clock.now():

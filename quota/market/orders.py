@@ -67,12 +67,13 @@ def order_place(
     note: str = "",
     key: str = "",
 ) -> Order:
-    """Order quota from `starts_at` (by default now) to `ends_at`. The order holds capacity and money, or is active.
+    """Order quota from `starts_at` (by default now) to `ends_at`. The returned order reserves capacity and money, or
+    is already active.
 
     `quote`: the order gets the price of this quote, which must be for exactly this order. `key`: a second order with
     the same key returns the first order. Raises `Rejected`: invalid, too-large, not-sold, sold-out, over-budget,
-    quote-mismatch; `Conflict`: not-selling, key-used, quote-expired, quote-used. Locks: the cell's market, the tenant's
-    accounts.
+    quote-mismatch; `Conflict`: not-selling, key-used, quote-expired, quote-used. Locks: the cell's market, the
+    tenant's accounts.
     """
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=cell)
     cell_require(cell)
@@ -130,10 +131,9 @@ def order_reject(*, principal: Principal, order: Order, reason: str) -> Order:
 
 
 def order_cancel(*, principal: Principal, order: Order, reason: str = "") -> Order:
-    """Cancel an order and the orders that wait to replace it.
-
-    An order that has not begun releases its capacity and money. Otherwise its grant ends now, and the remaining whole
-    days in the tenant's time zone are refunded.
+    """Cancel an order and the orders that wait to replace it. If the order has not begun, its capacity and money are
+    released. If it has begun, its grant ends now, and the remaining whole days in the tenant's time zone are
+    refunded.
     """
     check_texts(reason=reason)
     with buying(principal, order) as (entry, _, row, waiting):
@@ -163,9 +163,9 @@ def order_change(
 ) -> Order:
     """Change the amounts or the period of an order. Returns a new order, at current prices, that replaces the old one.
 
-    The rest of the old order is refunded to the second. An active order stays active until the new one is approved; a
-    change without larger amounts or a later end needs no approval. An order that has not begun is replaced at once, and
-    `starts_at` may change too.
+    The remaining time of the old order is refunded to the second. An active order stays active until the new order is
+    approved. A change needs no approval if no amount grows and the end is not later. An order that has not begun is
+    replaced at once, and its `starts_at` may change too.
     """
     check_texts(note=note, key=key)
     vector = amounts_wanted(amounts) if amounts is not None else tuple(order.amounts)
@@ -220,7 +220,8 @@ def order_change(
 
 
 def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: str = "", key: str = "") -> Order:
-    """Transfer the rest of an order to another team, which pays the refund of the first team. Returns the new order.
+    """Transfer the remaining time of an order to another team, which pays the amount that the first team gets back.
+    Returns the new order.
 
     The principal must have the right to buy for both teams.
     """
@@ -286,9 +287,9 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
 
 
 def submit(entry: RecordEntry, order: Order, price: int, *, decided: tuple[str, str] | None = None) -> None:
-    """Save the order, hold its price, and approve it by a rule or let it wait for a decision.
-
-    `price`: the price for the approval rules. If no owner may decide about an order for owners, the SREs decide.
+    """Save the order and reserve its price. An approval rule then approves the order at once or says who must approve
+    it. `price`: the price that the rules are compared with. If owners must approve the order but none of them may,
+    the SREs decide.
     """
     order.approver, rule = decided or _rule(order, price)
     order.save()

@@ -64,9 +64,8 @@ class _Found:
 
 
 def expiries_watch() -> int:
-    """Open, advance and close expiries of quota, and notify the tenants. Returns the number of changed expiries.
-
-    Two queries if nothing changes. One transaction per change, which reads its row again.
+    """Create, update and delete the `QuotaExpiry` rows, and notify the tenants. Returns the number of changed rows.
+    Two queries if nothing changes. Each change has its own transaction, which reads the row again.
     """
     now = clock.now()
     found = _found(now)
@@ -86,7 +85,9 @@ def expiries_watch() -> int:
 
 
 def expiries_due(cell: str) -> list[QuotaExpiry]:
-    """Return expiries whose jobs are due for demotion, by the rules of the cell or a spent budget."""
+    """Return the tenants and bands whose jobs must be demoted now, by the rules of the cell or because the tenant's
+    budget is used up.
+    """
     market = Market.objects.filter(cell=cell).first() or Market(cell=cell)
     last = clock.now() - dt.timedelta(hours=market.drop_after_hours)
     rows = list(QuotaExpiry.objects.filter(cell=cell, over_at__lte=last).select_related("tenant", "band"))

@@ -1,8 +1,8 @@
 """Shortfalls: periods in which a cell has less capacity than was sold to prod (§2.5). SREs are notified of them.
 
-During a shortfall, no order is possible, because less than zero is left. One row is one period without a gap. The row
-is open until the period ends or the cell has enough capacity again. The headroom counts as capacity here. Orders are
-listed newest first.
+During a shortfall, no order for prod is possible. One row describes one period without a gap. The row is open until
+the period ends or the cell has enough capacity again. Here the capacity includes the headroom. The affected orders
+are listed newest first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAMED = 20
 
 
 def shortfalls_examine(cell: str) -> int:
-    """Compare sold quota with the capacity from now on, and open, change and close shortfalls of a cell.
+    """Compare a cell's sold quota with its capacity from now on, and update its `Shortfall` rows.
 
     Returns the number of open shortfalls. Locks the cell's market, but only if there is something to write.
     """
@@ -90,7 +90,9 @@ def _open(cell: str) -> list[Shortfall]:
 
 
 def _affected(excess: Excess, held: Sequence[Holding]) -> tuple[list[int], list[str]]:
-    """Return the orders, newest first, and the tenants that hold some of the missing resources."""
+    """Return the ids of the orders (newest first) and the names of the tenants with quota of the missing resources in
+    the period `excess`.
+    """
     there = [
         one
         for one in held

@@ -2,7 +2,8 @@
 
     rejected amounts ─► amounts that are missing now ─► order for a month ─► price, availability ─► link and command
 
-They are computed after the submitting transaction, for a few rejections per request. Each needs about ten queries.
+The suggestions are computed after the transaction that rejected the jobs, and only for a few rejections per request.
+Each suggestion needs about ten queries.
 """
 
 from __future__ import annotations
@@ -43,11 +44,10 @@ _STEP = {RAM: 2**20, DISK: 2**20, DISK_BANDWIDTH: 2**10}
 
 @dataclass(frozen=True, slots=True)
 class SuggestedOrder:
-    """An order for missing quota. `first`, `last`: days in the tenant's time zone, both included.
-
-    `price`: micro-credits at present; None if there is a `problem`, the reason why there is no price. `left`: resources
-    of which the cell has less than the missing amount in that period, with the amount that is left. `instead`: other
-    orders for the same amounts that the cell can sell; an order in the same band comes first.
+    """An order for missing quota. `first`, `last`: first and last day, in the tenant's time zone. `price`:
+    micro-credits at present; None if the price cannot be computed, for the reason in `problem`. `left`: amounts that
+    the cell has left in that period, only of resources with less than the missing amount. `instead`: other orders for
+    the same amounts that the cell can sell; an order in the same band comes first.
     """
 
     tenant: str
@@ -73,7 +73,7 @@ class SuggestedOrder:
 
     @property
     def path(self) -> str:
-        """The path of the shop's page with this order filled in."""
+        """Return the path of the shop's page, with a query that fills in this order."""
         fields = {"tenant": self.tenant, "cell": self.cell, "band": self.band}
         days = {"from": self.first.isoformat(), "until": self.last.isoformat()}
         return f"/shop/?{urlencode(fields | days | self.texts())}"
@@ -121,8 +121,8 @@ class SuggestedOrder:
 def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[int, str], SuggestedOrder]:
     """Return the orders that would prevent the rejection of `wanted`, by tenant id and band.
 
-    Four queries, and about ten more per pair. Pairs that now have enough quota are omitted. Price and availability are
-    current; nothing is reserved.
+    Four queries, and about ten more per tenant and band. Tenants and bands that now have enough quota are omitted.
+    Prices and availability are current; nothing is reserved.
     """
     names = {band for _, band in wanted}
     bands = {row.name: row for row in PriorityBand.objects.filter(name__in=names)}
@@ -142,7 +142,7 @@ def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[
 
 
 def _missing(after: Vector, granted: Vector, change: Vector) -> Vector:
-    """Return the missing amounts of resources that grow. Nothing has to be bought for the others."""
+    """Return the amounts by which `after` exceeds `granted`, only for resources whose `change` is positive."""
     missing = [0] * SIZE
     for i in COUNTED:
         if change[i] > 0 and after[i] > granted[i]:
