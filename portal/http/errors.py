@@ -40,8 +40,9 @@ def document(problem: Rejected, request_id: str) -> dict[str, Any]:
 
 
 def _writable(value: Any) -> Any:
-    """Return `value` with all lone surrogates escaped, because UTF-8 cannot encode them. An error message may repeat
-    text of a client that contains a lone surrogate.
+    """Return `value` with all lone surrogates escaped, because UTF-8 cannot encode them.
+
+    An error message may repeat text of a client that contains a lone surrogate.
     """
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()

@@ -128,8 +128,9 @@ class Front:
 
 
 class _Reply:
-    """The answer to a request. `begun`: the first message of the answer was sent. `over`: the answer has ended, and
-    further messages are dropped.
+    """The answer to a request.
+
+    `begun`: the first message of the answer was sent. `over`: the answer has ended, and further messages are dropped.
     """
 
     def __init__(self, send: Send) -> None:

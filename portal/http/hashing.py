@@ -23,8 +23,9 @@ _MOST_WAITING = 200
 
 
 class HashingSlots:
-    """A limit: at most `slots` callers run at a time. At most `most_waiting` other callers wait, each for at most
-    `longest_wait_s` seconds.
+    """A limit: at most `slots` callers run at a time.
+
+    At most `most_waiting` other callers wait, each for at most `longest_wait_s` seconds.
     """
 
     def __init__(self, slots: int, *, most_waiting: int, longest_wait_s: float) -> None:
@@ -34,8 +35,9 @@ class HashingSlots:
 
     @contextmanager
     def turn(self, *, urgent: bool = False) -> Iterator[None]:
-        """Wait for a free slot, and occupy the slot during the `with` block. `urgent` callers get a slot before
-        others. Raises `Overloaded`.
+        """Wait for a free slot, and occupy the slot during the `with` block.
+
+        `urgent` callers get a slot before others. Raises `Overloaded`.
         """
         self._begin(urgent)
         try:

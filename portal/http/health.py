@@ -46,8 +46,9 @@ class Check:
         self._asked_at = 0.0
 
     async def answer(self) -> str:
-        """Return the result of the check, at most `_KEPT_S` seconds old. If the check takes longer than `_CHECK_S`
-        seconds, return "no answer …".
+        """Return the result of the check, at most `_KEPT_S` seconds old.
+
+        If the check takes longer than `_CHECK_S` seconds, return "no answer …".
         """
         try:
             async with asyncio.timeout(_CHECK_S):

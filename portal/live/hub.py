@@ -51,9 +51,10 @@ class Viewer:
 
 @dataclass
 class Page:
-    """A topic with viewers. `seq`: number of the last message to its viewers. `revision`: newest revision of the
-    journal that the page shows. `verdict`: time when the scheduler last explained why tasks of the page's job are
-    pending.
+    """A topic with viewers.
+
+    `seq`: number of the last message to its viewers. `revision`: newest revision of the journal that the page shows.
+    `verdict`: time when the scheduler last explained why tasks of the page's job are pending.
     """
 
     topic: Topic
@@ -64,8 +65,9 @@ class Page:
 
 
 class Hub:
-    """The thread that sends changes to viewers. Any thread may call its methods. An event loop must not call `watch`,
-    because `watch` queries the database.
+    """The thread that sends changes to viewers.
+
+    Any thread may call its methods. An event loop must not call `watch`, because `watch` queries the database.
     """
 
     def __init__(self, name: str = "live-hub") -> None:

@@ -107,9 +107,10 @@ class WatchedName:
                 self.since = self.revision
 
     def body(self, revision: int) -> tuple[int, int, bytes | None]:
-        """Return the version, the revision, and the JSON answer to `GET /bns/…` at that revision. The returned
-        revision is at least the argument `revision`. The answer is None if the name does not exist. All callers share
-        the same answer object.
+        """Return the version, the revision, and the JSON answer to `GET /bns/…` at that revision.
+
+        The returned revision is at least the argument `revision`. The answer is None if the name does not exist. All
+        callers share the same answer object.
         """
         with self._lock:
             revision = max(revision, self.revision)
@@ -154,8 +155,9 @@ class WatchedName:
             return busy_of(self._rows.values())
 
     def take_loads(self, loads: Mapping[int, float]) -> NamesMessages | None:
-        """Return the update for new loads, or None if no load has changed by `LOAD_STEP`. A change of loads ends no
-        long poll.
+        """Return the update for new loads, or None if no load has changed by `LOAD_STEP`.
+
+        A change of loads ends no long poll.
         """
         with self._lock:
             moved = {

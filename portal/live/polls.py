@@ -38,8 +38,10 @@ _SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The parameters of a long poll. `after`: a revision that the caller has. `history`: number of the journal's
-    history in which `after` was read (a restore starts a new history); None: not given.
+    """The parameters of a long poll.
+
+    `after`: a revision that the caller has. `history`: number of the journal's history in which `after` was read (a
+    restore starts a new history); None: not given.
     """
 
     path: str
@@ -104,8 +106,9 @@ class NamePolls:
             names_hub.leave(viewer)
 
     async def _wait(self, viewer: Viewer, names: WatchedName, asked: _Asked, body: _Body) -> bytes | None:
-        """Wait for a change and return the answer. Return None if the hub has no answer, the waiting time ends, or
-        the caller disconnects.
+        """Wait for a change and return the answer.
+
+        Return None if the hub has no answer, the waiting time ends, or the caller disconnects.
         """
         history, caller_left = names.history, asyncio.ensure_future(body.until_left())
         try:
@@ -161,8 +164,9 @@ def _changed(names: WatchedName, asked: _Asked) -> bool:
 
 
 class _Body:
-    """The messages of a request without a body, of which the first was already received. `left`: the caller
-    disconnected.
+    """The messages of a request without a body, of which the first was already received.
+
+    `left`: the caller disconnected.
     """
 
     def __init__(self, first: dict[str, Any], receive: Receive) -> None:
@@ -180,8 +184,9 @@ class _Body:
 
 
 def _asked(scope: dict[str, Any]) -> _Asked | None:
-    """Return the parameters of a long poll. Return None if the request does not wait or is not valid; Django answers
-    it.
+    """Return the parameters of a long poll.
+
+    Return None if the request does not wait or is not valid; Django answers it.
     """
     path = _PATH.fullmatch(scope["path"]) if scope["method"] == "GET" else None
     if path is None or not scope["query_string"]:

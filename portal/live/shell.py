@@ -44,8 +44,9 @@ _FROM_CLIENT = frozenset({ShellFrame.DATA, ShellFrame.CONSUMED, ShellFrame.RESIZ
 
 
 class Shell(AsyncWebsocketConsumer):
-    """The WebSocket of one client and its shell. `how`: how the shell ended. `typed`: bytes from the client so far;
-    `printed`: bytes to the client.
+    """The WebSocket of one client and its shell.
+
+    `how`: how the shell ended. `typed`: bytes from the client so far; `printed`: bytes to the client.
     """
 
     session: ShellSession | None = None

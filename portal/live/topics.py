@@ -102,8 +102,9 @@ class MachinesTopic:
         )
 
     def _resized_on(self, events: Sequence[Happened]) -> set[int]:
-        """Return the ids of the machines of tasks that got new limits without a restart. Events of such tasks name no
-        machine.
+        """Return the ids of the machines of tasks that got new limits without a restart.
+
+        Events of such tasks name no machine.
         """
         tasks = [
             task_id(event.job_id, event.task_index)
@@ -199,8 +200,9 @@ _RESHAPES_SERVICE = frozenset({"tasks.added", "job.submitted", "job.changed", "j
 
 
 def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:
-    """Return, by job id, when the scheduler last changed its explanation of the job's pending tasks; None: it has
-    none. The journal has no events for these explanations. One query.
+    """Return, by job id, when the scheduler last changed its explanation of the job's pending tasks; None: it has none.
+
+    The journal has no events for these explanations. One query.
     """
     rows = PendingVerdict.objects.filter(job_id__in=job_ids)
     return dict.fromkeys(job_ids) | dict(rows.values_list("job_id", "at"))

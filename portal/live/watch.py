@@ -60,10 +60,9 @@ def watchable(path: str) -> Watchable:
 
 
 def join(principal: Principal, name: Watchable, loop: asyncio.AbstractEventLoop) -> Viewer:
-    """Read the name from the database and return a new viewer of it. The caller must later pass the viewer to
-    `names_hub.leave`.
+    """Read the name from the database and return a new viewer of it.
 
-    Raises `Rejected`.
+    The caller must later pass the viewer to `names_hub.leave`. Raises `Rejected`.
     """
     names = watched(principal, name)
     viewer = Viewer(names, loop, watch_begin(principal))

@@ -53,8 +53,10 @@ class Watches:
         return self._all
 
     def begin(self, principal: Principal, *, most: int, most_of_one: int) -> OpenWatch:
-        """Return a new watch. `most`: limit of the process; `most_of_one`: limit per caller. All tokens and sessions
-        of a user count as one caller. Raises `TooManyWatches`.
+        """Return a new watch.
+
+        `most`: limit of the process; `most_of_one`: limit per caller. All tokens and sessions of a user count as one
+        caller. Raises `TooManyWatches`.
         """
         caller = f"user:{principal.user_id}" if principal.user_id is not None else principal.name
         with self._lock:

@@ -102,8 +102,9 @@ def network(text: str) -> str:
 
 
 def url(*schemes: str, bare: bool = False) -> Check:
-    """Return a check that accepts URLs with these schemes. `bare`: the URL must end after the host and port, without
-    a slash.
+    """Return a check that accepts URLs with these schemes.
+
+    `bare`: the URL must end after the host and port, without a slash.
     """
 
     def check(text: str) -> str:

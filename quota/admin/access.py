@@ -40,8 +40,9 @@ class CapabilityAdmin(CreateOnlyAdmin):
 
 
 class CapabilityRequestAdmin(ServiceAdmin):
-    """Requests for capabilities. On the page of a request, SREs grant the capability until the requested or another
-    time, or reject the request.
+    """Requests for capabilities.
+
+    On the page of a request, SREs grant the capability until the requested or another time, or reject the request.
     """
 
     list_display = ["user", "kind", "cell", "tenant", "reason", "until", "state", "asked_by", "asked_at", "answered_by"]

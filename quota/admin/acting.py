@@ -63,11 +63,11 @@ def act_together(
     act: Callable[[list[Any], str, dict[str, Any]], int],
     more: type[forms.Form] | None = None,
 ) -> HttpResponse | None:
-    """Show a form that asks for a reason. Once the form is sent, call `act(rows, reason, given)` once for all rows,
-    which returns the number of changed rows.
+    """Show a form that asks for a reason.
 
-    `more`: a form with further fields; `given`: the values of these fields. `action`: the name of the registered
-    action. If `act` raises `Rejected`, the form is shown again with the error above it.
+    Once the form is sent, call `act(rows, reason, given)` once for all rows, which returns the number of changed
+    rows. `more`: a form with further fields; `given`: the values of these fields. `action`: the name of the
+    registered action. If `act` raises `Rejected`, the form is shown again with the error above it.
     """
     chosen = list(rows[: MOST + 1])
     if len(chosen) > MOST:

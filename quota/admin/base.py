@@ -72,8 +72,9 @@ class FactsAdmin(LeanMedia, ModelAdmin):
 
 
 class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form that calls the service as the last step of its validation. If the service raises `Rejected`, the form
-    shows the error beside the field that the error names.
+    """A form that calls the service as the last step of its validation.
+
+    If the service raises `Rejected`, the form shows the error beside the field that the error names.
     """
 
     perform: ClassVar[Callable[[forms.ModelForm], Model] | None] = None  # type: ignore[type-arg]
@@ -108,8 +109,10 @@ class ServiceAdmin(FactsAdmin):
         return self.has_module_permission(request)
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        """Call the service and return the saved row. `given`: the form's data and the fixed fields; `row`: the row to
-        change, or None to create one. Raises `Rejected`.
+        """Call the service and return the saved row.
+
+        `given`: the form's data and the fixed fields; `row`: the row to change, or None to create one. Raises
+        `Rejected`.
         """
         raise NotImplementedError
 

@@ -38,8 +38,9 @@ class MarketForm(ServiceForm):
 
 
 class MarketAdmin(ServiceAdmin):
-    """The page of the selling rules per cell. A cell without a row has the default rules; its row is created at the
-    first sale in the cell.
+    """The page of the selling rules per cell.
+
+    A cell without a row has the default rules; its row is created at the first sale in the cell.
     """
 
     form = MarketForm
@@ -77,8 +78,9 @@ class RuleForm(ServiceForm):
 
 
 class RuleAdmin(ServiceAdmin):
-    """The page of approval rules. The first rule that matches an order decides who approves it. If no rule matches,
-    an SRE approves the order.
+    """The page of approval rules.
+
+    The first rule that matches an order decides who approves it. If no rule matches, an SRE approves the order.
     """
 
     form = RuleForm

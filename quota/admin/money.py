@@ -154,8 +154,9 @@ class AccountAdmin(FactsAdmin):
 
 
 class PostingAdmin(FactsAdmin):
-    """The postings of the ledger, which is append-only. The list does not show how many postings exist, because
-    counting them is slow.
+    """The postings of the ledger, which is append-only.
+
+    The list does not show how many postings exist, because counting them is slow.
     """
 
     list_display = ["id", "occurred_at", "kind", "tenant", "order_id", "entries_shown", "text", "actor"]

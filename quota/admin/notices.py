@@ -16,8 +16,9 @@ from quota.vocabulary.errors import Rejected
 
 
 class NoticeAdmin(FactsAdmin):
-    """All notices. Notices without a tenant are for SREs. The list does not show how many exist, because counting is
-    slow.
+    """All notices.
+
+    Notices without a tenant are for SREs. The list does not show how many exist, because counting is slow.
     """
 
     list_display = ["created_at", "tenant", "level", "kind", "subject"]

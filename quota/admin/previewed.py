@@ -49,8 +49,9 @@ class PreviewedAdmin(ServiceAdmin):
     """
 
     def make(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        """Call the service and return the saved row. `row`: the row to change, or None to create one. Raises
-        `Rejected`.
+        """Call the service and return the saved row.
+
+        `row`: the row to change, or None to create one. Raises `Rejected`.
         """
         raise NotImplementedError
 

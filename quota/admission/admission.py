@@ -45,12 +45,12 @@ def bands() -> list[Band]:
 
 
 def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | None]:
-    """Charge the requests `asks` in order, and reject those that exceed the quota. Returns one result per request:
-    None if it is admitted, or else the rejection.
+    """Charge the requests `asks` in order, and reject those that exceed the quota.
 
-    The codes of rejections are `quota-exceeded`, `budget-exhausted`, `no-band` and `too-large`. Locks the `QuotaUse`
-    rows of all (tenant, band) pairs in order of their ids, until the caller's transaction ends. Four queries for any
-    number of requests, or five if a pair has no row yet.
+    Returns one result per request: None if it is admitted, or else the rejection. The codes of rejections are
+    `quota-exceeded`, `budget-exhausted`, `no-band` and `too-large`. Locks the `QuotaUse` rows of all (tenant, band)
+    pairs in order of their ids, until the caller's transaction ends. Four queries for any number of requests, or five
+    if a pair has no row yet.
     """
     read = _bands_read()
     known = {band.name: identity for identity, band in read}
@@ -181,8 +181,10 @@ def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]
 
 
 def _lock_use(cell: str, pairs: list[tuple[int, int]]) -> tuple[dict[tuple[int, int], Vector], dict[int, str]]:
-    """Lock the `QuotaUse` rows. Return the used quota by (tenant id, band id), and the budget's action by tenant id
-    for tenants whose budget is used up and stops submissions (`STOPPING`).
+    """Lock the `QuotaUse` rows.
+
+    Return the used quota by (tenant id, band id), and the budget's action by tenant id for tenants whose budget is
+    used up and stops submissions (`STOPPING`).
     """
     rows = _select_use(cell, pairs)
     for ask_again in (_insert_use, _select_use):  # select again rows that another transaction has inserted meanwhile

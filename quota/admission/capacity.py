@@ -43,8 +43,9 @@ class Sold(NamedTuple):
 
 
 def sold_at(now: dt.datetime, *, cell: str | None = None) -> list[Sold]:
-    """Return the sold quota at the time `now`, one item per cell and band. `cell`: None for all cells. Bands without
-    sold quota are omitted.
+    """Return the sold quota at the time `now`, one item per cell and band.
+
+    `cell`: None for all cells. Bands without sold quota are omitted.
     """
     with connection.cursor() as cursor:
         cursor.execute(_SOLD, {"now": now, "cell": cell})

@@ -116,8 +116,9 @@ class TokensView(ListView):
 
     @extend_schema(request=NewTokenSerializer, responses={201: IssuedToken})
     def post(self, request: Request) -> Response:
-        """Issue a token. The caller needs a session, or a token with scope admin, which becomes the parent of the new
-        token.
+        """Issue a token.
+
+        The caller needs a session, or a token with scope admin, which becomes the parent of the new token.
         """
         return _issue(request, self.principal, request.user, self.body(NewTokenSerializer))
 
@@ -125,8 +126,9 @@ class TokensView(ListView):
 class TokenView(QuotaView):
     @extend_schema(responses=TokenSerializer)
     def delete(self, request: Request, key: str) -> Response:
-        """Revoke a token and its children at once. The caller needs a session or scope admin, but any token may
-        revoke itself.
+        """Revoke a token and its children at once.
+
+        The caller needs a session or scope admin, but any token may revoke itself.
         """
         return Response(TokenSerializer(token_revoke(principal=self.principal, key=key)).data)
 

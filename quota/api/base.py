@@ -31,8 +31,9 @@ class QuotaView(RehearsedView):
         return cast("Principal", self.request.auth)
 
     def tenant(self, action: Action | None = None) -> Tenant:
-        """Return the tenant that the path names. Raises `NotFound`, or `Forbidden` if the caller may not do `action`
-        in it.
+        """Return the tenant that the path names.
+
+        Raises `NotFound`, or `Forbidden` if the caller may not do `action` in it.
         """
         row = selectors.tenant_named(self.principal, self.kwargs["tenant"])
         if action is not None:

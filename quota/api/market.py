@@ -93,8 +93,10 @@ class SoldAmountsField(AmountsField):
 
 
 class CalendarDaySerializer(serializers.Serializer[Any]):
-    """A day. `limit`: quota that may be sold; `sold`: the maximum that is sold at any time of the day; `left`: the
-    minimum that is available at any time of the day.
+    """A day.
+
+    `limit`: quota that may be sold; `sold`: the maximum that is sold at any time of the day; `left`: the minimum that
+    is available at any time of the day.
     """
 
     date = serializers.DateField()

@@ -75,8 +75,10 @@ class LedgerView(ListView):
 
 
 class RunningSerializer(serializers.Serializer[Any]):
-    """The spending of the current month. `waiting`: the amount held for orders that begin before the month ends;
-    `percent`: `spent` and `waiting` as a share of `limit`.
+    """The spending of the current month.
+
+    `waiting`: the amount held for orders that begin before the month ends; `percent`: `spent` and `waiting` as a
+    share of `limit`.
     """
 
     month = serializers.CharField(source="key")

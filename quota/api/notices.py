@@ -113,8 +113,9 @@ class NoticeQuerySerializer(ChannelQuerySerializer):
 
 @extend_schema(parameters=[NoticeQuerySerializer])
 class NoticesView(ListView):
-    """List your notifications, newest first: those of the tenants in which you have a role. SREs also get the
-    notifications for SREs.
+    """List your notifications, newest first: those of the tenants in which you have a role.
+
+    SREs also get the notifications for SREs.
     """
 
     serializer_class = NoticeSerializer

@@ -122,8 +122,9 @@ class OrdersView(ListView):
 
     @extend_schema(request=NewOrderSerializer, responses={201: OrderSerializer})
     def post(self, request: Request) -> Response:
-        """Order quota. `?dry_run=1` only returns whether the quota is available, the price, and who would approve the
-        order.
+        """Order quota.
+
+        `?dry_run=1` only returns whether the quota is available, the price, and who would approve the order.
         """
         given = self.body(NewOrderSerializer)
         tenant = selectors.tenant_named(self.principal, given.pop("tenant"))

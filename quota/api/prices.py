@@ -115,8 +115,9 @@ class WhatIfView(QuotaView):
 
 
 class PartSerializer(serializers.Serializer[Any]):
-    """The part of a price that one resource costs. A value that is not whole is written as a fraction, such as
-    `1441/2`.
+    """The part of a price that one resource costs.
+
+    A value that is not whole is written as a fraction, such as `1441/2`.
     """
 
     resource = serializers.CharField()

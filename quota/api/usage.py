@@ -25,11 +25,11 @@ class UsageQuerySerializer(serializers.Serializer[Any]):
 
 
 class ResourceUseSerializer(serializers.Serializer[Any]):
-    """The usage of one resource, in units of the axis. `asked`, `reserved`: the largest sum of limits and of
-    reservations in any hour; `used_*`: percentiles of the usage per hour.
+    """The usage of one resource, in units of the axis.
 
-    `suggested`: the quota to own if jobs continue to request as much. `leaner`: the quota to own if the limits of
-    jobs are a quarter above their usage.
+    `asked`, `reserved`: the largest sum of limits and of reservations in any hour; `used_*`: percentiles of the usage
+    per hour. `suggested`: the quota to own if jobs continue to request as much. `leaner`: the quota to own if the
+    limits of jobs are a quarter above their usage.
     """
 
     name = serializers.CharField()

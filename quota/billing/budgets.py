@@ -83,6 +83,7 @@ def budget_set(
 
 def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) -> None:
     """Check a tenant's budget after its money has changed: send notices, and stop or resume buying and submitting.
+
     `again`: repeat the budget's action if the budget was already used up. Locks: the budget's row, after accounts.
     """
     row = Budget.objects.select_for_update(of=("self",)).select_related("tenant").filter(tenant=tenant).first()
@@ -136,8 +137,9 @@ def spending_of(tenant: Tenant) -> Spending:
 def spendings(
     tenants: Sequence[Tenant], *, budgets: Iterable[Budget], now: dt.datetime | None = None, without: int | None = None
 ) -> dict[int, Spending]:
-    """Return, by tenant id, the spending in the month that contains `now`. `without`: id of an order that is not
-    counted. One query.
+    """Return, by tenant id, the spending in the month that contains `now`.
+
+    `without`: id of an order that is not counted. One query.
     """
     today = clock.now()
     moment = now or today

@@ -114,8 +114,10 @@ class Cost(NamedTuple):
 def costs(
     tenants: Sequence[Tenant], *, since: dt.datetime, until: dt.datetime, by: str = "job", label: str = ""
 ) -> list[Cost]:
-    """Return costs, highest first. Usage is counted for hours that begin in the period. One query. Costs are rounded
-    so that their sum is the rounded total. Raises `Rejected`, which names the field.
+    """Return costs, highest first.
+
+    Usage is counted for hours that begin in the period. One query. Costs are rounded so that their sum is the rounded
+    total. Raises `Rejected`, which names the field.
     """
     if by not in _KEYS:
         raise invalid("by", f"{by!r} is unknown; give one of {', '.join(SPLITS)}")

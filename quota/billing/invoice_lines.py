@@ -20,8 +20,9 @@ class InvoiceFields(Protocol):
 
 
 class InvoiceLine(NamedTuple):
-    """A line of an invoice. `at`: time in the time zone of the invoice; None for usage. `amount`: micro-credits,
-    negative for refunds.
+    """A line of an invoice.
+
+    `at`: time in the time zone of the invoice; None for usage. `amount`: micro-credits, negative for refunds.
     """
 
     kind: str

@@ -171,8 +171,9 @@ def _fonts() -> tuple[_Font, ...]:
 
 
 def _marked(given: str, fonts: Sequence[_Font]) -> str:
-    """Return `given` as the markup of a paragraph, without control characters. Each character uses the first font
-    that contains it.
+    """Return `given` as the markup of a paragraph, without control characters.
+
+    Each character uses the first font that contains it.
     """
     runs: list[tuple[str, list[str]]] = []
     for letter in " ".join(given.split()):

@@ -1,5 +1,7 @@
-"""Invoices. An invoice lists the postings of a tenant's calendar month and never changes. Its total equals the
-revenue from the tenant in that month.
+"""Invoices.
+
+An invoice lists the postings of a tenant's calendar month and never changes. Its total equals the revenue from the
+tenant in that month.
 
     postings of a month ──► draft, at any time ──► invoice_close, from 06:00 of the 1st ──► Invoice, which never changes
 

@@ -91,8 +91,9 @@ def hold(entry: records.RecordEntry, order: Order) -> Posting | None:
 
 
 def unhold(entry: records.RecordEntry, order: Order) -> Posting | None:
-    """Move the held price of an order that will not begin back to available money. Raises `Conflict` unless the price
-    is held.
+    """Move the held price of an order that will not begin back to available money.
+
+    Raises `Conflict` unless the price is held.
     """
     return _release(entry, "unhold", order, available(order.tenant), text="cancelled")
 
@@ -190,8 +191,9 @@ def _fund(
     *,
     text: str,
 ) -> Posting:
-    """Write a posting that gives or takes a tenant's money, notify the tenant, and check its budget again. `moves`:
-    micro-credits that are added, by account.
+    """Write a posting that gives or takes a tenant's money, notify the tenant, and check its budget again.
+
+    `moves`: micro-credits that are added, by account.
     """
     posting, amount = _post(entry, kind, tenant, rows, moves, text=text), moves[available(tenant)]
     verb = "were granted to" if amount > 0 else "were taken back from"
@@ -279,6 +281,7 @@ def _store(rows: Sequence[Account]) -> None:
 
 def _moment(tenant: Tenant, wanted: dt.datetime | None) -> dt.datetime:
     """Return the time of a posting: `wanted`, or now; if that is in a closed month, the end of the last closed month.
+
     The caller has locked the tenant's accounts, so no month can be closed meanwhile.
     """
     closed = Invoice.objects.filter(tenant=tenant).aggregate(end=Max("ends_at"))["end"]
@@ -318,8 +321,9 @@ def _posted(order: Order) -> set[str]:
 
 
 def _release(entry: records.RecordEntry, kind: str, order: Order, to: AccountKey, *, text: str) -> Posting | None:
-    """Move the held price of an order to the account `to`. Returns None if the order costs nothing. Raises `Conflict`
-    unless the price is held.
+    """Move the held price of an order to the account `to`.
+
+    Returns None if the order costs nothing. Raises `Conflict` unless the price is held.
     """
     if order.price == 0:
         return None

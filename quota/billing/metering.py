@@ -96,8 +96,9 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
 
 
 def usage_price(used: Sequence[int], usage: Mapping[str, int], band_milli: int) -> int:
-    """Return the price of `used` (unit·seconds by resource) in micro-credits, rounded down once. `usage`: the usage
-    prices of a price list.
+    """Return the price of `used` (unit·seconds by resource) in micro-credits, rounded down once.
+
+    `usage`: the usage prices of a price list.
     """
     exact = sum(
         (
@@ -180,8 +181,9 @@ def _months_due(tenant: Tenant, cell: str, until: dt.datetime) -> list[dt.date]:
 
 
 def _claim(tenant: Tenant, cell: str, begin: dt.datetime, end: dt.datetime) -> tuple[int, int]:
-    """Mark the due hours as charged, and return the reserved id of their posting and the sum of their prices. The
-    caller writes the posting afterwards; the database checks the foreign key only at the commit.
+    """Mark the due hours as charged, and return the reserved id of their posting and the sum of their prices.
+
+    The caller writes the posting afterwards; the database checks the foreign key only at the commit.
     """
     with connection.cursor() as cursor:
         cursor.execute(

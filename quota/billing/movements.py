@@ -22,8 +22,10 @@ MOST_ROWS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """The changes of a tenant's available, held and owed money by one posting, in micro-credits. `available_after`:
-    the available money after the posting; `balance_after`: the sum of available, held and owed money.
+    """The changes of a tenant's available, held and owed money by one posting, in micro-credits.
+
+    `available_after`: the available money after the posting; `balance_after`: the sum of available, held and owed
+    money.
     """
 
     posting: int
@@ -45,8 +47,9 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class RevenueDay:
-    """Revenue from a tenant on one day of its time zone, in micro-credits. `refunds`: 0 or less. `spent`: the total
-    since the first day of the month.
+    """Revenue from a tenant on one day of its time zone, in micro-credits.
+
+    `refunds`: 0 or less. `spent`: the total since the first day of the month.
     """
 
     date: dt.date
@@ -66,8 +69,9 @@ def movements(
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
 ) -> list[Movement]:
-    """Return up to `number` movements, newest first, and skip the newest `first`. `since`, `until`: limits of their
-    times. Raises `Forbidden`.
+    """Return up to `number` movements, newest first, and skip the newest `first`.
+
+    `since`, `until`: limits of their times. Raises `Forbidden`.
     """
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     with connection.cursor() as cursor:

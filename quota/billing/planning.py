@@ -22,9 +22,10 @@ METERED_AFTER = dt.timedelta(minutes=15)
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Mean quantities in one time step that starts at `at`. `owned`: quota from grants in force; `asked`, `reserved`,
-    `used`: limits, reservations and usage of jobs. `seconds`: how much of the step has data; less than the step only
-    in the first and the last one.
+    """Mean quantities in one time step that starts at `at`.
+
+    `owned`: quota from grants in force; `asked`, `reserved`, `used`: limits, reservations and usage of jobs.
+    `seconds`: how much of the step has data; less than the step only in the first and the last one.
     """
 
     at: dt.datetime
@@ -45,9 +46,11 @@ def planned(
     until: dt.datetime,
     step: dt.timedelta,
 ) -> list[Planned]:
-    """Return the time steps from `since` until `until` that have data, oldest first. `band`: None for the free
-    priority. Data begins with the tenant's first grant or metered hour in the cell and band, and ends with the last
-    metered hour. Hours in between without jobs count as zero. One query. Raises `Forbidden`.
+    """Return the time steps from `since` until `until` that have data, oldest first.
+
+    `band`: None for the free priority. Data begins with the tenant's first grant or metered hour in the cell and
+    band, and ends with the last metered hour. Hours in between without jobs count as zero. One query. Raises
+    `Forbidden`.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     last = clock.now() - METERED_AFTER

@@ -62,9 +62,10 @@ def over_budget(tenant: str, price: int, has: Balances) -> Rejected | None:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """The spending of one tenant in one month, in micro-credits. `spent`: charges less refunds; `usage`: the part of
-    `spent` that is metered usage. `waiting`: the prices of orders that hold money and begin before the end of the
-    month. `monthly`: the limit; None for all available money.
+    """The spending of one tenant in one month, in micro-credits.
+
+    `spent`: charges less refunds; `usage`: the part of `spent` that is metered usage. `waiting`: the prices of orders
+    that hold money and begin before the end of the month. `monthly`: the limit; None for all available money.
     """
 
     tenant: str
@@ -119,8 +120,10 @@ class Spending:
 
     @property
     def exhausted(self) -> bool:
-        """Return whether the budget's action must be applied. Submissions stop only if a part of the spending is
-        metered usage. A tenant that paid only for quota may use that quota.
+        """Return whether the budget's action must be applied.
+
+        Submissions stop only if a part of the spending is metered usage. A tenant that paid only for quota may use
+        that quota.
         """
         if self.action == "none" or not self.spent_up:
             return False

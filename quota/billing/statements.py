@@ -25,8 +25,9 @@ def billed_tenants(principal: Principal) -> QuerySet[Tenant]:
 
 
 def billed_tenant(principal: Principal, name: str) -> Tenant:
-    """Return a tenant by name. Raises `NotFound` if the principal may not see the tenant, `Forbidden` if it may not
-    see the tenant's money.
+    """Return a tenant by name.
+
+    Raises `NotFound` if the principal may not see the tenant, `Forbidden` if it may not see the tenant's money.
     """
     tenant = tenant_named(principal, name)
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
@@ -34,8 +35,9 @@ def billed_tenant(principal: Principal, name: str) -> Tenant:
 
 
 def postings(principal: Principal, *, tenant: str | None = None) -> QuerySet[Posting]:
-    """Return the postings that change an account of a tenant whose money the principal may see. `tenant`: only of
-    this tenant. Entries, accounts and orders are loaded too.
+    """Return the postings that change an account of a tenant whose money the principal may see.
+
+    `tenant`: only of this tenant. Entries, accounts and orders are loaded too.
     """
     rows = Posting.objects.select_related("tenant").prefetch_related("entries__account__tenant").order_by("-id")
     if tenant is not None:
@@ -54,8 +56,10 @@ def invoices(principal: Principal, *, tenant: str | None = None) -> QuerySet[Inv
 
 
 def invoice_numbered(principal: Principal, number: str) -> Invoice:
-    """Return the invoice with this number. Raises `NotFound` if the principal is not a member of the tenant, and
-    `Forbidden` if the principal is a member who may not see its money.
+    """Return the invoice with this number.
+
+    Raises `NotFound` if the principal is not a member of the tenant, and `Forbidden` if the principal is a member who
+    may not see its money.
     """
     invoice = Invoice.objects.select_related("tenant").filter(number=number).first()
     if invoice is None or not may(principal, Action.TENANT_VIEW, tenant=invoice.tenant.name):

@@ -23,10 +23,10 @@ def rule_set(
     tenant: Tenant | None = None,
     most_price: int | None = None,
 ) -> ApprovalRule:
-    """Create the rule with the number `rank`, or replace the existing one. Omitted conditions match all orders.
-    `most_price`: micro-credits.
+    """Create the rule with the number `rank`, or replace the existing one.
 
-    Pending orders keep their approver. Raises `Rejected`, which names the field.
+    Omitted conditions match all orders. `most_price`: micro-credits. Pending orders keep their approver. Raises
+    `Rejected`, which names the field.
     """
     require(principal, Action.PLATFORM_ADMIN)
     _valid(rank, approver, most_price)

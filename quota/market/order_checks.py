@@ -35,8 +35,9 @@ def amounts_wanted(amounts: Amounts) -> Vector:
 
 
 def check_texts(*, key: str = "", **given: str) -> None:
-    """Check the texts of a request, given by field name. Raises `Rejected` if one is too long or contains a NUL
-    character.
+    """Check the texts of a request, given by field name.
+
+    Raises `Rejected` if one is too long or contains a NUL character.
     """
     for name, value, most in (("key", key, KEY_CHARACTERS), *((n, v, TEXT_CHARACTERS) for n, v in given.items())):
         if len(value) > most or "\x00" in value:
@@ -147,8 +148,9 @@ def check_no_successor(order: Order, waiting: Sequence[Order]) -> None:
 
 
 def check_changeable(order: Order, what: str) -> None:
-    """Check that the order can still change. Raises `Conflict` if the order or its period has ended. `what`: a
-    participle for the message, such as "changed".
+    """Check that the order can still change.
+
+    Raises `Conflict` if the order or its period has ended. `what`: a participle for the message, such as "changed".
     """
     ended = order.state == OrderState.ACTIVE.value and order.ends_at <= clock.now()
     if ended or order.state not in OPEN:
@@ -196,8 +198,9 @@ def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | 
 
 @contextmanager
 def selling(principal: Principal) -> Iterator[RecordEntry]:
-    """Run the `with` block as one recorded change of orders. Raises `Conflict` if a simultaneous order in another
-    cell uses the same key.
+    """Run the `with` block as one recorded change of orders.
+
+    Raises `Conflict` if a simultaneous order in another cell uses the same key.
     """
     try:
         with records.write(principal) as entry:
@@ -211,8 +214,9 @@ def selling(principal: Principal) -> Iterator[RecordEntry]:
 
 @contextmanager
 def buying(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Market, Order, list[Order]]]:
-    """Check that the principal may buy for the order's tenant, and run the `with` block as one change. Yields the
-    record entry and three locked objects: the market, the order, and the orders that wait to replace it.
+    """Check that the principal may buy for the order's tenant, and run the `with` block as one change.
+
+    Yields the record entry and three locked objects: the market, the order, and the orders that wait to replace it.
     """
     require(principal, Action.QUOTA_BUY, tenant=order.tenant.name, cell=order.cell)
     with selling(principal) as entry:
@@ -223,8 +227,9 @@ def buying(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Ma
 
 @contextmanager
 def deciding(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Order]]:
-    """Lock an order and check that the principal may approve or reject it. Only SREs may approve or reject an order
-    that they placed themselves.
+    """Lock an order and check that the principal may approve or reject it.
+
+    Only SREs may approve or reject an order that they placed themselves.
     """
     if not may(principal, Action.QUOTA_VIEW, tenant=order.tenant.name, cell=order.cell):
         raise NotFound("order", str(order.pk))

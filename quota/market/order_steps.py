@@ -78,8 +78,9 @@ def wrong_state(order: Order, detail: str) -> Conflict:
 
 
 def step(order: Order, event: OrderEvent) -> None:
-    """Change the order's state to the one that follows `event` in the table of transitions. Raises `Conflict` if the
-    table has no transition.
+    """Change the order's state to the one that follows `event` in the table of transitions.
+
+    Raises `Conflict` if the table has no transition.
     """
     after = TRANSITIONS.get((OrderState(order.state), event))
     if after is None:
@@ -88,8 +89,9 @@ def step(order: Order, event: OrderEvent) -> None:
 
 
 def order_locked(pk: int) -> tuple[Order, list[Order]]:
-    """Lock three kinds of rows: the order, the order that it replaces, and the orders that wait to replace it. Locks
-    rows in order of id. Returns the order and the waiting orders. The caller has locked the market. Raises
+    """Lock three kinds of rows: the order, the order that it replaces, and the orders that wait to replace it.
+
+    Locks rows in order of id. Returns the order and the waiting orders. The caller has locked the market. Raises
     `NotFound`.
     """
     rows = (
@@ -128,8 +130,9 @@ def successor(market: Market, old: Order, kind: str, **changes: Any) -> Order:
 
 
 def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tuple[str, str]:
-    """Return the approver (auto, owner or sre) and the name of the first matching rule, by rank. If no rule matches,
-    the approver is an SRE.
+    """Return the approver (auto, owner or sre) and the name of the first matching rule, by rank.
+
+    If no rule matches, the approver is an SRE.
     """
     rule = (
         ApprovalRule.objects.filter(
@@ -145,9 +148,10 @@ def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tup
 
 
 def deciders() -> QuerySet[Membership]:
-    """Return the owners who may approve or reject an order, as a subquery for `Exists` in queries of `Order`. These
-    are the owners of the order's tenant or of its organisation. The person who placed the order is excluded, and also
-    the creator of the service account that placed it.
+    """Return the owners who may approve or reject an order, as a subquery for `Exists` in queries of `Order`.
+
+    These are the owners of the order's tenant or of its organisation. The person who placed the order is excluded,
+    and also the creator of the service account that placed it.
     """
     own_account = ServiceAccount.objects.filter(
         user__username=OuterRef(OuterRef("placed_by")), created_by=OuterRef("user__username")
@@ -237,8 +241,9 @@ def stop(entry: RecordEntry, order: Order, event: OrderEvent, *, at: dt.datetime
 
 
 def replace(entry: RecordEntry, old: Order, *, at: dt.datetime, order: Order) -> int:
-    """End `old` at the time `at`, when `order` replaces it, and refund its remaining time to the second. Returns the
-    refund in micro-credits.
+    """End `old` at the time `at`, when `order` replaces it, and refund its remaining time to the second.
+
+    Returns the refund in micro-credits.
     """
     back = min(share(old, at, old.ends_at), old.price - old.refunded)
     give_back(entry, old, back, text=f"order {old.pk} replaced by order {order.pk}")
@@ -247,8 +252,9 @@ def replace(entry: RecordEntry, old: Order, *, at: dt.datetime, order: Order) ->
 
 
 def give_back(entry: RecordEntry, order: Order, amount: int, *, text: str) -> None:
-    """Refund `amount`, but at most the part of the price that was not refunded yet. The caller must save
-    `order.refunded`.
+    """Refund `amount`, but at most the part of the price that was not refunded yet.
+
+    The caller must save `order.refunded`.
     """
     back = min(amount, order.price - order.refunded)
     if back > 0:
@@ -257,8 +263,8 @@ def give_back(entry: RecordEntry, order: Order, amount: int, *, text: str) -> No
 
 
 def share(order: Order, begins_at: dt.datetime, ends_at: dt.datetime) -> int:
-    """Return the share of the order's price for the time from `begins_at` to `ends_at`, rounded down to a micro-
-    credit.
+    """Return the share of the order's price for the time from `begins_at` to `ends_at`, rounded down to a
+    micro-credit.
     """
     whole = (order.ends_at - order.starts_at) // MICROSECOND
     part = min(max(0, (ends_at - begins_at) // MICROSECOND), whole)

@@ -154,8 +154,9 @@ def _renew(entry: RecordEntry, market: Market, order: Order, waiting: list[Order
 
 
 def _renewal(entry: RecordEntry, market: Market, order: Order) -> Order:
-    """Place and return the order for the next period, with the same number of days in the tenant's time zone. Raises
-    `Rejected`.
+    """Place and return the order for the next period, with the same number of days in the tenant's time zone.
+
+    Raises `Rejected`.
     """
     begin_at = order.ends_at
     end = calendar.following(order.starts_at, order.ends_at, ZoneInfo(order.tenant.time_zone))

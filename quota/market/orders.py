@@ -67,13 +67,12 @@ def order_place(
     note: str = "",
     key: str = "",
 ) -> Order:
-    """Order quota from `starts_at` (by default now) to `ends_at`. The returned order reserves capacity and money, or
-    is already active.
+    """Order quota from `starts_at` (by default now) to `ends_at`.
 
-    `quote`: the order gets the price of this quote, which must be for exactly this order. `key`: a second order with
-    the same key returns the first order. Raises `Rejected`: invalid, too-large, not-sold, sold-out, over-budget,
-    quote-mismatch; `Conflict`: not-selling, key-used, quote-expired, quote-used. Locks: the cell's market, the
-    tenant's accounts.
+    The returned order reserves capacity and money, or is already active. `quote`: the order gets the price of this
+    quote, which must be for exactly this order. `key`: a second order with the same key returns the first order.
+    Raises `Rejected`: invalid, too-large, not-sold, sold-out, over-budget, quote-mismatch; `Conflict`: not-selling,
+    key-used, quote-expired, quote-used. Locks: the cell's market, the tenant's accounts.
     """
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=cell)
     cell_require(cell)
@@ -131,9 +130,10 @@ def order_reject(*, principal: Principal, order: Order, reason: str) -> Order:
 
 
 def order_cancel(*, principal: Principal, order: Order, reason: str = "") -> Order:
-    """Cancel an order and the orders that wait to replace it. If the order has not begun, its capacity and money are
-    released. If it has begun, its grant ends now, and the remaining whole days in the tenant's time zone are
-    refunded.
+    """Cancel an order and the orders that wait to replace it.
+
+    If the order has not begun, its capacity and money are released. If it has begun, its grant ends now, and the
+    remaining whole days in the tenant's time zone are refunded.
     """
     check_texts(reason=reason)
     with buying(principal, order) as (entry, _, row, waiting):
@@ -221,9 +221,8 @@ def order_change(
 
 def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: str = "", key: str = "") -> Order:
     """Transfer the remaining time of an order to another team, which pays the amount that the first team gets back.
-    Returns the new order.
 
-    The principal must have the right to buy for both teams.
+    Returns the new order. The principal must have the right to buy for both teams.
     """
     check_texts(note=note, key=key)
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=order.cell)
@@ -287,9 +286,10 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
 
 
 def submit(entry: RecordEntry, order: Order, price: int, *, decided: tuple[str, str] | None = None) -> None:
-    """Save the order and reserve its price. An approval rule then approves the order at once or says who must approve
-    it. `price`: the price that the rules are compared with. If owners must approve the order but none of them may,
-    the SREs decide.
+    """Save the order and reserve its price.
+
+    An approval rule then approves the order at once or says who must approve it. `price`: the price that the rules
+    are compared with. If owners must approve the order but none of them may, the SREs decide.
     """
     order.approver, rule = decided or _rule(order, price)
     order.save()

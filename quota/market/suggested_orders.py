@@ -44,10 +44,12 @@ _STEP = {RAM: 2**20, DISK: 2**20, DISK_BANDWIDTH: 2**10}
 
 @dataclass(frozen=True, slots=True)
 class SuggestedOrder:
-    """An order for missing quota. `first`, `last`: first and last day, in the tenant's time zone. `price`:
-    micro-credits at present; None if the price cannot be computed, for the reason in `problem`. `left`: amounts that
-    the cell has left in that period, only of resources with less than the missing amount. `instead`: other orders for
-    the same amounts that the cell can sell; an order in the same band comes first.
+    """An order for missing quota.
+
+    `first`, `last`: first and last day, in the tenant's time zone. `price`: micro-credits at present; None if the
+    price cannot be computed, for the reason in `problem`. `left`: amounts that the cell has left in that period, only
+    of resources with less than the missing amount. `instead`: other orders for the same amounts that the cell can
+    sell; an order in the same band comes first.
     """
 
     tenant: str
