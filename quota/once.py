@@ -21,7 +21,7 @@ _known: ContextVar[dict[Hashable, Any] | None] = ContextVar("known", default=Non
 
 @contextmanager
 def reads_once() -> Iterator[None]:
-    """Cache the results of functions with `@once` in this block."""
+    """Cache the results of functions that are decorated with `@once`, until the `with` block ends."""
     before = _known.set({})
     try:
         yield
@@ -30,7 +30,10 @@ def reads_once() -> Iterator[None]:
 
 
 def once(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Return a function that runs once per positional arguments within `reads_once`, and else at each call."""
+    """Decorate a function so that within `reads_once` it runs only once for the same positional arguments.
+
+    Elsewhere it runs at each call.
+    """
 
     @wraps(function)
     def read(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:

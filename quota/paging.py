@@ -1,4 +1,4 @@
-"""Pages of a list by cursor, over rows in the order of their ids.
+"""Pages of a list in the order of the rows' ids. A *cursor* in the URL marks where a page begins.
 
 The attribute `pagination_class` of a view defines the paging of its list, also in the OpenAPI document.
 """
@@ -21,7 +21,7 @@ PAGE, MAX_PAGE = 100, 1000
 
 
 class DescribedPaging:
-    """Description of pages and of their query parameters in OpenAPI."""
+    """The description of list pages and their query parameters for the OpenAPI document."""
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         link = {"type": ["string", "null"], "format": "uri"}

@@ -27,7 +27,7 @@ def dry_run(request: Request | HttpRequest) -> bool:
 
 
 class RehearsedView(APIView):
-    """A view with dry runs of its writes. A dry run has the same answer as the write, but without secrets.
+    """A view whose writes support dry runs. A dry run returns the same answer as the write, but without secrets.
 
     `rehearses_itself`: true if the view's services implement dry runs themselves.
     """

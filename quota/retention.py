@@ -23,7 +23,10 @@ AT_ONCE = 5_000
 
 
 class _Rule(NamedTuple):
-    """A rule of retention. `statement`: SQL that deletes at most `most` rows that ended before `until`."""
+    """A rule that says how long rows of a table are kept.
+
+    `statement`: SQL that deletes at most `most` rows that ended before `until`.
+    """
 
     table: str
     kept: dt.timedelta
@@ -31,7 +34,10 @@ class _Rule(NamedTuple):
 
 
 def _oldest(table: str, over: str) -> str:
-    """Return SQL that deletes the oldest rows of a table whose ids grow with time."""
+    """Return SQL that deletes those of the oldest rows that fulfil the SQL condition `over`.
+
+    The table's ids must grow with time.
+    """
     return (
         f"WITH old AS (SELECT id FROM (SELECT * FROM {table} ORDER BY id LIMIT %(most)s) AS oldest WHERE {over})"
         f" DELETE FROM {table} AS t USING old WHERE t.id = old.id"

@@ -31,7 +31,10 @@ def tenant_named(principal: Principal, name: str) -> Tenant:
 
 
 def tokens_of(principal: Principal) -> QuerySet[Token]:
-    """Return the tokens of the caller. A token that is bound to a tenant finds only tokens of that tenant."""
+    """Return the tokens of the caller.
+
+    If the calling token is bound to a tenant, return only the tokens of that tenant.
+    """
     rows = (
         Token.objects.filter(user_id=principal.user_id)  # type: ignore[misc]
         .select_related("tenant", "user", "parent")

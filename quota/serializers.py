@@ -16,7 +16,7 @@ _PLAIN = (serializers.IntegerField, serializers.CharField, serializers.BooleanFi
 
 
 class ContextField(serializers.Field[Any, Any, Any, Any]):
-    """A field whose value depends on the context of the serializer."""
+    """A field whose value depends on the serializer's context, such as the caller."""
 
     def shown(self, value: Any, context: Mapping[str, Any]) -> Any:
         raise NotImplementedError

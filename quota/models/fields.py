@@ -26,7 +26,9 @@ class DnsLabelField(models.CharField):  # type: ignore[type-arg]
 
 
 class VectorField(ArrayField):  # type: ignore[type-arg]
-    """A column for a vector over `quota.vocabulary.resources.AXIS` and the cell's named resources; bigint[R]."""
+    """A column for a vector: an array of 64-bit integers, one per resource of `quota.vocabulary.resources.AXIS` and
+    then one per named resource of the cell.
+    """
 
     def __init__(self, verbose_name: Any = None, **kwargs: Any) -> None:
         kwargs.pop("base_field", None)  # given when the field is copied

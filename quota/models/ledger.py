@@ -14,9 +14,11 @@ from quota.models.tenants import Tenant
 
 
 class AccountKind(StrEnum):
-    """The kinds of accounts. `treasury` issues credits, so it is negative; `revenue` receives charges.
+    """The kinds of accounts.
 
-    Each tenant has three: `available`, money to spend; `held`, reserved for orders; `owed`, unpaid usage (negative).
+    All tenants share two: `treasury` issues credits, so its balance is negative; `revenue` receives charges. Each
+    tenant has three: `available`, money that it may spend; `held`, money reserved for orders; `owed`, unpaid usage,
+    as a negative balance.
     """
 
     TREASURY = "treasury"
@@ -52,9 +54,10 @@ class Account(models.Model):
 
 
 class Posting(models.Model):
-    """One movement of money, append-only. A trigger checks that its entries add up to zero.
+    """One movement of money.
 
-    `kind`: budget, hold, unhold, charge, refund, usage, settle or transfer. `occurred_at`: decides the month.
+    Append-only: rows never change. A database trigger checks that the amounts of its entries add up to zero. `kind`:
+    budget, hold, unhold, charge, refund, usage, settle or transfer. `occurred_at`: decides the month of the invoice.
     """
 
     kind = models.CharField(_("kind"), max_length=16)
@@ -78,7 +81,7 @@ class Posting(models.Model):
 
 
 class LedgerEntry(models.Model):
-    """One side of a posting: `amount` in micro-credits is added to the account. Append-only."""
+    """One side of a posting: it adds `amount` in micro-credits to the balance of one account. Append-only."""
 
     posting = models.ForeignKey(Posting, models.PROTECT, related_name="entries")
     account = models.ForeignKey(Account, models.PROTECT, related_name="entries")
@@ -98,8 +101,9 @@ class Budget(models.Model):
     """Rules for the spending of a tenant. Amounts are in micro-credits.
 
     `monthly`: the limit per calendar month; None for all available money. `alerts`: percentages of the limit at which
-    notices are sent. `action`: what happens at 100 %: `none`, `stop-buying`, `stop-submitting` or `drop`, which moves
-    running jobs with charged usage to the free priority. `overdraft`: how far available money may go below zero.
+    notices are sent. `action`: what happens when 100 % is reached: `none`, `stop-buying`, `stop-submitting`, or
+    `drop`, which demotes running jobs with charged usage to the free priority. `overdraft`: how far available money
+    may go below zero.
     """
 
     tenant = models.OneToOneField(Tenant, models.CASCADE, related_name="budget")
@@ -130,10 +134,10 @@ class Budget(models.Model):
 
 
 class MeteredHour(models.Model):
-    """Requests, reservations and usage of one job in an hour, reported by scheduling; vectors are unit·seconds.
+    """Requests, reservations and usage of one job in one hour, as reported by scheduling.
 
-    Rows stay when their jobs end. `price`: the cost of the usage, or 0 if usage has no price. `posting`: the posting
-    that charged the usage.
+    Vectors are in unit·seconds. Rows are kept after their jobs end. `price`: the cost of the usage, or 0 if usage has
+    no price. `posting`: the posting that charged the usage.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="metered")
@@ -172,7 +176,8 @@ class MeteredHour(models.Model):
 class Invoice(models.Model):
     """A closed month of a tenant. Its lines are the postings between `begins_at` and `ends_at`.
 
-    `lines`: values for JSON, which never change. `charged`, `refunded`, `total`: micro-credits, equal to the ledger.
+    `lines`: the lines as JSON, which never change. `charged`, `refunded`, `total`: micro-credits, equal to the sums
+    of these postings.
     """
 
     number = models.CharField(_("number"), max_length=32, unique=True)

@@ -1,4 +1,4 @@
-"""Tables of the market: rules per cell, approval rules, and shortfalls of sold quota."""
+"""Tables of the market: selling rules per cell, approval rules, and shortfalls (more quota sold than a cell has)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ class Market(models.Model):
     """The selling rules of one cell. Every sale locks this row, so sales in one cell wait for each other.
 
     `headroom_milli`: the part of the capacity that is never sold to prod, in thousandths. `grace_hours`: how long
-    expired quota still counts. `after_grace`: what happens to jobs beyond the quota after the grace period: `refuse`
-    only rejects new jobs; `drop` also moves jobs to the free priority, `drop_after_hours` later. `quote_minutes`: how
-    long a quote is valid. `approval_hours`: after this time, an order without a decision is cancelled.
+    quota still counts after its end. `after_grace`: what happens after the grace period if jobs exceed the quota:
+    `refuse` only rejects new jobs; `drop` also demotes jobs to the free priority, `drop_after_hours` later.
+    `quote_minutes`: how long a quote is valid. `approval_hours`: after this time, an order without a decision is
+    cancelled.
     """
 
     cell = DnsLabelField(_("cell"), unique=True)
@@ -45,9 +46,10 @@ class Market(models.Model):
 
 
 class ApprovalRule(models.Model):
-    """A rule that says who approves an order. The first matching rule by `rank` applies; without one, an SRE decides.
+    """A rule that says who approves an order.
 
-    Empty fields match all orders. `most_price`: the maximum price of matching orders, in micro-credits.
+    The matching rule with the lowest `rank` applies. If no rule matches, an SRE approves the order. Empty fields
+    match all orders. `most_price`: the maximum price of matching orders, in micro-credits.
     """
 
     rank = models.PositiveIntegerField(_("rank"), unique=True)
@@ -73,7 +75,8 @@ class ApprovalRule(models.Model):
 class Shortfall(models.Model):
     """A period in which more prod quota is sold than the cell has. It is open until `closed_at`.
 
-    `short`: the maximum that is missing in the period. `orders`, `tenants`: the ids and names of those affected.
+    `short`: the largest missing amount of each resource in the period. `orders`: ids of the affected orders;
+    `tenants`: names of the affected tenants.
     """
 
     cell = DnsLabelField(_("cell"))

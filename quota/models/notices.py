@@ -41,7 +41,7 @@ class Notice(models.Model):
 
 
 class NoticeRead(models.Model):
-    """The newest notification that a person has read of a tenant, or of the SREs (`tenant` None)."""
+    """The newest notification of a tenant that a person has read. `tenant`: None for notifications to the SREs."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="+")
@@ -57,11 +57,13 @@ class NoticeRead(models.Model):
 
 
 class NoticeChannel(models.Model):
-    """A mail address or webhook that gets a tenant's notifications. `kinds`: kinds or prefixes of kinds, empty for all.
+    """A mail address or webhook that gets a tenant's notifications.
 
-    `secret`: signs webhooks; owners may see it. `secret_before`: the previous secret, which also signs until
-    `secret_before_until`. `failing_since`: the first failure since the last success; after a day the channel is paused
-    until a user tests it. `busy_until`: the lease of the sender, which keeps notices in order.
+    `kinds`: kinds of notifications or prefixes of kinds; empty for all. `secret`: signs webhooks; owners may see it.
+    `secret_before`: the previous secret, which signs in addition until `secret_before_until`. `failing_since`: the
+    first failure since the last success; after a day the channel is paused until a user tests it. `busy_until`: when
+    the lease of the process that sends through this channel ends; only one process may send, so that notices stay in
+    order.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="channels")

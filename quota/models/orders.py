@@ -39,10 +39,11 @@ class Order(models.Model):
     """An order of quota: amounts at a band in a cell for a period, at a price in micro-credits.
 
     `approver`: `auto`, `owner` or `sre`. `renew`: at the end, an order of the same length follows. `replaces`: the
-    order that this order changes, renews or takes over; `replaced_as`: `change`, `renewal` or `transfer`.
-    `grace_until`: the end of the grace period of its grant, until which the order also holds capacity. `renew_next_at`,
-    `renew_error`: the next attempt to renew, and the error of the last one. `refunded`: the refunded part of the price.
-    `key`: chosen by the client, so that a repeated request orders only once.
+    older order that this order changes, renews or takes over from another team; `replaced_as`: `change`, `renewal` or
+    `transfer`. `grace_until`: the end of the grace period; until then the quota of this order counts as sold.
+    `renew_next_at`: time of the next attempt to renew the order; `renew_error`: error of the last attempt.
+    `refunded`: the refunded part of the price. `key`: chosen by the client, so that a repeated request orders only
+    once.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="orders")

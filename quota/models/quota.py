@@ -47,11 +47,11 @@ class PriorityBand(models.Model):
 
 
 class Quota(models.Model):
-    """A grant of quota. The live jobs of a tenant may together request the sum of its grants in force.
+    """A grant of quota to a tenant at a band in a cell.
 
-    `order`: the order of this grant; None if an SRE granted it. `grace_until`: the end of the grace period, until which
-    the grant counts for admission and in the calendar. `beyond_capacity`: granted by an SRE for trials, and not counted
-    in the calendar.
+    The live jobs there may together request the sum of the grants in force. `order`: the order of this grant; None if
+    an SRE granted it. `grace_until`: the end of the grace period, until which the grant counts for admission and in
+    the calendar. `beyond_capacity`: an SRE granted it for trials, and the calendar of sold quota does not count it.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="quotas")
@@ -115,9 +115,9 @@ class QuotaUse(models.Model):
 
 
 class QuotaExpiry(models.Model):
-    """Quota that a tenant's live jobs still request although it has ended. The row is deleted once they do not.
+    """Ended quota that the tenant's live jobs still need. The row is deleted once the jobs fit the remaining quota.
 
-    `over_at`: the time since when jobs request more than the quota that still counts; None in the grace period.
+    `over_at`: the time when the grace period ended and the jobs' requests exceeded the quota; None in the grace period.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="quota_expiries")

@@ -7,7 +7,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Stream(models.Model):
-    """The stream of records. Its one row has the newest revision, and is locked to write records."""
+    """The counter of records.
+
+    The table has one row with the newest revision. A transaction that writes records locks this row.
+    """
 
     name = models.CharField(max_length=32, unique=True)
     revision = models.BigIntegerField(default=0)

@@ -14,9 +14,10 @@ from quota.vocabulary.permissions import CapabilityKind, Role
 class Tenant(models.Model):
     """An owner of jobs and quota. Its name is part of the DNS names of its tasks and never changes.
 
-    `parent`: the organisation of a team; roles in the organisation hold in all its teams. There is one level of teams.
-    `max_teams`: the maximum number of teams that owners may create. `task_api`: the maximum rights of its tasks with
-    the REST API; each job requests what it needs. `time_zone`: defines days and months in the shop and on invoices.
+    `parent`: the organisation of a team. Roles in the organisation also apply in all its teams. A team has no teams
+    of its own. `max_teams`: the maximum number of teams that owners may create. `task_api`: the maximum rights that
+    the tenant's tasks may have in the REST API; each job file requests the rights that it needs. `time_zone`: defines
+    days and months in the shop and on invoices.
     """
 
     name = DnsLabelField(_("name"), unique=True)
@@ -176,8 +177,8 @@ class Token(models.Model):
     The secret is `borg_<key>_<random>`. `key` identifies the row, and `digest` is the SHA-256 of the whole secret. The
     random part has 256 bits, so a plain hash is enough.
 
-    `parent`: the token that issued this token; None for a session or a password. A child always has an end, which is
-    not after its parent's end, and is revoked together with its parent.
+    `parent`: the token that issued this token; None for a session or a password. A token with a parent always
+    expires, at the latest with its parent, and is revoked together with its parent.
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="borg_tokens")

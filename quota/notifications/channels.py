@@ -1,4 +1,4 @@
-"""Channels that send notices of a tenant or of the SREs (`tenant` None) by mail or webhook."""
+"""Channels, which send notices by mail or webhook. A channel belongs to a tenant, or to the SREs (`tenant` None)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def channel_set(
     level: str | None = None,
     enabled: bool | None = None,
 ) -> NoticeChannel:
-    """Change the given settings of a channel. A disabled channel gives up its waiting deliveries.
+    """Change the given settings of a channel. If the channel is disabled, its waiting deliveries fail.
 
     A change of `target` or `enabled` resets the failures of the channel. Raises `Rejected`, `Conflict`.
     """

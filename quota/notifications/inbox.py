@@ -25,7 +25,10 @@ SRE = "sre-"
 
 
 class Choice(NamedTuple):
-    """The filter of the inbox. `tenant`: a name, `sre-`, or empty for all; `kind`: a kind or a prefix of kinds."""
+    """The filter of the inbox.
+
+    `tenant`: the name of a tenant, `sre-` for notices to SREs, or empty for all; `kind`: a kind or a prefix of kinds.
+    """
 
     tenant: str = ""
     kind: str = ""
@@ -43,13 +46,19 @@ def owner_named(principal: Principal, name: str) -> Tenant | None:
 
 
 def owners(principal: Principal) -> list[Tenant | None]:
-    """Return the tenants whose notifications are in a person's inbox, and None for the SREs' if it is an SRE."""
+    """Return the tenants whose notifications are in the principal's inbox.
+
+    For an SRE, the list also contains None, which stands for the notifications to SREs.
+    """
     mine: list[Tenant | None] = list(Tenant.objects.filter(name__in=_member_of(principal)).order_by("name"))
     return [*mine, None] if may(principal, Action.PLATFORM_ADMIN) else mine
 
 
 def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
-    """Return the notices of an inbox, newest first, with `unread` and `tenant`. Raises `Rejected`."""
+    """Return the notices of an inbox that match `choice`, newest first.
+
+    Each has the attribute `unread`, and its tenant is loaded. Raises `Rejected`.
+    """
     whose = [owner_named(principal, choice.tenant)] if choice.tenant else owners(principal)
     of = Q(tenant__in=[tenant for tenant in whose if tenant is not None])
     if None in whose:
@@ -68,7 +77,10 @@ def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
 
 
 def unread_count(principal: Principal) -> int:
-    """Return the number of unread notices in an inbox, at most `UNREAD_SHOWN` + 1. One query, by index alone."""
+    """Return the number of unread notices in an inbox, but at most `UNREAD_SHOWN` + 1.
+
+    One query, which reads only an index.
+    """
     if principal.user_id is None:
         return 0
     with connection.cursor() as cursor:
@@ -113,7 +125,10 @@ def may_manage(principal: Principal, tenant: Tenant | None) -> bool:
 
 
 def target_shown(principal: Principal, channel: NoticeChannel) -> str:
-    """Return the target of a channel. Addresses of webhooks may contain a key, so other members see only the host."""
+    """Return the target of a channel as the principal may see it.
+
+    The URL of a webhook may contain a key, so a principal that may not manage the channel gets only the host.
+    """
     if channel.kind == "email" or may_manage(principal, channel.tenant):
         return channel.target
     parts = urlsplit(channel.target)

@@ -15,7 +15,7 @@ from quota.notifications.webhook_client import DeliveryFailed
 
 
 def absolute(path: str) -> str:
-    """Return a path of the portal as an absolute link for mails."""
+    """Return the absolute URL of a path of the portal, for links in mails."""
     return settings.PORTAL_URL.rstrip("/") + path if path else ""
 
 

@@ -12,7 +12,10 @@ LEVELS = ("info", "warning", "urgent")
 
 
 class NoticeKind(NamedTuple):
-    """A kind of notification. `name`: the object and the change, with a dot. `sre`: true if SREs are notified."""
+    """A kind of notification.
+
+    `name`: the object and the change with a dot between, such as `order.approved`. `sre`: true if SREs are notified.
+    """
 
     name: str
     about: str
@@ -63,9 +66,10 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def wanted(kind: str, level: str, *, kinds: tuple[str, ...], from_level: str) -> bool:
-    """Return whether a channel for `kinds` (prefixes; empty for all) from `from_level` up sends such a notification.
+    """Return whether a channel sends notifications of this `kind` and `level`.
 
-    A prefix ends at a dot: `order` matches `order.placed`, but not `orders.x`.
+    `kinds`: prefixes of the kinds that the channel sends, empty for all; `from_level`: the lowest level that it
+    sends. A prefix ends at a dot: `order` matches `order.placed`, but not `orders.x`.
     """
     if LEVELS.index(level) < LEVELS.index(from_level):
         return False

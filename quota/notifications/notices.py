@@ -75,11 +75,13 @@ def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant |
 
 
 def needed(action: Action, tenant: Tenant | None) -> dict[str, Any]:
-    """Return the arguments of `may` for an action on notices of a tenant, or of the SREs (`tenant` None)."""
+    """Return the arguments for `may` that check whether a principal may do `action` with notices of a tenant, or of
+    the SREs (`tenant` None).
+    """
     return {"action": Action.PLATFORM_ADMIN} if tenant is None else {"action": action, "tenant": tenant.name}
 
 
 def one_line(subject: str) -> str:
-    """Return a subject as one line that fits its column, so that it is a valid header of a mail."""
+    """Return the subject as one line without line breaks, cut to the length of its column. Mails use it as a header."""
     line = " ".join(subject.split())
     return line if len(line) <= SUBJECT_CHARACTERS else line[: SUBJECT_CHARACTERS - 1] + "…"

@@ -3,9 +3,9 @@
     Notice ─► spread ─► NoticeDelivery (waiting) ─► claim a channel ─► send its oldest ─► settle ─► sent | waiting
                                                                                              └─► failed, after a day
 
-Only `spread`, `claim` and `settle` use the database, briefly. Threads wait for the network, with limits on their number
-and time. If a sender dies, its channels become free when the lease ends, and deliveries that were sent but not settled
-are sent again with the same id.
+Only `spread`, `claim` and `settle` use the database, briefly. Threads send over the network. Their number and time
+are limited. If a sending process dies, its channels become free when its lease ends. Deliveries that it sent but did
+not store with `settle` are sent again with the same id.
 """
 
 from __future__ import annotations
@@ -58,16 +58,17 @@ class DeliveryOutcome:
 
 @dataclass(slots=True)
 class Sent:
-    """The numbers of successful and failed attempts of a run."""
+    """The numbers of successful and failed deliveries in one run of `notices_send`."""
 
     sent: int = 0
     failed: int = 0
 
 
 def notices_send(*, run_s: float = RUN_S) -> Sent:
-    """Send all due notices, for at most about `run_s` and the time of one channel. Idempotent.
+    """Send all due notices.
 
-    Only one run is active at a time; a second call returns at once.
+    Return after about `run_s` seconds and the time limit of one channel, at the latest. Idempotent. Only one run is
+    active at a time; a parallel call returns at once.
     """
     done = Sent()
     with _alone() as mine:
@@ -77,7 +78,9 @@ def notices_send(*, run_s: float = RUN_S) -> Sent:
 
 
 def retry_after(attempts: int) -> dt.timedelta:
-    """Return the wait after a number of attempts: 30 s, doubled per attempt, up to an hour."""
+    """Return the waiting time after `attempts` failed attempts: 30 s after the first, doubled per attempt, at most an
+    hour.
+    """
     return cast("dt.timedelta", min(FIRST_RETRY * 2 ** min(attempts - 1, 10), LONGEST_RETRY))
 
 
@@ -119,7 +122,10 @@ def spread() -> int:
 
 
 def claim(most: int) -> list[tuple[NoticeChannel, list[NoticeDelivery]]]:
-    """Lease up to `most` channels whose oldest waiting delivery is due. Returns each with its next deliveries."""
+    """Reserve up to `most` channels whose oldest waiting delivery is due, for a limited time (*lease*).
+
+    Returns each channel with its next deliveries.
+    """
     if most <= 0:
         return []
     now = clock.now()
@@ -187,7 +193,7 @@ def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
 
 
 def drop_waiting(channel: NoticeChannel, reason: str) -> int:
-    """Give up the waiting deliveries of a channel with a reason. Returns their number."""
+    """Mark the waiting deliveries of a channel as failed, with a reason. Returns their number."""
     return NoticeDelivery.objects.filter(channel=channel, state="waiting").update(state="failed", error=reason[:300])
 
 
@@ -217,7 +223,10 @@ def _serve(
     now: dt.datetime,
     transport: Callable[[NoticeChannel, NoticeDelivery, dt.datetime], None],
 ) -> list[DeliveryOutcome]:
-    """Send deliveries in order until one fails or the channel's time has ended. Runs in a thread without database."""
+    """Send deliveries in order until one fails or the channel's time limit is reached.
+
+    Runs in a thread and uses no database.
+    """
     outcomes: list[DeliveryOutcome] = []
     until = time.monotonic() + SHARE_S
     for delivery in waiting:
@@ -239,7 +248,10 @@ def _serve(
 
 @contextmanager
 def _alone() -> Iterator[bool]:
-    """Yield whether this sender is the only one. PostgreSQL releases the lock when the sender dies."""
+    """Try to take the lock of the sender, and yield whether this process has the lock.
+
+    PostgreSQL releases the lock if the process dies.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK])
         mine = bool(cursor.fetchone()[0])

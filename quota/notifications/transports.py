@@ -17,7 +17,10 @@ from quota.notifications.webhooks import body_of, sign
 
 
 def send(channel: NoticeChannel, delivery: NoticeDelivery, now: dt.datetime) -> None:
-    """Send a delivery, which has its notice and tenant loaded. Raises `DeliveryFailed`."""
+    """Send a delivery through its channel.
+
+    The notice and the tenant of the delivery must be loaded. Raises `DeliveryFailed`.
+    """
     if channel.kind == "webhook":
         _webhook(channel, delivery, now)
     else:

@@ -83,7 +83,8 @@ def post(
 ) -> int:
     """Send a POST request and return the status of the answer, a 2xx. Raises `DeliveryFailed`.
 
-    The call takes at most `timeout_s` and the time limit of the name resolver.
+    The call takes at most `timeout_s` plus the time limit of the name resolver. `allowed`: private networks that may
+    be called.
     """
     connection = _Connection(to, allowed, timeout_s)
     watch = threading.Timer(timeout_s, connection.cut)
@@ -107,7 +108,7 @@ def post(
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to a checked address of the requested host."""
+    """A connection to an IP address that was checked before, for the requested host name."""
 
     def __init__(self, to: Receiver, allowed: Sequence[IPNetwork], timeout_s: float) -> None:
         super().__init__(to.host, to.port, timeout=timeout_s)
@@ -120,7 +121,10 @@ class _Connection(http.client.HTTPConnection):
             self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self._to.host)
 
     def cut(self) -> None:
-        """Shut the socket down from the timer's thread, so that a waiting call fails at once."""
+        """Shut down the socket, so that a call that waits on it fails at once.
+
+        A timer calls this method in another thread.
+        """
         self.was_cut = True
         if self.sock is not None:
             try:
