@@ -42,7 +42,10 @@ def invited(request: HttpRequest) -> Invitation | None:
 
 
 class PasswordBackend(AuthenticationBackend):  # type: ignore[misc]
-    """allauth's check of passwords. A wrong password ends the sign-in, so that no other backend hashes it again."""
+    """The backend of the library allauth that checks passwords.
+
+    If the password is wrong, the sign-in ends, so that no other backend hashes the password again.
+    """
 
     def authenticate(self, request: HttpRequest | None, **credentials: Any) -> AbstractBaseUser:
         user = super().authenticate(request, **credentials)
@@ -52,7 +55,9 @@ class PasswordBackend(AuthenticationBackend):  # type: ignore[misc]
 
 
 class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
-    """The rules of this portal for allauth: accounts only by invitation, and a limit on wrong passwords."""
+    """The rules of this portal for the library allauth: people get accounts only by invitation, and wrong passwords
+    are limited.
+    """
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return invited(request) is not None
@@ -85,9 +90,10 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         """Do nothing: allauth's own limits do not apply, because `authenticate` applies the limits of this portal."""
 
     def authenticate(self, request: HttpRequest, **credentials: Any) -> AbstractBaseUser | None:
-        """Return the user, or None if the password is wrong. Sign-in and reauthentication call this method.
+        """Return the user, or None if the password is wrong.
 
-        After too many wrong attempts, it raises `ValidationError` with the code `too-many-attempts` for some time.
+        Sign-in and reauthentication call this method. After too many wrong attempts, it raises `ValidationError` with
+        the code `too-many-attempts` until a waiting time has ended.
         """
         check = partial(super().authenticate, request, **credentials)
         try:
@@ -132,7 +138,10 @@ class PasswordForm(ChangePasswordForm):  # type: ignore[misc]
 
 
 class PasswordView(PasswordChangeView):  # type: ignore[misc]
-    """The page to change a password. A change ends all other sessions of the user, with their pages and shells."""
+    """The page to change a password.
+
+    A new password ends all other sessions of the user, and their open pages and shells.
+    """
 
     template_name = "sigma/password.html"
     form_class = PasswordForm

@@ -120,7 +120,10 @@ class SreSite(UnfoldAdminSite):
         return csp_replace(CONSOLE)(super().admin_view(view, cacheable))
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the context of each page without unfold's colours, because `colours.css` sets the colours."""
+        """Return the template context that all pages share.
+
+        It has no colours of the library unfold, because `colours.css` sets the colours.
+        """
         return {**super().each_context(request), "colors": None}
 
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
@@ -142,7 +145,7 @@ class SreSite(UnfoldAdminSite):
         return groups
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of the console, with those of pages that do not list the rows of a model."""
+        """Return the URLs of the console, including the URLs of pages that show no list of a model's rows."""
         return [
             path("capacity/", self.admin_view(partial(capacity.page, site=self)), name="capacity"),
             path("names/", self.admin_view(partial(names.page, site=self)), name="names"),
@@ -169,7 +172,7 @@ class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):  # type: ignore[type-arg]
     def get_queryset(self, request: HttpRequest) -> Any:
         """Return the accounts of people. Service accounts have their own pages and no password.
 
-        Only the search for the holder of a capability finds service accounts too.
+        Service accounts are included only when the console searches for the user who gets a capability.
         """
         rows = super().get_queryset(request)
         searched = request.resolver_match is not None and request.resolver_match.url_name == "autocomplete"

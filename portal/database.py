@@ -1,10 +1,10 @@
-"""Limits on how long a request of a web process waits for PostgreSQL. The client applies them.
+"""Limits on how long a request of a web process waits for PostgreSQL.
 
-A timeout of the server does not help while the server itself hangs. So each connection of the pool checks two limits:
-how long PostgreSQL may be silent within one statement, and the deadline of the request. At either limit, the client
-closes the connection and the statement raises `OperationalError`. After the deadline, the client sends no statement
-and so no COMMIT: a request that got the answer 503 writes nothing afterwards. Only a COMMIT that PostgreSQL has already
-received may still take effect.
+The database client in the web process applies these limits. A timeout of the server does not help while the server
+itself hangs. So each connection of the pool checks two limits: how long PostgreSQL may be silent within one
+statement, and the deadline of the request. At either limit, the client closes the connection and the statement raises
+`OperationalError`. After the deadline, the client sends no statement and so no COMMIT: a request that got the answer
+503 writes nothing afterwards. Only a COMMIT that PostgreSQL has already received may still take effect.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class NoAnswer(psycopg.OperationalError):
 
 
 def end_at(until: float) -> None:
-    """Set the time (monotonic clock, seconds) after which this context sends nothing to PostgreSQL."""
+    """Set the time (monotonic clock, seconds) after which this request sends nothing to PostgreSQL."""
     _until.set(until)
 
 
 def give_connections_back() -> bool:
     """Return the connections of this thread to the pool, so that other threads can use them while this thread waits.
 
-    The thread keeps a connection in a transaction. Return whether the thread has such a connection.
+    A connection inside a transaction is not returned. The result is true if the thread keeps such a connection.
     """
     from django.db import connections  # not above, because the settings import this module
 
@@ -52,7 +52,7 @@ def give_connections_back() -> bool:
 
 
 def bounded_connection(silence_s: float) -> type[psycopg.Connection[Any]]:
-    """Return a class of connections on which PostgreSQL may be silent for at most `silence_s` at a time."""
+    """Return a connection class that closes the connection if PostgreSQL sends nothing for `silence_s` seconds."""
 
     class BoundedConnection(psycopg.Connection[Any]):
         def wait(
@@ -95,7 +95,7 @@ def pool_options(size: int, deadline_s: float) -> dict[str, Any]:
 def connection_options(deadline_s: float, given: str) -> dict[str, Any]:
     """Return the options of each connection. `given`: options that the operator has set.
 
-    The server then also ends the statements that the client no longer waits for.
+    With these options, the server also ends statements that the client no longer waits for.
     """
     silence_ms = int(deadline_s * SILENCE_SHARE * 1000)
     required = f"-c statement_timeout={silence_ms} -c client_connection_check_interval=2000"

@@ -60,7 +60,7 @@ def icons_named(project: Path) -> set[str]:
 
 
 def ligatures(font: Any) -> dict[str, str]:
-    """Return the glyph of each icon of a font, by the name of the icon."""
+    """Return the glyph name of each icon of a font, by the name of the icon."""
     letters: dict[str, str] = {}
     for code, glyph in font.getBestCmap().items():
         letters.setdefault(glyph, chr(code))

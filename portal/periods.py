@@ -28,7 +28,10 @@ class ReportPeriod:
 
 
 def period_of(given: Mapping[str, str], now: dt.datetime, *, default: int = 7) -> ReportPeriod:
-    """Return the period of the last `days` days, which `given` names. An unknown number counts as the default."""
+    """Return the period of the last days.
+
+    The URL parameter `days` in `given` sets their number. An unknown number counts as the default.
+    """
     text = given.get("days", "")
     days = int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else default
     days = days if days in DAYS else default

@@ -1,6 +1,7 @@
 """Plots of values over time, as lines and bars of an SVG image. Pure.
 
-Each value covers a period, and its line is as wide as that period. A line has a gap where a value is unknown.
+Each value applies to a period, and its part of the line is as wide as that period. A line has a gap where a value is
+unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class PlottedLine:
-    """A line of a plot. `pieces`: points of each part without a gap, for a `polyline`. `last`: newest value as text."""
+    """A line of a plot.
+
+    `pieces`: for each part without a gap, the `points` of an SVG `polyline`. `last`: newest value as text.
+    """
 
     name: str
     colour: int
@@ -45,9 +49,10 @@ class ChartBar:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot. `top`: value at the upper edge, as text. `ticks`: times at the left edge, in the middle and at the right.
+    """A plot.
 
-    `limit`: a limit as text; `limit_y`: the height of its line.
+    `top`: value at the upper edge, as text. `ticks`: times at the left edge, in the middle and at the right edge.
+    `limit`: the value of the limit line, as text; `limit_y`: the vertical position of that line in the image.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Writing of the platform's records, for changes that belong to no cell.
+"""Writing of records in the platform's journal, for changes that belong to no cell.
 
 with records.write(principal) as entry:
     ... change rows ...

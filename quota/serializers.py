@@ -16,7 +16,7 @@ _PLAIN = (serializers.IntegerField, serializers.CharField, serializers.BooleanFi
 
 
 class ContextField(serializers.Field[Any, Any, Any, Any]):
-    """A field whose value depends on the serializer's context, such as the caller."""
+    """A field whose value depends on the serializer's context, such as the resources of a cell."""
 
     def shown(self, value: Any, context: Mapping[str, Any]) -> Any:
         raise NotImplementedError

@@ -117,7 +117,7 @@ class QuotaUse(models.Model):
 class QuotaExpiry(models.Model):
     """Ended quota that the tenant's live jobs still need. The row is deleted once the jobs fit the remaining quota.
 
-    `over_at`: the time when the grace period ended and the jobs' requests exceeded the quota; None in the grace period.
+    `over_at`: since when the jobs request more than the quota that still counts; None in the grace period.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="quota_expiries")

@@ -3,9 +3,9 @@
     part = quantity × hours × base price × band factor × scarcity factor, rounded up once
     price = sum of the parts
 
-The *scarcity factor* comes from a curve over the share of the sellable quota that is sold. An order pays the mean of
-the curve between the share before and the share after the order. So an order costs the same if it is split into several
-orders.
+The *sold share* is the part of the sellable quota that is sold. A curve gives the *scarcity factor* for each sold
+share. An order pays the mean of the curve between the sold shares before and after the order. So several small orders
+cost the same as one large order.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Share = int | Fraction
 
 @dataclass(frozen=True, slots=True)
 class PricePart:
-    """The part of one resource in a price.
+    """The part of a price that one resource costs.
 
-    `quantity`: in the axis' unit. `base`: micro-credits per `UNIT` and hour. `band_milli`: the band's factor.
-    `sold_milli`, `then_milli`: the sold share before and after the order. `scarcity_milli`: the mean of the curve
-    between these shares. `amount`: micro-credits.
+    `quantity`: in the unit of the resource axis. `base`: price in micro-credits per `UNIT` and hour. `band_milli`:
+    the band's factor. `sold_milli`, `then_milli`: the sold share before and after the order. `scarcity_milli`: the
+    mean of the curve between these shares. `amount`: micro-credits.
     """
 
     resource: str
@@ -62,7 +62,7 @@ _EXACT = frozenset({"hours", "sold_milli", "then_milli", "scarcity_milli"})
 
 
 def part_of(given: Mapping[str, Any]) -> PricePart:
-    """Return the part that `PricePart.as_json` has written."""
+    """Return the `PricePart` for a mapping that `PricePart.as_json` returned."""
     exact = {name: Fraction(given[name]) for name in _EXACT}
     return PricePart(**{**given, **exact})
 
@@ -76,10 +76,11 @@ def priced(
     sold_share_milli: Sequence[Share],
     then_share_milli: Sequence[Share] | None = None,
 ) -> tuple[PricePart, ...]:
-    """Return the parts of the price of `amounts` (over the axis) for `seconds`, one per requested resource.
+    """Return the parts of the price of `amounts` for `seconds`, one per requested resource.
 
-    `sold_share_milli`: the sold share per resource before the order; `then_share_milli`: the share after it, by default
-    the same. Resources without a base price are free. Raises `Rejected("too-large")`.
+    `amounts`: one quantity per resource of the axis. `sold_share_milli`: the sold share per resource before the
+    order; `then_share_milli`: the sold share after the order, by default the same. Resources without a base price are
+    free. Raises `Rejected("too-large")`.
     """
     then = sold_share_milli if then_share_milli is None else then_share_milli
     hours = Fraction(seconds) / 3600
@@ -93,7 +94,10 @@ def priced(
 
 
 def repriced(parts: Iterable[PricePart], base: Mapping[str, int], curve: Curve) -> tuple[PricePart, ...]:
-    """Return the parts recalculated with another price list, for the same shares. Raises `Rejected("too-large")`."""
+    """Return the parts recalculated with the base prices and the curve of another price list.
+
+    The sold shares stay the same. Raises `Rejected("too-large")`.
+    """
     again = tuple(
         _part(
             part.resource,
@@ -120,7 +124,10 @@ def total(parts: Iterable[PricePart]) -> int:
 
 
 def scarcity(curve: Curve, sold_milli: Share, then_milli: Share) -> Fraction:
-    """Return the exact mean of the curve between two shares, in thousandths. The shares may be equal."""
+    """Return the exact mean of the curve between two sold shares.
+
+    The shares and the mean are in thousandths. The shares may be equal.
+    """
     low, high = sorted((Fraction(sold_milli), Fraction(then_milli)))
     if low == high:
         return factor(curve, low)
@@ -134,7 +141,10 @@ def scarcity(curve: Curve, sold_milli: Share, then_milli: Share) -> Fraction:
 
 
 def factor(curve: Curve, share_milli: Share) -> Fraction:
-    """Return the value of the curve at one share: linear between points, constant outside them."""
+    """Return the value of the curve at one sold share.
+
+    The curve is linear between its points, and constant before the first and after the last point.
+    """
     if not curve:
         return Fraction(FULL_MILLI)
     if share_milli <= curve[0][0]:
@@ -148,7 +158,10 @@ def factor(curve: Curve, share_milli: Share) -> Fraction:
 def share_with(
     sold_share_milli: Sequence[Share], amounts: Sequence[int], sellable: Sequence[int]
 ) -> tuple[Fraction, ...]:
-    """Return the sold shares after `amounts` are also sold. If nothing is sellable, everything counts as sold."""
+    """Return the sold share of each resource after `amounts` are sold in addition.
+
+    A resource without sellable quota counts as completely sold.
+    """
     return tuple(
         Fraction(sold) + Fraction(FULL_MILLI * amount, most) if most > 0 else Fraction(max(sold, FULL_MILLI))
         for sold, amount, most in zip(sold_share_milli, amounts, sellable, strict=True)
@@ -156,7 +169,10 @@ def share_with(
 
 
 def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
-    """Return checked prices by resource for a price list. Raises `Rejected`, which names the entry."""
+    """Check the prices in a request, and return them by resource for a price list.
+
+    Raises `Rejected`, which names the invalid entry.
+    """
     if not isinstance(given, Mapping):
         raise invalid(field, "this is not an object; give one with micro-credits per unit and hour by resource name")
     for name, price in given.items():
@@ -170,7 +186,10 @@ def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
 
 
 def curve_checked(given: object, *, field: str = "curve") -> list[tuple[int, int]]:
-    """Return a checked scarcity curve for a price list. Raises `Rejected`, which names the point."""
+    """Check the scarcity curve in a request, and return its points for a price list.
+
+    Raises `Rejected`, which names the invalid point.
+    """
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise invalid(field, "this is not a list; give pairs of sold share and factor, both in thousandths")
     if len(given) > 100:

@@ -22,9 +22,10 @@ def band_preview(
 ) -> dict[str, Any]:
     """Return the effect of a change of a band, for JSON. The arguments are those of `band_set`. Changes nothing.
 
-    `changes`: the values before and after, by field. `cells`: for each cell the maximum of sold quota from now on, the
-    limits before and after, and `over`: periods in which more is sold than the new limit, with the affected orders,
-    grants and tenants. `leaving`: if the band loses priorities, the quota in use by its live jobs, by cell and tenant.
+    `changes`: the values before and after, by field. `cells`: for each cell the maximum of sold quota from now on,
+    and the limits before and after the change. `over` lists periods in which more is sold than the new limit, with
+    the affected orders, grants and tenants. `leaving`: if the band's range becomes smaller, the quota that live jobs
+    use in the band, by cell and tenant.
     """
     require(principal, Action.PLATFORM_ADMIN)
     row = PriorityBand.objects.filter(name=band.name).first()
@@ -75,7 +76,7 @@ def _most(there: SaleCapacity) -> Vector:
 
 
 def _affected(excess: Excess, held: Sequence[Holding]) -> dict[str, Any]:
-    """Return the excess with all orders and grants that are in force at any time of it, for JSON."""
+    """Return the period `excess` for JSON, with all orders and grants in force at any time of this period."""
     affected = [one for one in held if excess.overlaps(one.begins_at, one.ends_at)]
     return {
         "begins_at": excess.begins_at.isoformat(),

@@ -1,10 +1,11 @@
 """The market of a cell (§2.5): its rules, sold quota over time, and available quota.
 
-*Sold quota* consists of grants, as long as they count for admission, except those beyond capacity, and of orders that
-hold capacity. While the replaced order has its grant, an order that replaces it counts only for the difference.
+*Sold quota* consists of grants and orders. A grant counts as long as it counts for admission, except a grant beyond
+capacity. An order without a grant counts if it is pending or approved. If it replaces an order that has a grant, only
+the additional amounts count.
 
-All prod bands share the capacity less the headroom. Each other band has the capacity times its own factor. Ports, which
-belong to machines, and priority 0, which is free, are not sold.
+All prod bands share one limit: the capacity less the headroom. The limit of each other band is the capacity times the
+factor of the band. Ports are not sold, because they belong to machines. Priority 0 is not sold, because it is free.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ GROUP BY 1, 2, 3
 
 
 class Holding(NamedTuple):
-    """A grant, or an order without a grant, that holds capacity until `ends_at`, the end of its grace period."""
+    """A grant, or an order without a grant. Its amounts count as sold until `ends_at`, the end of its grace period."""
 
     grant: int | None
     order: int | None
@@ -95,10 +96,10 @@ class Holding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SaleCapacity:
-    """The capacity that one band of a cell may sell and has sold, from one moment on.
+    """The quota that one band of a cell may sell (*limit*) and has sold, from a given time on.
 
-    `limit`, `sold`: of all bands that share the limit with this band. `own_limit`, `own_sold`: of this band alone; they
-    are the same as the shared ones if the shared limit is always reached first.
+    `limit`, `sold`: for all bands together that share a limit with this band. `own_limit`, `own_sold`: for this band
+    alone. They are equal to `limit` and `sold` if the shared limit is always reached first.
     """
 
     band: PriorityBand
@@ -115,7 +116,7 @@ class SaleCapacity:
         return _sellable(tuple(map(min, shared, own)))
 
     def over_time(self, after: dt.datetime) -> list[CalendarStep]:
-        """Return the available amounts as steps from `after` on."""
+        """Return the amounts that are left over time, as steps from `after` on."""
         if self.own_sold is self.sold:
             there = calendar.from_(self.sold, after)
             columns = zip(*(level for _, level in there), strict=True)
@@ -133,7 +134,10 @@ class SaleCapacity:
         return [CalendarStep(moment, level) for moment, level in zip(moments, levels, strict=True)]
 
     def free(self, sold: Vector, own_sold: Vector) -> Vector:
-        """Return the available amounts if the band and its sharing bands have sold `sold`, and the band `own_sold`."""
+        """Return the amounts that are left.
+
+        `sold`: sold by all bands that share the limit; `own_sold`: sold by this band.
+        """
         given = zip(self.limit, sold, self.own_limit, own_sold, strict=True)
         return _sellable(tuple(min(limit - all_sold, own_limit - own) for limit, all_sold, own_limit, own in given))
 
@@ -157,14 +161,17 @@ def market_of(cell: str) -> Market:
 
 
 def grace_end(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> dt.datetime:
-    """Return the end of the grace period of quota. The grace period is never longer than the period of the quota."""
+    """Return the end of the grace period of quota for the given period.
+
+    The grace period is never longer than that period.
+    """
     grace = min(dt.timedelta(hours=market.grace_hours), ends_at - starts_at)
     return ends_at + min(grace, dt.datetime.max.replace(tzinfo=dt.UTC) - ends_at)
 
 
 @once
 def cell_require(cell: str) -> None:
-    """Check that the cell has reported its capacity. Raises `NotFound`."""
+    """Raise `NotFound` unless the capacity of the cell is known."""
     if not CellCapacity.objects.filter(cell=cell).exists():
         known = list(CellCapacity.objects.order_by("cell").values_list("cell", flat=True)[:20])
         raise NotFound("cell", cell, known=known)
@@ -209,7 +216,7 @@ def is_sold(band: PriorityBand) -> bool:
 def sale_capacity(
     cell: str, band: PriorityBand | str, begins_at: dt.datetime, ends_at: dt.datetime | None = None, *, without: int = 0
 ) -> SaleCapacity:
-    """Return the limit and the sold quota of a band in a period. `ends_at`: None for no end. Three queries.
+    """Return the limit of a band, and its sold quota in a period. `ends_at`: None for no end. Three queries.
 
     `without`: the id of an order whose grant is not counted.
     """
@@ -232,12 +239,18 @@ def sale_capacity(
 def availability(
     cell: str, band: PriorityBand | str, starts_at: dt.datetime, ends_at: dt.datetime | None, *, without: int = 0
 ) -> Vector:
-    """Return the minimum left of each resource in a period. It is negative if too much is sold."""
+    """Return, per resource, the smallest amount that is left at any time of a period.
+
+    An amount is negative if too much is sold.
+    """
     return sale_capacity(cell, band, starts_at, ends_at, without=without).left(starts_at, ends_at)
 
 
 def calendar_days(cell: str, band: PriorityBand | str, first: dt.date, days: int, tz: ZoneInfo) -> list[CalendarDay]:
-    """Return the calendar of a band: for each day of a time zone the limit, the maximum sold, and the minimum left."""
+    """Return `days` days of a band's calendar from `first` on.
+
+    Each day has the limit, the maximum sold, and the minimum left. `tz`: the time zone of the days.
+    """
     begin, end = calendar.midnight(first, tz), calendar.midnight(first + days * calendar.DAY, tz)
     there = sale_capacity(cell, band, begin, end)
     shared = calendar.days(there.sold, first, days, tz)
@@ -258,7 +271,8 @@ def earliest_start(
     *,
     without: int = 0,
 ) -> dt.datetime | None:
-    """Return the first moment from which `amounts` are left for `length`, or None if they never are.
+    """Return the first time, from `after` on, at which `amounts` are left for the duration `length`, or None if there
+    is none.
 
     `length`: None for no end. `without`: the id of an order whose grant is not counted.
     """
@@ -271,13 +285,16 @@ def earliest_start(
 def sold_steps(
     cell: str, bands: Sequence[PriorityBand], begins_at: dt.datetime, ends_at: dt.datetime | None = None
 ) -> tuple[CalendarStep, ...]:
-    """Return the sold quota of several bands together, over time."""
+    """Return the sold quota of several bands together, as steps over time."""
     wanted = {band.id for band in bands}
     return calendar.steps(span for band_id, span in _spans(cell, begins_at, ends_at) if band_id in wanted)
 
 
 def holdings(cell: str, bands: Iterable[int], after: dt.datetime) -> list[Holding]:
-    """Return the grants and orders that hold capacity of bands after a moment. `bands`: their ids. Two queries."""
+    """Return the grants and orders whose amounts count as sold at any time after `after`.
+
+    `bands`: ids of bands. Two queries.
+    """
     until = Coalesce("grace_until", "ends_at")
     fields = ("tenant__name", "starts_at", "until", "band_id", "amounts")
     grants = Quota.objects.filter(cell=cell, band__in=bands, beyond_capacity=False).annotate(until=until)
@@ -290,14 +307,14 @@ def holdings(cell: str, bands: Iterable[int], after: dt.datetime) -> list[Holdin
 
 
 def capacity_of(cell: str) -> Vector:
-    """Return the last reported capacity of a cell, in resources that are sold."""
+    """Return the last reported capacity of a cell, with 0 for resources that are not sold."""
     return _sellable(_capacity(cell))
 
 
 def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None, without: int = 0) -> list[tuple[int, Span]]:
-    """Return the sold amounts with the ids of their bands, cut to the period.
+    """Return pairs of a band's id and a span with sold amounts, limited to the period from `begin` to `until`.
 
-    Amounts for the same times are added up. Integers beyond 64 bits stay exact.
+    Amounts with the same times are added up. The sums are exact beyond 64 bits.
     """
     with connection.cursor() as cursor:
         given = {"cell": cell, "begin": begin, "until": until or _FOR_EVER, "size": SIZE, "without": without}
@@ -325,7 +342,7 @@ def _sellable(vector: Sequence[int]) -> Vector:
 
 
 def _levels(function: Sequence[CalendarStep], moments: Sequence[dt.datetime]) -> list[Vector]:
-    """Return the level at each of the moments, which are sorted."""
+    """Return the level of the step function at each of the times in `moments`, which must be sorted."""
     levels: list[Vector] = []
     position, level = 0, ZERO
     for moment in moments:

@@ -1,7 +1,7 @@
 """Price lists, and quotes, which are valid for a limited time (§2.5). `quota.pricing.arithmetic` computes the prices.
 
-A price list never changes. New prices are a new version, in force from now or later. A cell without a list sells at the
-default list, which is written as version 0 when it is first needed.
+A price list never changes. New prices create a new version, which is in force from now or from a later time. A cell
+without a price list uses the default list, which is stored as version 0 when it is first needed.
 """
 
 from __future__ import annotations
@@ -126,9 +126,10 @@ def quote_preview(
     starts_at: dt.datetime,
     ends_at: dt.datetime,
 ) -> Quote:
-    """Return a quote at the current price, which is not saved. Only a new cell's default list is written.
+    """Return an unsaved quote at the current price.
 
-    Any principal that may see the tenant's quota may request a price.
+    The function writes nothing, except the default price list of a new cell. Any principal that may see the tenant's
+    quota may request a price.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     row = band_named(band)
@@ -228,7 +229,10 @@ def price_quoted(order: Order, quote: int) -> None:
 
 
 def amounts_read(amounts: Amounts) -> Vector:
-    """Return the amounts as a vector whose quantities fit 64 bits. Raises `Rejected`, which names the field."""
+    """Read amounts from a request and return them as a vector of 64-bit quantities.
+
+    Raises `Rejected`, which names the field.
+    """
     try:
         vector = parse_vector(amounts) if isinstance(amounts, Mapping) else tuple(amounts)
     except QuantityError as error:
@@ -239,7 +243,10 @@ def amounts_read(amounts: Amounts) -> Vector:
 
 
 def amounts_checked(amounts: Amounts) -> Vector:
-    """Return a vector over the axis that is not zero and fits 64 bits. Raises `Rejected`, which names the field."""
+    """Read amounts from a request, check that they are not all zero and fit 64 bits, and return them as a vector.
+
+    Raises `Rejected`, which names the field.
+    """
     vector = amounts_read(amounts)
     if len(vector) != SIZE or any(value < 0 for value in vector):
         raise invalid("amounts", f"the amounts are not accepted; give {SIZE} quantities of 0 or more")
@@ -264,7 +271,9 @@ def _aware(name: str, moment: dt.datetime) -> None:
 
 
 def _notify(entry: records.RecordEntry, row: PriceList) -> None:
-    """Notify all tenants with open orders in the cell, whose renewals and changes get the new prices."""
+    """Notify all tenants with open orders in the cell, because renewals and changes of these orders get the new
+    prices.
+    """
     open_orders = Order.objects.filter(cell=row.cell, state__in=OPEN)
     for tenant in Tenant.objects.filter(pk__in=open_orders.values("tenant")).order_by("id"):
         notices.notify(

@@ -38,7 +38,7 @@ _LEFT_OUT = (OrderState.DRAFT.value, OrderState.REJECTED.value, OrderState.CANCE
 
 @dataclass(slots=True)
 class Sum:
-    """The cost `before` and `after` a change, in micro-credits."""
+    """A total cost `before` and `after` a change of prices, in micro-credits."""
 
     name: str
     count: int = 0
@@ -87,7 +87,7 @@ def what_if(
 
 
 def examples(now: PriceList, base: Mapping[str, int], curve: Curve) -> list[dict[str, Any]]:
-    """Return the prices of single resources for 30 days at the current and at new prices."""
+    """Return the prices of one core and one GiB for 30 days, at the current and at new prices, for JSON."""
     found = []
     for band in PriorityBand.objects.all():
         for index, quantity in EXAMPLES:
@@ -131,7 +131,10 @@ def _orders(cell: str, since: dt.datetime, base: Mapping[str, int], curve: Curve
 
 
 def _usage(cell: str, since: dt.datetime, usage: Mapping[str, int]) -> _Sums:
-    """Return the cost of the metered usage at the bands' current factors. The free priority is free."""
+    """Return the cost of the metered usage since `since`, at the current and at the new prices.
+
+    It uses the current factors of the bands. The free priority costs nothing.
+    """
     sums = _Sums()
     columns = ", ".join(f"sum(m.used[{index + 1}])" for index in range(SIZE))
     with connection.cursor() as cursor:

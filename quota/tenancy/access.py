@@ -115,9 +115,9 @@ def token_issue(
 def token_revoke(*, principal: Principal, key: str) -> Token:
     """Revoke a token and all its descendants at once. Idempotent.
 
-    Users revoke their own tokens, owners also tokens of their tenants' service accounts, and SREs all tokens. A token
-    that is bound to a tenant finds only tokens of that tenant. Any token may revoke itself. Raises `NotFound`, and
-    `Forbidden` without scope admin. Locks: the token.
+    Users revoke their own tokens, owners also tokens of their tenants' service accounts, and SREs all tokens. A
+    calling token that is bound to a tenant can revoke only tokens of that tenant. Any token may revoke itself. Raises
+    `NotFound`, and `Forbidden` without scope admin. Locks: the token.
     """
     own = Q() if principal.sre and Scope.ADMIN in principal.scopes else Q(user_id=principal.user_id)
     owned = [name for name in principal.roles if may(principal, Action.TENANT_ADMIN, tenant=name)]
@@ -195,7 +195,11 @@ def principal_of_user(
     tenant: str | None = None,
     scopes: frozenset[Scope] = frozenset(Scope),
 ) -> Principal:
-    """Return the principal of a signed-in user. A role in an organisation holds in all its teams. One query."""
+    """Return the principal of a signed-in user.
+
+    A role in an organisation also applies in all its teams. `tenant`, `scopes`: limits of the token that the user has
+    sent. One query.
+    """
     own: dict[str, Role] = {}
     inherited: dict[str, Role] = {}
     zones: dict[str, str] = {}
@@ -282,7 +286,10 @@ def _parent_locked(key: str) -> Token:
 
 
 def _end_of_child(parent: Token, wanted: dt.datetime | None) -> dt.datetime:
-    """Return the end of a child of `parent`. Raises `Rejected` if that would be after its parent."""
+    """Return when a child of the token `parent` expires.
+
+    Raises `Rejected` if `wanted` is later than the parent's end.
+    """
     if parent.expires_at is None:
         return wanted or clock.now() + CHILD_LASTS
     if wanted is not None and wanted > parent.expires_at:

@@ -33,9 +33,10 @@ def capability_grant(
     cell: str = "",
     expires_at: dt.datetime | None = None,
 ) -> Capability:
-    """Grant a capability with a reason. `cell`: empty for all cells. It ends at `expires_at`, or after `USUAL`.
+    """Grant a capability with a reason.
 
-    If the user already has the capability, its end changes. Raises `Rejected`, which names the field.
+    `cell`: empty for all cells. The capability ends at `expires_at`, or after the time `USUAL`. If the user already
+    has the capability, its end changes. Raises `Rejected`, which names the field.
     """
     require(principal, Action.PLATFORM_ADMIN)
     ends = expires_at or clock.now() + USUAL
@@ -68,10 +69,11 @@ def capability_ask(
     cell: str = "",
     until: dt.datetime | None = None,
 ) -> CapabilityRequest:
-    """Request a capability from the SREs, for the caller, or as an owner for a member or a service account.
+    """Request a capability from the SREs.
 
-    Raises `NotFound` for a user who is not a member of the tenant or its organisation, even if the name exists;
-    `Rejected`, `Conflict`.
+    A caller requests it for itself; an owner may also request it for a member or a service account. Raises `NotFound`
+    for a user who is not a member of the tenant or its organisation, even if the user exists. Also raises `Rejected`
+    and `Conflict`.
     """
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
     if username != principal.name:
@@ -117,9 +119,10 @@ def capability_answer(
     answer: str = "",
     until: dt.datetime | None = None,
 ) -> CapabilityRequest:
-    """Grant or reject a request, once. `until`: an end that differs from the requested one.
+    """Grant or reject a request that has no answer yet.
 
-    Raises `Conflict`, `Rejected`. Locks: the request's row.
+    `until`: the end of the capability, if it differs from the requested end. Raises `Conflict`, `Rejected`. Locks:
+    the request's row.
     """
     require(principal, Action.PLATFORM_ADMIN)
     if not granted and not answer.strip():
@@ -196,7 +199,10 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
 
 
 def _tenants_of(user: AbstractBaseUser) -> list[Tenant | None]:
-    """Return the tenants of the user, whose audit logs get the record. Returns [None] for a user without a tenant."""
+    """Return the tenants of the user.
+
+    The caller writes a record for the audit log of each. Returns [None] for a user without a tenant.
+    """
     return list(Tenant.objects.filter(memberships__user_id=user.pk).order_by("id")) or [None]
 
 

@@ -1,11 +1,13 @@
-"""Invitations of people to tenants. The holder of the link that was mailed to an address may join, once.
+"""Invitations of people to tenants.
+
+The portal mails a link to an address. A person who has the link may join the tenant, once.
 
     invitation_send ─► open ─┬─ invitation_accept ─► accepted ─► Membership
                              ├─ invitation_withdraw ─► withdrawn
                              └─ its end ─► expired
 
-No account is looked up by address, so that nobody can find out which addresses have accounts. Only a digest of the link
-is stored.
+No account is looked up by address, so that nobody can find out which addresses have accounts. Only a digest of the
+link is stored.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ OPEN_AT_MOST, A_DAY_AT_MOST, A_DAY_PER_ADDRESS = 100, 200, 3
 def invitation_send(
     *, principal: Principal, tenant: Tenant, email: str, role: str, expires_at: dt.datetime | None = None
 ) -> tuple[Invitation, str]:
-    """Create an invitation. Returns it and the secret of its link, which is not stored; `invitation_mail` sends it.
+    """Create an invitation.
 
+    Returns the invitation and the secret of its link, which is not stored. The caller then calls `invitation_mail`.
     An open invitation to the same address is withdrawn. Raises `Rejected`, which names the field, also if too many
     invitations were sent (status 429). Locks: the tenant's row.
     """
@@ -84,7 +87,10 @@ def link_of(secret: str) -> str:
 
 
 def invitation_mail(invitation: Invitation, secret: str) -> str:
-    """Mail the link, after the commit. Returns the reason if the mail could not be sent, else an empty text."""
+    """Mail the link of an invitation.
+
+    Call this function after the commit. Returns the reason if the mail could not be sent, else an empty text.
+    """
     name = invitation.tenant.title or invitation.tenant.name
     until = clock.format_time(invitation.expires_at, invitation.tenant.time_zone)
     text = (
@@ -118,7 +124,10 @@ def invitation_withdraw(*, principal: Principal, tenant: Tenant, key: str) -> In
 
 
 def invitation_of(secret: str) -> Invitation:
-    """Return the open invitation of a link. Raises the same `Rejected` for all links that do not work."""
+    """Return the open invitation whose link contains `secret`.
+
+    Raises `Rejected`, with the same text for all links that do not work.
+    """
     return _open(Invitation.objects.select_related("tenant"), secret)
 
 

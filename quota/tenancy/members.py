@@ -69,11 +69,11 @@ def membership_set(
 
 
 def member_named(principal: Principal, tenant: Tenant, username: str, *, joining: bool = False) -> AbstractBaseUser:
-    """Return the member of `tenant` with this user name.
+    """Return the user with this name, if the user is a member of `tenant`.
 
-    With `joining`, the calling owner is also accepted. An SRE finds any user, but an owner finds only members, so that
-    owners cannot find out other user names. Raises `InvitationNeeded` with `joining`, otherwise `NotFound`, whether the
-    user exists or not.
+    An SRE gets any user. An owner gets only members, so that owners cannot find out other user names. `joining`: also
+    return the caller, who may not be a member yet. If there is no result, raises `InvitationNeeded` with `joining`,
+    otherwise `NotFound`; the error is the same whether the user exists or not.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     member = Membership.objects.select_related("user").filter(tenant=tenant, user__username=username).first()
@@ -154,9 +154,10 @@ def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) ->
 
 
 def _check_owner(entry: RecordEntry, member: Membership) -> None:
-    """Withdraw the open invitations of an owner who loses the role, in the tenant and in its teams.
+    """If `member` is an owner who loses the role, withdraw the open invitations that this owner sent.
 
-    Raises `Conflict` for the last owner. A team needs no owner if its organisation has one. Other roles change nothing.
+    This applies to the tenant and its teams. Raises `Conflict` for the last owner. A team needs no owner if its
+    organisation has one. For other roles, this function does nothing.
     """
     if member.role != Role.OWNER:
         return

@@ -38,7 +38,10 @@ def tokens_of_account(principal: Principal, account: ServiceAccount) -> QuerySet
 
 
 def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
-    """Return capabilities, also ended ones: the caller's, for owners also their members', and for SREs all."""
+    """Return capabilities, including ended ones.
+
+    Everybody gets their own, owners also those of their members, and SREs all.
+    """
     rows = Capability.objects.select_related("user").order_by("id")
     if may(principal, Action.PLATFORM_ADMIN):
         return rows
@@ -47,7 +50,10 @@ def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
 
 
 def requests_visible(principal: Principal) -> QuerySet[CapabilityRequest]:
-    """Return the caller's requests; for owners also the requests through their tenants; for SREs all."""
+    """Return requests for capabilities.
+
+    Everybody gets their own, owners also the requests of their tenants, and SREs all.
+    """
     rows = CapabilityRequest.objects.select_related("user", "tenant", "capability").order_by("id")
     if may(principal, Action.PLATFORM_ADMIN):
         return rows

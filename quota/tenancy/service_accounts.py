@@ -149,7 +149,7 @@ def service_account_token(
 
 
 def service_account_named(tenant: Tenant, name: str) -> ServiceAccount:
-    """Return the service account of a tenant. `name`: the short or the full name. Raises `NotFound`."""
+    """Return a service account of a tenant. `name`: its name with or without `@tenant`. Raises `NotFound`."""
     username = name if "@" in name else f"{name}@{tenant.name}"
     rows = ServiceAccount.objects.select_related("user", "tenant")
     account = rows.filter(tenant=tenant, user__username=username).first()

@@ -70,7 +70,7 @@ class TooManyAttempts(Rejected):
 
 
 class _Wrong(NamedTuple):
-    """The number of wrong attempts in a row, and the time of the last one in seconds since 1970."""
+    """The number of wrong attempts in a row, and the time of the last wrong attempt in seconds since 1970."""
 
     count: int  # type: ignore[assignment]
     at: float
@@ -124,13 +124,19 @@ def _take_back(keys: dict[str, Limit]) -> None:
 
 
 def _account(username: str) -> str:
-    """Return a digest of an account's name, which is the same for all spellings. The account need not exist."""
+    """Return a digest of the user name.
+
+    All spellings of the same name have the same digest. The account need not exist.
+    """
     name = unicodedata.normalize("NFKC", username).strip().casefold()
     return hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()
 
 
 def _place(address: str) -> str:
-    """Return the address, or for IPv6 the network of 64 bits, because one client has all its addresses."""
+    """Return the IPv4 address, or the /64 network of an IPv6 address.
+
+    One client can use all addresses of such a network.
+    """
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -26,10 +26,12 @@ def tenant_create(
     parent: str | None = None,
     time_zone: str | None = None,
 ) -> Tenant:
-    """Create a tenant. With `parent`, it is a team of that organisation, with its limits and by default its time zone.
+    """Create a tenant.
 
-    SREs may create any tenant, and owners of an organisation may create up to `max_teams` teams. Raises `Rejected`,
-    which names the field, and `Conflict` if the name is taken or there are too many teams. Locks: the organisation.
+    `parent`: the organisation of which the new tenant is a team; the team gets the organisation's limits and by
+    default its time zone. SREs may create any tenant, and owners of an organisation may create up to `max_teams`
+    teams. Raises `Rejected`, which names the field, and `Conflict` if the name is taken or there are too many teams.
+    Locks: the organisation.
     """
     if parent is None:
         require(principal, Action.PLATFORM_ADMIN)
@@ -156,7 +158,7 @@ def validated(instance: Tenant, *, exclude: list[str] | None = None) -> None:
 
 @cache
 def time_zones() -> tuple[str, ...]:
-    """Return the names of all time zones that a tenant may choose, sorted."""
+    """Return the sorted names of all time zones that a tenant may choose."""
     return tuple(sorted(zoneinfo.available_timezones()))
 
 

@@ -1,4 +1,4 @@
-"""Priority bands (§2.5, with the ranges of Google's 2019 trace), as values without database rows. Pure."""
+"""Priority bands (§2.5, with the ranges of Google's 2019 trace). Pure: this module uses no database."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class Band(NamedTuple):
-    """A non-overlapping range of priorities, bounds included.
+    """A range of priorities from `low` to `high`, both included.
 
-    `prod`: tasks are placed by limits, never in reclaimed resources (§5.5).
-    `preempts_within`: a task may preempt tasks with a lower priority in the same band; false for production (§2.5) and
-    monitoring.
+    Bands do not overlap. `prod`: the scheduler places tasks of the band by their limits, never in reclaimed resources
+    (§5.5). `preempts_within`: whether a task may preempt tasks with a lower priority in the same band; false for
+    production (§2.5) and monitoring.
     """
 
     name: str
@@ -29,7 +29,10 @@ DEFAULT_BANDS: tuple[Band, ...] = (MONITORING, PRODUCTION, BATCH, BEST_EFFORT)
 
 
 class Factors(NamedTuple):
-    """Factors of a band's quota in thousandths: of the base price, and of the cell's capacity that may be sold."""
+    """The two factors of a band, in thousandths.
+
+    `price_milli`: factor of the base price; `oversell_milli`: share of a cell's capacity that may be sold at the band.
+    """
 
     price_milli: int
     oversell_milli: int

@@ -2,9 +2,9 @@
 
     spans ─► steps ─► peak, left, earliest, excesses, days
 
-A *step function* is a tuple of `CalendarStep`s. From `at` until the next step, `level` is sold; before the first step,
-nothing is sold. Times have time zones. A span ends just before its `ends_at`; None means no end. Quantities are Python
-integers, which may exceed 64 bits.
+A *step function* is a tuple of `CalendarStep`s. From the time `at` of a step until the next step, the amounts in
+`level` are sold. Before the first step, nothing is sold. All times have a time zone. A span does not include its end
+`ends_at`; None means no end. Quantities are Python integers, which may exceed 64 bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ DAY = dt.timedelta(days=1)
 
 
 class Span(NamedTuple):
-    """A span in which `amounts` are sold, from `begins_at` until just before `ends_at` (None: no end)."""
+    """A time span in which `amounts` are sold.
+
+    It starts at `begins_at`, and does not include its end `ends_at` (None: no end).
+    """
 
     begins_at: dt.datetime
     ends_at: dt.datetime | None
@@ -36,7 +39,10 @@ class CalendarStep(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """A period without a gap in which more is sold than the limit. `short`: the maximum that is missing in it."""
+    """A period without a gap in which more is sold than the limit.
+
+    `short`: the largest missing amount of each resource.
+    """
 
     begins_at: dt.datetime
     ends_at: dt.datetime | None
@@ -47,7 +53,10 @@ class Excess(NamedTuple):
 
 
 class Day(NamedTuple):
-    """A day of a time zone, with 23 to 25 hours. `sold`: the maximum at any moment of the day."""
+    """A day in a time zone, which has 23 to 25 hours.
+
+    `sold`: the largest amounts that are sold at any time of the day.
+    """
 
     date: dt.date
     begins_at: dt.datetime
@@ -83,7 +92,7 @@ def steps(spans: Iterable[Span]) -> tuple[CalendarStep, ...]:
 
 
 def peak(sold: Sequence[CalendarStep], begins_at: dt.datetime, ends_at: dt.datetime | None) -> Vector:
-    """Return the maximum that is sold of each resource in a period."""
+    """Return, per resource, the largest amount that is sold at any time of a period."""
     first = max(0, bisect_right(sold, begins_at, key=_at) - 1)
     last = len(sold) if ends_at is None else bisect_left(sold, ends_at, lo=first, key=_at)
     levels = [level for _, level in sold[first:last]]
@@ -91,7 +100,10 @@ def peak(sold: Sequence[CalendarStep], begins_at: dt.datetime, ends_at: dt.datet
 
 
 def from_(sold: Sequence[CalendarStep], after: dt.datetime) -> list[CalendarStep]:
-    """Return the step function from `after` on. The first step has the level at `after`."""
+    """Return the steps of `sold` from the time `after` on.
+
+    The first step is at `after`, with the level at that time.
+    """
     first = bisect_right(sold, after, key=_at)
     return [CalendarStep(after, sold[first - 1].level if first else ZERO), *sold[first:]]
 
@@ -99,16 +111,20 @@ def from_(sold: Sequence[CalendarStep], after: dt.datetime) -> list[CalendarStep
 def left(
     limit: Sequence[int], sold: Sequence[CalendarStep], begins_at: dt.datetime, ends_at: dt.datetime | None
 ) -> Vector:
-    """Return the minimum left of each resource in a period. It is negative if too much is sold."""
+    """Return, per resource, the smallest amount that is left of `limit` in a period.
+
+    An amount is negative if too much is sold.
+    """
     return tuple(a - b for a, b in zip(limit, peak(sold, begins_at, ends_at), strict=True))
 
 
 def earliest(
     free: Sequence[CalendarStep], amounts: Sequence[int], length: dt.timedelta, after: dt.datetime
 ) -> dt.datetime | None:
-    """Return the first moment, not before `after`, from which `amounts` are free for `length`, or None.
+    """Return the first time, from `after` on, at which `amounts` are free for the duration `length`, or None if there
+    is none.
 
-    `free`: the free amounts as steps; the first step is not after `after`.
+    `free`: the free amounts as steps; the first step must not be later than `after`.
     """
     candidate = after
     for _, end, level in _pieces(free, after):
@@ -125,7 +141,10 @@ def earliest(
 
 
 def excesses(limit: Sequence[int], sold: Sequence[CalendarStep], after: dt.datetime) -> list[Excess]:
-    """Return the periods from `after` on in which more is sold than `limit`. Periods without a gap are joined."""
+    """Return the periods from `after` on in which more is sold than `limit`.
+
+    Periods that follow each other without a gap are joined.
+    """
     found: list[Excess] = []
     for begin, end, level in _pieces(sold, after):
         if end is not None and end <= after:
@@ -157,14 +176,18 @@ def days(sold: Sequence[CalendarStep], first: dt.date, count: int, zone: ZoneInf
 
 
 def midnight(date: dt.date, zone: ZoneInfo) -> dt.datetime:
-    """Return the start of a day of `zone` in UTC, also if the clock skips midnight on this day."""
+    """Return the start of a day of the time zone in UTC.
+
+    If the clocks skip midnight on that day, the day starts at the next existing time.
+    """
     return dt.datetime.combine(date, dt.time(), zone).astimezone(dt.UTC)
 
 
 def following(begins_at: dt.datetime, ends_at: dt.datetime, zone: ZoneInfo) -> dt.datetime:
-    """Return the end of the next period with the same length.
+    """Return the end of the period that follows the given one and has the same length.
 
-    If the period consists of whole days of `zone`, the next period has the same number of days; else, of seconds.
+    If the given period consists of whole days of `zone`, the next one has the same number of days. Otherwise it has
+    the same number of seconds.
     """
     begin, end = (moment.astimezone(zone).replace(tzinfo=None) for moment in (begins_at, ends_at))
     if (end - begin) % DAY:
@@ -190,7 +213,10 @@ def _at(step: CalendarStep) -> dt.datetime:
 def _pieces(
     function: Sequence[CalendarStep], after: dt.datetime
 ) -> Iterator[tuple[dt.datetime, dt.datetime | None, Vector]]:
-    """Yield the start, end and level of each piece. Before the first step, from `after` on, the level is zero."""
+    """Yield the start, end and level of each part of a step function from `after` on.
+
+    The level is zero before the first step.
+    """
     if not function or function[0].at > after:
         yield after, function[0].at if function else None, ZERO
     for here, there in pairwise(function):

@@ -7,11 +7,11 @@ from typing import Any
 
 
 class Rejected(Exception):
-    """A rejected request. Nothing was changed.
+    """The rejection of a request. The request has changed nothing.
 
-    `code`: stable, in kebab-case, for programs. `detail`: text for people: what was asked for, what was found, what to
-    do. `fields`: the errors by path of the field. `figures`: the numbers behind the rejection, for JSON. `status`: the
-    HTTP status.
+    `code`: stable, in kebab-case, for programs. `detail`: text for people: what was asked for, what was found, what
+    to do. `fields`: the error of each invalid field, by the path of the field. `figures`: the numbers that explain
+    the rejection, for JSON. `status`: the HTTP status.
     """
 
     status = 422
@@ -35,7 +35,7 @@ class Rejected(Exception):
 
 
 def invalid(field: str, detail: str, code: str = "invalid") -> Rejected:
-    """Return the rejection of one field. `detail`: what is wrong with it, or what it accepts."""
+    """Return the rejection of one field. `detail`: what is wrong with the value, or which values are accepted."""
     return Rejected(code, f"{field}: {detail}", fields={field: detail})
 
 

@@ -34,7 +34,7 @@ class CapabilityKind(StrEnum):
 
 
 class Scope(StrEnum):
-    """The scopes of a token, which limit the rights of its user."""
+    """The scopes that a token can have. Scopes limit which rights of its user the token gives."""
 
     READ = "read"
     WRITE = "write"
@@ -42,7 +42,10 @@ class Scope(StrEnum):
 
 
 class Action(StrEnum):
-    """An action, with the scope that a token needs for it, and the words for it in rejections."""
+    """An action that needs a permission.
+
+    `scope`: the scope that a token needs for the action; `words`: its name in rejections.
+    """
 
     scope: Scope
     words: str
@@ -91,13 +94,14 @@ _ROLE: Mapping[Role, frozenset[Action]] = {
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The caller. `name`: the actor in every event; `request_id`: the same in all events of one request.
+    """The caller of a service.
 
-    `roles`: role by tenant name; `inherited`: role by team name that comes from the organisation. Each tenant of
-    `inherited` is also in `roles`. `capabilities`: pairs (kind, cell) in force, with cell "" for all cells. `tenant`,
-    `cell`: set if a token is bound to one. `sre`: true for SREs, who may do everything within their scopes. `token`:
-    the key of the calling token; empty for sessions, tasks and processes of the portal. `time_zone`: the time zone of
-    the first tenant by name, for times on pages.
+    `name`: recorded as the actor in every event; `request_id`: recorded in all events of one request. `roles`: the
+    role by tenant name, including roles from organisations. `inherited`: only the roles from organisations, by team
+    name. `capabilities`: pairs (kind, cell) in force, with cell "" for all cells. `tenant`, `cell`: set if the
+    calling token is limited to this tenant or cell. `sre`: true for SREs, who may do everything within their scopes.
+    `token`: the key of the calling token; empty for sessions, tasks and processes of the portal. `time_zone`: the
+    time zone of the first tenant by name, for times on pages.
     """
 
     name: str
@@ -145,7 +149,7 @@ def may(principal: Principal, action: Action, *, tenant: str | None = None, cell
 
 
 def require(principal: Principal, action: Action, *, tenant: str | None = None, cell: str = "") -> None:
-    """Check a permission as `may` does. Raises `Forbidden`."""
+    """Raise `Forbidden` unless the principal may do `action` in `tenant` and `cell`."""
     if not may(principal, action, tenant=tenant, cell=cell):
         what = f" for tenant {tenant}" if tenant else ""
         if action is Action.SHELL_OPEN:

@@ -16,7 +16,11 @@ Vector = tuple[int, ...]
 
 
 class Resource(NamedTuple):
-    """A resource. `name`: in job files; `unit`: of quantities; `compressible`: usage can be throttled (§6.2)."""
+    """A resource.
+
+    `name`: its name in job files; `unit`: the unit of quantities; `compressible`: whether its usage can be throttled
+    (§6.2).
+    """
 
     name: str
     unit: str
@@ -65,8 +69,8 @@ class QuantityError(ValueError):
 def parse_quantity(name: str, given: int | float | str) -> int:
     """Return a quantity of resource `name` in the unit of the axis, rounded up. Raises `QuantityError`.
 
-    CPU and accelerators: a number, or thousandths with `m` (`0.5`, `"500m"`). RAM, disk and disk bandwidth: bytes with
-    an optional suffix (`"64Mi"`, `"1.5G"`). Other resources: a whole number.
+    For CPU and accelerators, `given` is a number, or thousandths with `m` (`0.5`, `"500m"`). For RAM, disk and disk
+    bandwidth, it is bytes with an optional suffix (`"64Mi"`, `"1.5G"`). For other resources, it is a whole number.
     """
     text = str(given).strip()
     match = _QUANTITY.match(text)
