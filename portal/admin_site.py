@@ -51,8 +51,8 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
         (_("Tasks"), "list", "scheduling_task"),
         (_("Updates"), "update", "scheduling_update"),
         (_("Why pending"), "help", "scheduling_pendingverdict"),
-        (_("Departures"), "logout", "scheduling_departure"),
-        (_("Crashed pairs"), "block", "scheduling_crashedpair"),
+        (_("Tasks leaving machines"), "logout", "scheduling_departure"),
+        (_("Crashes (task and machine)"), "block", "scheduling_crashedpair"),
         (_("Shells"), "terminal", "scheduling_shellsession"),
         (_("Journal"), "history", "scheduling_event"),
     ),
@@ -99,7 +99,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
         (_("Channels"), "forward_to_inbox", "quota_noticechannel"),
         (_("Deliveries"), "outgoing_mail", "quota_noticedelivery"),
     ),
-    (_("Clock"), (_("Periodic tasks"), "schedule", "django_celery_beat_periodictask")),
+    (_("Schedules"), (_("Periodic tasks"), "schedule", "django_celery_beat_periodictask")),
 )
 # Pages that do not list the rows of a model.
 _OWN_PAGES = frozenset({"capacity", "names"})

@@ -41,9 +41,9 @@ def invoices_close_due() -> None:
 @shared_task(name="quota.orders_advance", ignore_result=True)
 def orders_advance() -> None:
     if done := order_sweep.orders_advance():
-        log.info("orders advanced", orders=done)
+        log.info("due steps of orders done", orders=done)
     if cells := shortfalls.shortfalls_examine_lowered():
-        log.info("cells with less capacity examined", cells=cells)
+        log.info("cells with decreased capacity checked for shortfalls", cells=cells)
 
 
 @shared_task(name="quota.shortfalls_examine", ignore_result=True)

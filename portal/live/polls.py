@@ -75,7 +75,9 @@ class NamePolls:
             await reject(send, problem, headers={"retry-after": str(RETRY_AFTER_S)})
             return
         except (Rejected, DatabaseError) as problem:
-            log.info("Django answers a poll of a name", path=asked.path, why=str(problem))
+            log.info(
+                "the hub cannot answer a long poll of a name; Django answers it", path=asked.path, why=str(problem)
+            )
             answer = None
         if body.left:
             return

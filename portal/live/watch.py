@@ -55,7 +55,7 @@ def watchable(path: str) -> Watchable:
     except InvalidName as error:
         raise Rejected("invalid-name", str(error), fields={error.field: error.detail}) from error
     if not isinstance(name, JobName | TaskName | ServiceName):
-        raise NotFound("name that can be watched", name.path)
+        raise NotFound("job, task or service that can be watched, named", name.path)
     return name
 
 

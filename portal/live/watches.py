@@ -61,9 +61,11 @@ class Watches:
         caller = f"user:{principal.user_id}" if principal.user_id is not None else principal.name
         with self._lock:
             if self._of[caller] >= most_of_one:
-                raise TooManyWatches(f"{principal.name} has", most_of_one, "end some of them")
+                raise TooManyWatches(f"{principal.name} has", most_of_one, "end some of your watches")
             if self._all >= most:
-                raise TooManyWatches("this web process has", most, "use another web process")
+                raise TooManyWatches(
+                    "this web process has", most, "open a new connection, which may reach another web process"
+                )
             self._of[caller] += 1
             self._all += 1
         return OpenWatch(lambda: self._ended(caller))

@@ -71,7 +71,7 @@ class CreditsForm(TenantForm):
     amount = AmountField(
         label=_("Credits"), help_text=_("Such as 1200 or 12.5. A negative amount takes available credits back.")
     )
-    text = forms.CharField(label=_("For"), max_length=200, widget=UnfoldAdminTextInputWidget())
+    text = forms.CharField(label=_("Purpose"), max_length=200, widget=UnfoldAdminTextInputWidget())
 
 
 class BudgetAdmin(ServiceAdmin):

@@ -155,7 +155,7 @@ class PriceListAdmin(CreateOnlyAdmin, PreviewedAdmin):
             ),
         ]
         if detail["usage"]["count"]:
-            hours = [_("hours of jobs"), *heads[1:]]
+            hours = [_("measured hours of jobs"), *heads[1:]]
             tables.append(
                 Table(
                     _("Usage of the last 30 days, by tenant"),

@@ -124,7 +124,7 @@ def costs(
     if by == "label" and not label:
         raise invalid("label", "the label is missing; give the key of the label")
     if not dt.timedelta(0) < until - since <= LONGEST:
-        raise invalid("until", f"give a time after since, at most {LONGEST.days} days later")
+        raise invalid("until", f"give a time later than `since`, by at most {LONGEST.days} days")
     if not tenants:
         return []
     job, pool = _KEYS[by]

@@ -61,7 +61,10 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
     `Rejected`, which names the row. Four SQL statements for any number of rows. Locks: only the rows.
     """
     if hour.tzinfo is None or hour.astimezone(dt.UTC) != hour.replace(minute=0, second=0, microsecond=0):
-        raise invalid("hour", f"{hour.isoformat()} is not the start of an hour with a time zone; give the start")
+        raise invalid(
+            "hour",
+            f"{hour.isoformat()} has no time zone or is not the start of an hour; give a full hour with its zone",
+        )
     if not rows:
         return 0
     bands = {band.name: band for band in PriorityBand.objects.all()}

@@ -108,8 +108,8 @@ def check_available(row: Order | Quota, *, without: int = 0) -> None:
     raise Rejected(
         "sold-out",
         f"Cell {cell} has too little {band.name} quota left from {starts_at.isoformat()}"
-        f" {f'to {until.isoformat()}' if until else 'on'}, including the grace period ({parts}). These amounts are"
-        f" {when}. Choose smaller amounts, or another time, band or cell.",
+        f" {f'to {until.isoformat()}' if until else 'on'}, including the grace period ({parts}). The requested amounts"
+        f" are {when}. Choose smaller amounts, or another time, band or cell.",
         fields={f"amounts.{name}": f"{describe(NAMES.index(name), f['left'])} left" for name, f in short.items()},
         figures={
             "cell": cell,

@@ -69,7 +69,7 @@ def orders_advance(now: dt.datetime | None = None, *, limit: int = BATCH) -> int
             try:
                 _advance(pk, cell)
             except Exception as error:
-                log.exception("order not advanced", order=pk, cell=cell)
+                log.exception("a due step of an order failed", order=pk, cell=cell)
                 failures.append(error)
         if failures:
             raise failures[0]

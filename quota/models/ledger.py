@@ -110,7 +110,7 @@ class Budget(models.Model):
     monthly = models.BigIntegerField(_("a month"), null=True, blank=True)
     alerts = models.JSONField(_("alerts"), default=list)
     action = models.CharField(
-        _("at the end"),
+        _("when the budget is used up"),
         max_length=16,
         default="none",
         choices=[

@@ -26,14 +26,14 @@ class Market(models.Model):
     headroom_milli = models.PositiveIntegerField(_("headroom"), default=50)
     grace_hours = models.PositiveIntegerField(_("grace"), default=72)
     after_grace = models.CharField(
-        _("after the grace"),
+        _("when the grace period ends"),
         max_length=16,
         default="refuse",
         choices=[("refuse", _("refuse new jobs")), ("drop", _("drop to the free priority"))],
     )
-    drop_after_hours = models.PositiveIntegerField(_("drop after"), default=72)
+    drop_after_hours = models.PositiveIntegerField(_("hours until demotion"), default=72)
     quote_minutes = models.PositiveIntegerField(_("quotes hold for"), default=60)
-    approval_hours = models.PositiveIntegerField(_("approvals wait for"), default=168)
+    approval_hours = models.PositiveIntegerField(_("time limit for approvals"), default=168)
     longest_days = models.PositiveIntegerField(_("longest period"), default=366)
 
     class Meta:
@@ -60,7 +60,7 @@ class ApprovalRule(models.Model):
     approver = models.CharField(
         _("approved by"),
         max_length=8,
-        choices=[("auto", _("this rule")), ("owner", _("an owner")), ("sre", _("an SRE"))],
+        choices=[("auto", _("automatically")), ("owner", _("an owner")), ("sre", _("an SRE"))],
     )
 
     class Meta:
@@ -82,10 +82,10 @@ class Shortfall(models.Model):
     cell = DnsLabelField(_("cell"))
     begins_at = models.DateTimeField(_("from"))
     ends_at = models.DateTimeField(_("until"), null=True, blank=True)
-    short = VectorField(_("short"))
+    short = VectorField(_("missing amounts"))
     orders = models.JSONField(_("orders"), default=list)
     tenants = models.JSONField(_("tenants"), default=list)
-    found_at = models.DateTimeField(_("found"))
+    found_at = models.DateTimeField(_("found at"))
     closed_at = models.DateTimeField(_("closed"), null=True, blank=True)
 
     class Meta:

@@ -77,7 +77,7 @@ class Order(models.Model):
     decided_at = models.DateTimeField(_("decided"), null=True, blank=True)
     reason = models.CharField(_("reason"), max_length=500, blank=True)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
-    grace_until = models.DateTimeField(_("counts until"), null=True, blank=True)
+    grace_until = models.DateTimeField(_("counts as sold until"), null=True, blank=True)
     renew_next_at = models.DateTimeField(null=True, blank=True)
     renew_error = models.CharField(_("why it was not renewed"), max_length=300, blank=True)
     reminded_at = models.DateTimeField(_("reminded"), null=True, blank=True)

@@ -124,7 +124,7 @@ class QuotaExpiry(models.Model):
     cell = DnsLabelField(_("cell"))
     band = models.ForeignKey(PriorityBand, models.CASCADE, related_name="+")
     began_at = models.DateTimeField(_("from"))
-    over_at = models.DateTimeField(_("grace over"), null=True, blank=True)
+    over_at = models.DateTimeField(_("grace period ended at"), null=True, blank=True)
 
     class Meta:
         db_table = "quota_lapse"
@@ -148,7 +148,7 @@ class CellCapacity(models.Model):
     cell = DnsLabelField(_("cell"), unique=True)
     capacity = VectorField(_("capacity"))
     revision = models.BigIntegerField(_("as of revision"))
-    lowered = models.BooleanField(_("lowered"), default=False, db_default=False)
+    lowered = models.BooleanField(_("capacity lowered"), default=False, db_default=False)
 
     class Meta:
         verbose_name = _("capacity of a cell")

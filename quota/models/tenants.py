@@ -25,11 +25,11 @@ class Tenant(models.Model):
     contact = models.EmailField(_("contact"), blank=True)
     max_jobs = models.PositiveIntegerField(_("live jobs at most"), default=10_000)
     task_api = models.CharField(
-        _("tasks may"),
+        _("API rights of tasks"),
         max_length=16,
         default="submit",
         db_default="submit",
-        choices=[("none", _("not call the API")), ("read", _("read")), ("submit", _("submit jobs"))],
+        choices=[("none", _("none")), ("read", _("read")), ("submit", _("submit jobs"))],
     )
     parent = models.ForeignKey(
         "self", models.PROTECT, null=True, blank=True, related_name="teams", verbose_name=_("organisation")
@@ -95,7 +95,7 @@ class ServiceAccount(models.Model):
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, related_name="service_account")
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="service_accounts")
-    description = models.CharField(_("for"), max_length=200, blank=True)
+    description = models.CharField(_("purpose"), max_length=200, blank=True)
     created_by = models.CharField(_("made by"), max_length=150)
     created_at = models.DateTimeField(_("created"))
 

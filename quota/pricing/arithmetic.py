@@ -174,7 +174,9 @@ def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
     Raises `Rejected`, which names the invalid entry.
     """
     if not isinstance(given, Mapping):
-        raise invalid(field, "this is not an object; give one with micro-credits per unit and hour by resource name")
+        raise invalid(
+            field, 'this is not an object; give micro-credits per unit and hour by resource, such as {"cpu": 1200}'
+        )
     for name, price in given.items():
         if name in FREE:
             raise invalid(f"{field}.{name}", "ports are free; remove this price")

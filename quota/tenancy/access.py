@@ -86,8 +86,11 @@ def token_issue(
         if account is not None and (expires_at is None or tenant is None or tenant.pk != account.tenant_id):
             raise Rejected(
                 "service-account",
-                f"{user.get_username()} is a service account; bind the token to the tenant of the account, with an end",
-                fields={"expires_at": "give an end"} if expires_at is None else {"tenant": "give the account's tenant"},
+                f"{user.get_username()} is a service account; bind the token to the tenant of the account"
+                " and give an expiry time",
+                fields={"expires_at": "give an expiry time"}
+                if expires_at is None
+                else {"tenant": "give the account's tenant"},
             )
         key = secrets.token_hex(6)
         secret = f"borg_{key}_{secrets.token_urlsafe(32)}"

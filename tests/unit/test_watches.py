@@ -23,7 +23,7 @@ def test_one_caller_leaves_room_for_others() -> None:
     with pytest.raises(TooManyWatches) as refused:
         begin(watches, ANN)
     assert (refused.value.status, refused.value.figures["most"]) == (429, 2)
-    assert str(refused.value) == "ann has 2 watches, which is the limit; end some of them, or try again in 10 s"
+    assert str(refused.value) == "ann has 2 watches, which is the limit; end some of your watches, or try again in 10 s"
     begin(watches, TASK)
     begin(watches, BOB)
     with pytest.raises(TooManyWatches, match="this web process has 4 watches"):
