@@ -34,7 +34,7 @@ class _Rule(NamedTuple):
 
 
 def _oldest(table: str, over: str) -> str:
-    """Return SQL that deletes those of the oldest rows that fulfil the SQL condition `over`.
+    """Return SQL that reads the oldest rows of a table and deletes the rows that fulfil the SQL condition `over`.
 
     The table's ids must grow with time.
     """

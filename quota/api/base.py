@@ -45,7 +45,10 @@ class QuotaView(RehearsedView):
         return valid(serializer, self.request.data)
 
     def query(self, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
-        """Return the validated parameters of the query without empty and unknown ones. Raises `ValidationError`."""
+        """Return the validated parameters of the query.
+
+        Empty and unknown parameters are ignored. Raises `ValidationError`.
+        """
         known = serializer().fields
         given = self.request.query_params.items()
         return valid(serializer, {name: value for name, value in given if value and name in known})

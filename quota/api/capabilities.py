@@ -43,7 +43,7 @@ class NewCapabilitySerializer(serializers.Serializer[Any]):
 
 
 class CapabilitiesView(ListView):
-    """List your capabilities, and those of the members of tenants that you own. SREs see all."""
+    """List your capabilities, and the capabilities of members of tenants that you own. SREs see all capabilities."""
 
     serializer_class = CapabilitySerializer
 
@@ -122,7 +122,10 @@ class CapabilityRequestsView(ListView):
 
     @extend_schema(request=AskSerializer, responses={201: CapabilityRequestSerializer})
     def post(self, request: Request) -> Response:
-        """Request a capability from the SREs, for yourself, or as an owner for a member or service account."""
+        """Request a capability from the SREs for yourself.
+
+        An owner can also request it for a member or service account.
+        """
         given = self.body(AskSerializer)
         tenant = selectors.tenant_named(self.principal, given.pop("tenant"))
         username = given.pop("user", self.principal.name)

@@ -42,7 +42,10 @@ class ReadSerializer(serializers.Serializer[Any]):
 
 
 class ChannelSerializer(serializers.ModelSerializer[Any]):
-    """A channel. If the caller may not manage a webhook, `target` shows only the host: the rest may be a secret."""
+    """A channel.
+
+    If the caller may not manage a webhook, `target` shows only the host, because the full URL may contain a secret.
+    """
 
     tenant = serializers.CharField(source="tenant.name", default=None, allow_null=True)
     kind = serializers.CharField()
@@ -113,7 +116,7 @@ class NoticeQuerySerializer(ChannelQuerySerializer):
 
 @extend_schema(parameters=[NoticeQuerySerializer])
 class NoticesView(ListView):
-    """List your notifications, newest first: those of the tenants in which you have a role.
+    """List your notifications, newest first. The list has the notifications of all tenants in which you have a role.
 
     SREs also get the notifications for SREs.
     """
@@ -128,7 +131,7 @@ class NoticesView(ListView):
 class NoticesReadView(QuotaView):
     @extend_schema(request=ReadSerializer, responses={200: ReadSerializer})
     def post(self, request: Request) -> Response:
-        """Mark notifications as read: those of a tenant, of the SREs (null), or all if you omit `tenant`."""
+        """Mark notifications as read. `tenant`: a tenant, null for notifications to the SREs, or omitted for all."""
         given = self.body(ReadSerializer)
         whose = [_owner(self.principal, given["tenant"])] if "tenant" in given else inbox.owners(self.principal)
         notices_read(principal=self.principal, up_to=given["up_to"], tenants=whose)

@@ -141,7 +141,7 @@ class OrderView(OneOrderView):
 class OrderApproveView(OneOrderView):
     @extend_schema(request=OrderReasonSerializer, responses=OrderSerializer)
     def post(self, request: Request, order: int) -> Response:
-        """Approve a pending order. Only SREs may approve their own orders."""
+        """Approve a pending order. Only SREs may approve an order that they placed themselves."""
         row = self.order(order)
         return _answer(order_approve(principal=self.principal, order=row, **self.body(OrderReasonSerializer)))
 

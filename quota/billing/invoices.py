@@ -175,7 +175,10 @@ def _draw_up(tenant: Tenant, period: InvoiceMonth) -> Invoice:
 
 
 def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
-    """Return the lines for JSON: one per posting of an order, and one per cell and band of usage. Two queries."""
+    """Return the lines of the invoice for JSON.
+
+    There is one line per posting of an order, and one line per cell and band for usage. Two queries.
+    """
     given = [tenant.pk, period.begins_at, period.ends_at]
     with connection.cursor() as cursor:
         cursor.execute(_ORDERS, given)  # type: ignore[arg-type]

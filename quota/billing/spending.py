@@ -18,9 +18,10 @@ LEAST = -MOST - 1
 
 
 class Balances(NamedTuple):
-    """The balances of one tenant. `owed`: the debt for metered usage, as a number of 0 or less.
+    """The balances of one tenant.
 
-    `spendable`: the amount that orders may cost: available money less the debt, plus the overdraft.
+    `owed`: the debt for metered usage, 0 or less. `spendable`: the largest price that an order may have: available
+    money less the debt, plus the overdraft.
     """
 
     available: int
@@ -81,7 +82,9 @@ class Spending:
 
     @property
     def limit(self) -> int:
-        """Return the amount that may be spent: the monthly limit, or else all money of the month."""
+        """Return the amount that may be spent in the month: the monthly limit, or without a limit, all money that the
+        tenant has and has spent in this month.
+        """
         if self.monthly is not None:
             return self.monthly
         return max(0, self.spent) + self.waiting + max(0, self.has.available)

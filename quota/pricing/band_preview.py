@@ -20,12 +20,12 @@ from quota.vocabulary.resources import ZERO, Vector, as_mapping
 def band_preview(
     *, principal: Principal, band: Band, price_milli: int | None = None, oversell_milli: int | None = None
 ) -> dict[str, Any]:
-    """Return the effect of a change of a band, for JSON. The arguments are those of `band_set`. Changes nothing.
+    """Return the effect of a change of a band, for JSON.
 
-    `changes`: the values before and after, by field. `cells`: for each cell the maximum of sold quota from now on,
-    and the limits before and after the change. `over` lists periods in which more is sold than the new limit, with
-    the affected orders, grants and tenants. `leaving`: if the band's range becomes smaller, the quota that live jobs
-    use in the band, by cell and tenant.
+    It takes the same arguments as `band_set`, and changes nothing. `changes`: the values before and after, by field.
+    `cells`: for each cell the maximum of sold quota from now on, and the limits before and after the change. `over`
+    lists periods in which more is sold than the new limit, with the affected orders, grants and tenants. `leaving`:
+    if the band's range becomes smaller, the quota that live jobs use in the band, by cell and tenant.
     """
     require(principal, Action.PLATFORM_ADMIN)
     row = PriorityBand.objects.filter(name=band.name).first()

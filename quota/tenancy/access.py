@@ -277,9 +277,9 @@ def _token_query() -> str:
 
 
 def _parent_locked(key: str) -> Token:
-    """Lock the calling token and all its ancestors, so that they cannot be revoked meanwhile. Returns the token.
+    """Lock the calling token and all its ancestors, so that nobody can revoke them until the transaction ends.
 
-    Raises `Forbidden` if one of them was revoked since the request began.
+    Returns the calling token. Raises `Forbidden` if one of these tokens was revoked since the request began.
     """
     line = list(Token.objects.raw(_ABOVE, [key]))
     own = next((token for token in line if token.key == key), None)

@@ -40,7 +40,7 @@ def tokens_of_account(principal: Principal, account: ServiceAccount) -> QuerySet
 def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
     """Return capabilities, including ended ones.
 
-    Everybody gets their own, owners also those of their members, and SREs all.
+    Everybody sees their own capabilities. Owners also see the capabilities of their members. SREs see all.
     """
     rows = Capability.objects.select_related("user").order_by("id")
     if may(principal, Action.PLATFORM_ADMIN):
@@ -52,7 +52,7 @@ def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
 def requests_visible(principal: Principal) -> QuerySet[CapabilityRequest]:
     """Return requests for capabilities.
 
-    Everybody gets their own, owners also the requests of their tenants, and SREs all.
+    Everybody sees their own requests. Owners also see the requests of their tenants. SREs see all.
     """
     rows = CapabilityRequest.objects.select_related("user", "tenant", "capability").order_by("id")
     if may(principal, Action.PLATFORM_ADMIN):
