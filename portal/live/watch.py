@@ -41,9 +41,7 @@ def in_thread(function: Callable[..., Any]) -> DatabaseSyncToAsync:  # type: ign
 
 
 async def body_of(names: WatchedName) -> tuple[int, int, bytes | None]:
-    """Return the version, the revision and the JSON answer of a name (`WatchedName.body`) as the names hub last read
-    it.
-    """
+    """Return `WatchedName.body` (version, revision, JSON answer) at the revision that the names hub last read."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_answers, names.body, names_hub.revision(names))
 

@@ -129,7 +129,7 @@ database = rule(
 
 
 def _is_redis(text: str) -> bool:
-    """Return whether the Redis client accepts the URL. It may omit the host: redis:///0 is a Redis on this host."""
+    """Return whether the Redis client accepts the URL. A URL may omit the host: redis:///0 is a Redis on this host."""
     found = urlsplit(text)
     fits = found.path.startswith("/") if found.scheme == "unix" else found.port != 0
     return fits and text.startswith(("redis://", "rediss://", "unix://"))

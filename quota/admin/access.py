@@ -40,7 +40,9 @@ class CapabilityAdmin(CreateOnlyAdmin):
 
 
 class CapabilityRequestAdmin(ServiceAdmin):
-    """Requests for capabilities.
+    """The pages about requests for capabilities.
+
+
 
     On the page of a request, SREs grant the capability until the requested or another time, or reject the request.
     """

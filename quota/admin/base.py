@@ -35,9 +35,7 @@ def vector_text(vector: Sequence[int], *, extra: Sequence[str] = ()) -> SafeStri
 
 
 class LeanMedia:
-    """A page of the console that does not load Django's scripts for prepopulated fields, because no page has such
-    fields.
-    """
+    """A page of the console without Django's scripts for prepopulated fields, which no page of the console has."""
 
     @property
     def media(self) -> forms.Media:

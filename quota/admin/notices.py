@@ -16,7 +16,9 @@ from quota.vocabulary.errors import Rejected
 
 
 class NoticeAdmin(FactsAdmin):
-    """All notices.
+    """The page of all notices.
+
+
 
     Notices without a tenant are for SREs. The list does not show how many exist, because counting is slow.
     """

@@ -69,9 +69,7 @@ class MembershipAdmin(ServiceAdmin):
             return redirect("admin:quota_membership_changelist")
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the actions of the list without Django's bulk deletion, because the service may reject single
-        removals.
-        """
+        """Return the actions of the list without Django's bulk deletion, because members must be removed one by one."""
         return {name: act for name, act in super().get_actions(request).items() if name != "delete_selected"}
 
 

@@ -33,7 +33,7 @@ class QuotaView(RehearsedView):
     def tenant(self, action: Action | None = None) -> Tenant:
         """Return the tenant that the path names.
 
-        Raises `NotFound`, or `Forbidden` if the caller may not do `action` in it.
+        Raises `NotFound`, or `Forbidden` if the caller may not do `action` in this tenant.
         """
         row = selectors.tenant_named(self.principal, self.kwargs["tenant"])
         if action is not None:

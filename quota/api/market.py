@@ -93,7 +93,9 @@ class SoldAmountsField(AmountsField):
 
 
 class CalendarDaySerializer(serializers.Serializer[Any]):
-    """A day.
+    """A day of the calendar of sold quota.
+
+
 
     `limit`: quota that may be sold; `sold`: the maximum that is sold at any time of the day; `left`: the minimum that
     is available at any time of the day.

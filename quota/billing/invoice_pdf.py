@@ -187,7 +187,7 @@ def _marked(given: str, fonts: Sequence[_Font]) -> str:
 
 
 def _pages(title: str) -> type[Canvas]:
-    """Return a class for canvases that write the page number and the number of pages below each page."""
+    """Return a PDF canvas class that writes the page number and the number of pages at the bottom of each page."""
 
     class Pages(Canvas):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:

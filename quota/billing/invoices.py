@@ -1,7 +1,6 @@
-"""Invoices.
+"""Invoices, each of which lists the postings of a tenant's calendar month and never changes.
 
-An invoice lists the postings of a tenant's calendar month and never changes. Its total equals the revenue from the
-tenant in that month.
+The total of an invoice equals the revenue from the tenant in that month.
 
     postings of a month ──► draft, at any time ──► invoice_close, from 06:00 of the 1st ──► Invoice, which never changes
 
@@ -222,7 +221,7 @@ def _month_due(tenant: Tenant) -> dt.date | None:
 
 
 def _next_number() -> str:
-    """Return the next invoice number. The lock of the revenue account keeps numbers without gaps."""
+    """Return the next invoice number. The caller has locked the revenue account, so that numbers have no gaps."""
     Account.objects.select_for_update().get(kind=AccountKind.REVENUE.value)
     last = Invoice.objects.order_by("-number").values_list("number", flat=True).first()
     return f"INV-{int(last.removeprefix('INV-')) + 1 if last else 1:08d}"

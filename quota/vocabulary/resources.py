@@ -16,7 +16,9 @@ Vector = tuple[int, ...]
 
 
 class Resource(NamedTuple):
-    """A resource.
+    """A resource of the axis.
+
+
 
     `name`: its name in job files; `unit`: the unit of quantities; `compressible`: whether its usage can be throttled
     (§6.2).
