@@ -221,7 +221,7 @@ def _month_due(tenant: Tenant) -> dt.date | None:
 
 
 def _next_number() -> str:
-    """Return the next invoice number. The caller has locked the revenue account, so that numbers have no gaps."""
+    """Return the next invoice number. Locks the revenue account, so that numbers have no gaps."""
     Account.objects.select_for_update().get(kind=AccountKind.REVENUE.value)
     last = Invoice.objects.order_by("-number").values_list("number", flat=True).first()
     return f"INV-{int(last.removeprefix('INV-')) + 1 if last else 1:08d}"

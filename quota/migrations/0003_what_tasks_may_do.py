@@ -4,18 +4,15 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("quota", "0002_bands_never_overlap")]
+
+    dependencies = [
+        ('quota', '0002_bands_never_overlap'),
+    ]
 
     operations = [
         migrations.AddField(
-            model_name="tenant",
-            name="task_api",
-            field=models.CharField(
-                choices=[("none", "none"), ("read", "read"), ("submit", "submit jobs")],
-                db_default="submit",
-                default="submit",
-                max_length=16,
-                verbose_name="API rights of tasks",
-            ),
-        )
+            model_name='tenant',
+            name='task_api',
+            field=models.CharField(choices=[('none', 'none'), ('read', 'read'), ('submit', 'submit jobs')], db_default='submit', default='submit', max_length=16, verbose_name='API rights of tasks'),
+        ),
     ]

@@ -10,923 +10,639 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("quota", "0003_what_tasks_may_do"), migrations.swappable_dependency(settings.AUTH_USER_MODEL)]
+
+    dependencies = [
+        ('quota', '0003_what_tasks_may_do'),
+        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+    ]
 
     operations = [
         migrations.CreateModel(
-            name="Account",
+            name='Account',
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "kind",
-                    models.CharField(
-                        choices=[
-                            ("treasury", "treasury"),
-                            ("revenue", "revenue"),
-                            ("available", "available"),
-                            ("held", "held"),
-                            ("owed", "owed"),
-                        ],
-                        max_length=16,
-                        verbose_name="kind",
-                    ),
-                ),
-                ("balance", models.BigIntegerField(default=0, verbose_name="balance")),
-            ],
-            options={"verbose_name": "account", "verbose_name_plural": "accounts"},
-        ),
-        migrations.CreateModel(
-            name="ApprovalRule",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("rank", models.PositiveIntegerField(unique=True, verbose_name="rank")),
-                ("cell", models.CharField(blank=True, max_length=63, verbose_name="cell")),
-                ("most_price", models.BigIntegerField(blank=True, null=True, verbose_name="up to a price of")),
-                (
-                    "approver",
-                    models.CharField(
-                        choices=[("auto", "automatically"), ("owner", "an owner"), ("sre", "an SRE")],
-                        max_length=8,
-                        verbose_name="approved by",
-                    ),
-                ),
-            ],
-            options={"verbose_name": "approval rule", "verbose_name_plural": "approval rules", "ordering": ["rank"]},
-        ),
-        migrations.CreateModel(
-            name="Budget",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("monthly", models.BigIntegerField(blank=True, null=True, verbose_name="a month")),
-                ("alerts", models.JSONField(default=list, verbose_name="alerts")),
-                (
-                    "action",
-                    models.CharField(
-                        choices=[
-                            ("none", "nothing"),
-                            ("stop-buying", "stop buying"),
-                            ("stop-submitting", "stop submitting"),
-                            ("drop", "drop to the free priority"),
-                        ],
-                        default="none",
-                        max_length=16,
-                        verbose_name="when the budget is used up",
-                    ),
-                ),
-                ("overdraft", models.BigIntegerField(default=0, verbose_name="overdraft")),
-                ("told", models.JSONField(default=dict)),
-                ("exhausted_at", models.DateTimeField(blank=True, null=True, verbose_name="exhausted")),
-            ],
-            options={"verbose_name": "budget", "verbose_name_plural": "budgets"},
-        ),
-        migrations.CreateModel(
-            name="Invitation",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("email", models.EmailField(max_length=254, verbose_name="e-mail")),
-                (
-                    "role",
-                    models.CharField(
-                        choices=[
-                            ("viewer", "viewer"),
-                            ("operator", "operator"),
-                            ("buyer", "buyer"),
-                            ("owner", "owner"),
-                        ],
-                        max_length=16,
-                        verbose_name="role",
-                    ),
-                ),
-                ("key", models.CharField(max_length=16, unique=True)),
-                ("digest", models.CharField(max_length=64)),
-                ("invited_by", models.CharField(max_length=150, verbose_name="invited by")),
-                ("created_at", models.DateTimeField(verbose_name="created")),
-                ("expires_at", models.DateTimeField(verbose_name="expires")),
-                ("withdrawn_at", models.DateTimeField(blank=True, null=True, verbose_name="withdrawn")),
-                ("accepted_at", models.DateTimeField(blank=True, null=True, verbose_name="accepted")),
-            ],
-            options={"verbose_name": "invitation", "verbose_name_plural": "invitations", "ordering": ["-created_at"]},
-        ),
-        migrations.CreateModel(
-            name="Invoice",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("number", models.CharField(max_length=32, unique=True, verbose_name="number")),
-                ("month", models.DateField(verbose_name="month")),
-                ("time_zone", models.CharField(max_length=64, verbose_name="time zone")),
-                ("begins_at", models.DateTimeField(verbose_name="from")),
-                ("ends_at", models.DateTimeField(verbose_name="until")),
-                ("lines", models.JSONField(default=list, verbose_name="lines")),
-                ("charged", models.BigIntegerField(verbose_name="charged")),
-                ("refunded", models.BigIntegerField(verbose_name="refunded")),
-                ("total", models.BigIntegerField(verbose_name="total")),
-                ("issued_at", models.DateTimeField(verbose_name="issued")),
-            ],
-            options={"verbose_name": "invoice", "verbose_name_plural": "invoices", "ordering": ["-month", "tenant"]},
-        ),
-        migrations.CreateModel(
-            name="LedgerEntry",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("amount", models.BigIntegerField(verbose_name="amount")),
-            ],
-            options={"verbose_name": "ledger entry", "verbose_name_plural": "ledger entries", "ordering": ["id"]},
-        ),
-        migrations.CreateModel(
-            name="Market",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "cell",
-                    quota.models.fields.DnsLabelField(
-                        max_length=63,
-                        unique=True,
-                        validators=[
-                            django.core.validators.RegexValidator(
-                                "^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z",
-                                "Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.",
-                            )
-                        ],
-                        verbose_name="cell",
-                    ),
-                ),
-                ("selling", models.BooleanField(default=True, verbose_name="selling")),
-                ("headroom_milli", models.PositiveIntegerField(default=50, verbose_name="headroom")),
-                ("grace_hours", models.PositiveIntegerField(default=72, verbose_name="grace")),
-                (
-                    "after_grace",
-                    models.CharField(
-                        choices=[("refuse", "refuse new jobs"), ("drop", "drop to the free priority")],
-                        default="refuse",
-                        max_length=16,
-                        verbose_name="when the grace period ends",
-                    ),
-                ),
-                ("drop_after_hours", models.PositiveIntegerField(default=72, verbose_name="hours until demotion")),
-                ("quote_minutes", models.PositiveIntegerField(default=60, verbose_name="quotes hold for")),
-                ("approval_hours", models.PositiveIntegerField(default=168, verbose_name="time limit for approvals")),
-                ("longest_days", models.PositiveIntegerField(default=366, verbose_name="longest period")),
-            ],
-            options={"verbose_name": "market", "verbose_name_plural": "markets"},
-        ),
-        migrations.CreateModel(
-            name="MeteredHour",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "cell",
-                    quota.models.fields.DnsLabelField(
-                        max_length=63,
-                        validators=[
-                            django.core.validators.RegexValidator(
-                                "^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z",
-                                "Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.",
-                            )
-                        ],
-                        verbose_name="cell",
-                    ),
-                ),
-                ("job_uid", models.CharField(max_length=32, verbose_name="uid")),
-                ("job", models.CharField(max_length=63, verbose_name="job")),
-                ("labels", models.JSONField(default=dict, verbose_name="labels")),
-                ("hour", models.DateTimeField(verbose_name="hour")),
-                ("limit", quota.models.fields.VectorField(size=None, verbose_name="limit")),
-                ("reserved", quota.models.fields.VectorField(size=None, verbose_name="reserved")),
-                ("used", quota.models.fields.VectorField(size=None, verbose_name="used")),
-                ("price", models.BigIntegerField(default=0, verbose_name="price")),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('kind', models.CharField(choices=[('treasury', 'treasury'), ('revenue', 'revenue'), ('available', 'available'), ('held', 'held'), ('owed', 'owed')], max_length=16, verbose_name='kind')),
+                ('balance', models.BigIntegerField(default=0, verbose_name='balance')),
             ],
             options={
-                "verbose_name": "metered hour",
-                "verbose_name_plural": "metered hours",
-                "ordering": ["hour", "id"],
+                'verbose_name': 'account',
+                'verbose_name_plural': 'accounts',
             },
         ),
         migrations.CreateModel(
-            name="Notice",
+            name='ApprovalRule',
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("kind", models.CharField(max_length=64, verbose_name="kind")),
-                ("level", models.CharField(default="info", max_length=8, verbose_name="level")),
-                ("subject", models.CharField(max_length=200, verbose_name="subject")),
-                ("text", models.TextField(verbose_name="text")),
-                ("url", models.CharField(blank=True, max_length=300)),
-                ("data", models.JSONField(default=dict)),
-                ("created_at", models.DateTimeField(verbose_name="time")),
-                ("spread_at", models.DateTimeField(blank=True, null=True)),
-            ],
-            options={"verbose_name": "notice", "verbose_name_plural": "notices", "ordering": ["-id"]},
-        ),
-        migrations.CreateModel(
-            name="NoticeChannel",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "kind",
-                    models.CharField(
-                        choices=[("email", "e-mail"), ("webhook", "webhook")], max_length=8, verbose_name="kind"
-                    ),
-                ),
-                ("target", models.CharField(max_length=500, verbose_name="to")),
-                ("secret", models.CharField(blank=True, max_length=64)),
-                (
-                    "kinds",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.CharField(max_length=64),
-                        blank=True,
-                        default=list,
-                        size=None,
-                        verbose_name="of",
-                    ),
-                ),
-                ("level", models.CharField(default="info", max_length=8, verbose_name="from")),
-                ("enabled", models.BooleanField(default=True, verbose_name="enabled")),
-                ("created_by", models.CharField(max_length=150, verbose_name="made by")),
-                ("created_at", models.DateTimeField(verbose_name="made")),
-                ("failing_since", models.DateTimeField(blank=True, null=True, verbose_name="failing since")),
-                ("error", models.CharField(blank=True, max_length=300, verbose_name="error")),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('rank', models.PositiveIntegerField(unique=True, verbose_name='rank')),
+                ('cell', models.CharField(blank=True, max_length=63, verbose_name='cell')),
+                ('most_price', models.BigIntegerField(blank=True, null=True, verbose_name='up to a price of')),
+                ('approver', models.CharField(choices=[('auto', 'automatically'), ('owner', 'an owner'), ('sre', 'an SRE')], max_length=8, verbose_name='approved by')),
             ],
             options={
-                "verbose_name": "channel of notices",
-                "verbose_name_plural": "channels of notices",
-                "ordering": ["id"],
+                'verbose_name': 'approval rule',
+                'verbose_name_plural': 'approval rules',
+                'ordering': ['rank'],
             },
         ),
         migrations.CreateModel(
-            name="NoticeDelivery",
+            name='Budget',
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "state",
-                    models.CharField(
-                        choices=[("waiting", "waiting"), ("sent", "sent"), ("failed", "given up")],
-                        default="waiting",
-                        max_length=8,
-                        verbose_name="state",
-                    ),
-                ),
-                ("attempts", models.PositiveIntegerField(default=0, verbose_name="attempts")),
-                ("next_at", models.DateTimeField(verbose_name="next attempt")),
-                ("error", models.CharField(blank=True, max_length=300, verbose_name="error")),
-                ("sent_at", models.DateTimeField(blank=True, null=True, verbose_name="sent")),
-            ],
-            options={"verbose_name": "delivery", "verbose_name_plural": "deliveries", "ordering": ["-id"]},
-        ),
-        migrations.CreateModel(
-            name="NoticeRead",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("notice_id", models.BigIntegerField(default=0)),
-            ],
-        ),
-        migrations.CreateModel(
-            name="Order",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "cell",
-                    quota.models.fields.DnsLabelField(
-                        max_length=63,
-                        validators=[
-                            django.core.validators.RegexValidator(
-                                "^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z",
-                                "Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.",
-                            )
-                        ],
-                        verbose_name="cell",
-                    ),
-                ),
-                ("amounts", quota.models.fields.VectorField(size=None, verbose_name="amounts")),
-                ("starts_at", models.DateTimeField(verbose_name="from")),
-                ("ends_at", models.DateTimeField(verbose_name="until")),
-                (
-                    "state",
-                    models.CharField(
-                        choices=[
-                            ("draft", "draft"),
-                            ("pending", "pending"),
-                            ("approved", "approved"),
-                            ("active", "active"),
-                            ("expired", "expired"),
-                            ("rejected", "rejected"),
-                            ("cancelled", "cancelled"),
-                        ],
-                        default="draft",
-                        max_length=16,
-                        verbose_name="state",
-                    ),
-                ),
-                ("price", models.BigIntegerField(verbose_name="price")),
-                ("refunded", models.BigIntegerField(default=0, verbose_name="refunded")),
-                ("parts", models.JSONField(default=list, verbose_name="parts")),
-                ("approver", models.CharField(blank=True, max_length=8, verbose_name="approved by")),
-                ("renew", models.BooleanField(default=False, verbose_name="renew")),
-                ("replaced_as", models.CharField(blank=True, max_length=16, verbose_name="as")),
-                ("key", models.CharField(blank=True, max_length=64, verbose_name="key")),
-                ("note", models.CharField(blank=True, max_length=500, verbose_name="note")),
-                ("placed_by", models.CharField(max_length=200, verbose_name="placed by")),
-                ("created_at", models.DateTimeField(verbose_name="placed")),
-                ("decided_by", models.CharField(blank=True, max_length=200, verbose_name="decided by")),
-                ("decided_at", models.DateTimeField(blank=True, null=True, verbose_name="decided")),
-                ("reason", models.CharField(blank=True, max_length=500, verbose_name="reason")),
-                ("ended_at", models.DateTimeField(blank=True, null=True, verbose_name="ended")),
-                ("reminded_at", models.DateTimeField(blank=True, null=True, verbose_name="reminded")),
-            ],
-            options={"verbose_name": "order", "verbose_name_plural": "orders", "ordering": ["-id"]},
-        ),
-        migrations.CreateModel(
-            name="Posting",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("kind", models.CharField(max_length=16, verbose_name="kind")),
-                ("text", models.CharField(max_length=300, verbose_name="text")),
-                ("actor", models.CharField(max_length=200, verbose_name="actor")),
-                ("request_id", models.CharField(blank=True, max_length=64, verbose_name="request")),
-                ("occurred_at", models.DateTimeField(verbose_name="time")),
-                ("key", models.CharField(blank=True, max_length=100)),
-            ],
-            options={"verbose_name": "posting", "verbose_name_plural": "postings", "ordering": ["-id"]},
-        ),
-        migrations.CreateModel(
-            name="PriceList",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "cell",
-                    quota.models.fields.DnsLabelField(
-                        max_length=63,
-                        validators=[
-                            django.core.validators.RegexValidator(
-                                "^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z",
-                                "Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.",
-                            )
-                        ],
-                        verbose_name="cell",
-                    ),
-                ),
-                ("version", models.PositiveIntegerField(verbose_name="version")),
-                ("base", models.JSONField(default=dict, verbose_name="prices")),
-                ("usage", models.JSONField(default=dict, verbose_name="usage prices")),
-                ("curve", models.JSONField(default=list, verbose_name="scarcity")),
-                ("valid_from", models.DateTimeField(verbose_name="valid from")),
-                ("note", models.CharField(blank=True, max_length=200, verbose_name="note")),
-                ("created_by", models.CharField(max_length=150, verbose_name="set by")),
-                ("created_at", models.DateTimeField(verbose_name="set")),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('monthly', models.BigIntegerField(blank=True, null=True, verbose_name='a month')),
+                ('alerts', models.JSONField(default=list, verbose_name='alerts')),
+                ('action', models.CharField(choices=[('none', 'nothing'), ('stop-buying', 'stop buying'), ('stop-submitting', 'stop submitting'), ('drop', 'drop to the free priority')], default='none', max_length=16, verbose_name='when the budget is used up')),
+                ('overdraft', models.BigIntegerField(default=0, verbose_name='overdraft')),
+                ('told', models.JSONField(default=dict)),
+                ('exhausted_at', models.DateTimeField(blank=True, null=True, verbose_name='exhausted')),
             ],
             options={
-                "verbose_name": "price list",
-                "verbose_name_plural": "price lists",
-                "ordering": ["cell", "-version"],
+                'verbose_name': 'budget',
+                'verbose_name_plural': 'budgets',
             },
         ),
         migrations.CreateModel(
-            name="Quote",
+            name='Invitation',
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "cell",
-                    quota.models.fields.DnsLabelField(
-                        max_length=63,
-                        validators=[
-                            django.core.validators.RegexValidator(
-                                "^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z",
-                                "Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.",
-                            )
-                        ],
-                        verbose_name="cell",
-                    ),
-                ),
-                ("amounts", quota.models.fields.VectorField(size=None, verbose_name="amounts")),
-                ("starts_at", models.DateTimeField(verbose_name="from")),
-                ("ends_at", models.DateTimeField(verbose_name="until")),
-                ("price", models.BigIntegerField(verbose_name="price")),
-                ("parts", models.JSONField(default=list, verbose_name="parts")),
-                ("made_by", models.CharField(max_length=200, verbose_name="asked by")),
-                ("created_at", models.DateTimeField(verbose_name="made")),
-                ("valid_until", models.DateTimeField(verbose_name="holds until")),
-            ],
-            options={"verbose_name": "quote", "verbose_name_plural": "quotes", "ordering": ["-id"]},
-        ),
-        migrations.CreateModel(
-            name="ServiceAccount",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("description", models.CharField(blank=True, max_length=200, verbose_name="purpose")),
-                ("created_by", models.CharField(max_length=150, verbose_name="made by")),
-                ("created_at", models.DateTimeField(verbose_name="created")),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('email', models.EmailField(max_length=254, verbose_name='e-mail')),
+                ('role', models.CharField(choices=[('viewer', 'viewer'), ('operator', 'operator'), ('buyer', 'buyer'), ('owner', 'owner')], max_length=16, verbose_name='role')),
+                ('key', models.CharField(max_length=16, unique=True)),
+                ('digest', models.CharField(max_length=64)),
+                ('invited_by', models.CharField(max_length=150, verbose_name='invited by')),
+                ('created_at', models.DateTimeField(verbose_name='created')),
+                ('expires_at', models.DateTimeField(verbose_name='expires')),
+                ('withdrawn_at', models.DateTimeField(blank=True, null=True, verbose_name='withdrawn')),
+                ('accepted_at', models.DateTimeField(blank=True, null=True, verbose_name='accepted')),
             ],
             options={
-                "verbose_name": "service account",
-                "verbose_name_plural": "service accounts",
-                "ordering": ["tenant", "user"],
+                'verbose_name': 'invitation',
+                'verbose_name_plural': 'invitations',
+                'ordering': ['-created_at'],
             },
         ),
         migrations.CreateModel(
-            name="Shortfall",
+            name='Invoice',
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "cell",
-                    quota.models.fields.DnsLabelField(
-                        max_length=63,
-                        validators=[
-                            django.core.validators.RegexValidator(
-                                "^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z",
-                                "Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.",
-                            )
-                        ],
-                        verbose_name="cell",
-                    ),
-                ),
-                ("begins_at", models.DateTimeField(verbose_name="from")),
-                ("ends_at", models.DateTimeField(blank=True, null=True, verbose_name="until")),
-                ("short", quota.models.fields.VectorField(size=None, verbose_name="missing amounts")),
-                ("orders", models.JSONField(default=list, verbose_name="orders")),
-                ("tenants", models.JSONField(default=list, verbose_name="tenants")),
-                ("found_at", models.DateTimeField(verbose_name="found at")),
-                ("closed_at", models.DateTimeField(blank=True, null=True, verbose_name="closed")),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('number', models.CharField(max_length=32, unique=True, verbose_name='number')),
+                ('month', models.DateField(verbose_name='month')),
+                ('time_zone', models.CharField(max_length=64, verbose_name='time zone')),
+                ('begins_at', models.DateTimeField(verbose_name='from')),
+                ('ends_at', models.DateTimeField(verbose_name='until')),
+                ('lines', models.JSONField(default=list, verbose_name='lines')),
+                ('charged', models.BigIntegerField(verbose_name='charged')),
+                ('refunded', models.BigIntegerField(verbose_name='refunded')),
+                ('total', models.BigIntegerField(verbose_name='total')),
+                ('issued_at', models.DateTimeField(verbose_name='issued')),
             ],
             options={
-                "verbose_name": "shortfall",
-                "verbose_name_plural": "shortfalls",
-                "ordering": ["-found_at", "begins_at"],
+                'verbose_name': 'invoice',
+                'verbose_name_plural': 'invoices',
+                'ordering': ['-month', 'tenant'],
+            },
+        ),
+        migrations.CreateModel(
+            name='LedgerEntry',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('amount', models.BigIntegerField(verbose_name='amount')),
+            ],
+            options={
+                'verbose_name': 'ledger entry',
+                'verbose_name_plural': 'ledger entries',
+                'ordering': ['id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='Market',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('cell', quota.models.fields.DnsLabelField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
+                ('selling', models.BooleanField(default=True, verbose_name='selling')),
+                ('headroom_milli', models.PositiveIntegerField(default=50, verbose_name='headroom')),
+                ('grace_hours', models.PositiveIntegerField(default=72, verbose_name='grace')),
+                ('after_grace', models.CharField(choices=[('refuse', 'refuse new jobs'), ('drop', 'drop to the free priority')], default='refuse', max_length=16, verbose_name='when the grace period ends')),
+                ('drop_after_hours', models.PositiveIntegerField(default=72, verbose_name='hours until demotion')),
+                ('quote_minutes', models.PositiveIntegerField(default=60, verbose_name='quotes hold for')),
+                ('approval_hours', models.PositiveIntegerField(default=168, verbose_name='time limit for approvals')),
+                ('longest_days', models.PositiveIntegerField(default=366, verbose_name='longest period')),
+            ],
+            options={
+                'verbose_name': 'market',
+                'verbose_name_plural': 'markets',
+            },
+        ),
+        migrations.CreateModel(
+            name='MeteredHour',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('cell', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
+                ('job_uid', models.CharField(max_length=32, verbose_name='uid')),
+                ('job', models.CharField(max_length=63, verbose_name='job')),
+                ('labels', models.JSONField(default=dict, verbose_name='labels')),
+                ('hour', models.DateTimeField(verbose_name='hour')),
+                ('limit', quota.models.fields.VectorField(size=None, verbose_name='limit')),
+                ('reserved', quota.models.fields.VectorField(size=None, verbose_name='reserved')),
+                ('used', quota.models.fields.VectorField(size=None, verbose_name='used')),
+                ('price', models.BigIntegerField(default=0, verbose_name='price')),
+            ],
+            options={
+                'verbose_name': 'metered hour',
+                'verbose_name_plural': 'metered hours',
+                'ordering': ['hour', 'id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='Notice',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('kind', models.CharField(max_length=64, verbose_name='kind')),
+                ('level', models.CharField(default='info', max_length=8, verbose_name='level')),
+                ('subject', models.CharField(max_length=200, verbose_name='subject')),
+                ('text', models.TextField(verbose_name='text')),
+                ('url', models.CharField(blank=True, max_length=300)),
+                ('data', models.JSONField(default=dict)),
+                ('created_at', models.DateTimeField(verbose_name='time')),
+                ('spread_at', models.DateTimeField(blank=True, null=True)),
+            ],
+            options={
+                'verbose_name': 'notice',
+                'verbose_name_plural': 'notices',
+                'ordering': ['-id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='NoticeChannel',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('kind', models.CharField(choices=[('email', 'e-mail'), ('webhook', 'webhook')], max_length=8, verbose_name='kind')),
+                ('target', models.CharField(max_length=500, verbose_name='to')),
+                ('secret', models.CharField(blank=True, max_length=64)),
+                ('kinds', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=64), blank=True, default=list, size=None, verbose_name='of')),
+                ('level', models.CharField(default='info', max_length=8, verbose_name='from')),
+                ('enabled', models.BooleanField(default=True, verbose_name='enabled')),
+                ('created_by', models.CharField(max_length=150, verbose_name='made by')),
+                ('created_at', models.DateTimeField(verbose_name='made')),
+                ('failing_since', models.DateTimeField(blank=True, null=True, verbose_name='failing since')),
+                ('error', models.CharField(blank=True, max_length=300, verbose_name='error')),
+            ],
+            options={
+                'verbose_name': 'channel of notices',
+                'verbose_name_plural': 'channels of notices',
+                'ordering': ['id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='NoticeDelivery',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('state', models.CharField(choices=[('waiting', 'waiting'), ('sent', 'sent'), ('failed', 'given up')], default='waiting', max_length=8, verbose_name='state')),
+                ('attempts', models.PositiveIntegerField(default=0, verbose_name='attempts')),
+                ('next_at', models.DateTimeField(verbose_name='next attempt')),
+                ('error', models.CharField(blank=True, max_length=300, verbose_name='error')),
+                ('sent_at', models.DateTimeField(blank=True, null=True, verbose_name='sent')),
+            ],
+            options={
+                'verbose_name': 'delivery',
+                'verbose_name_plural': 'deliveries',
+                'ordering': ['-id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='NoticeRead',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('notice_id', models.BigIntegerField(default=0)),
+            ],
+        ),
+        migrations.CreateModel(
+            name='Order',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('cell', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
+                ('amounts', quota.models.fields.VectorField(size=None, verbose_name='amounts')),
+                ('starts_at', models.DateTimeField(verbose_name='from')),
+                ('ends_at', models.DateTimeField(verbose_name='until')),
+                ('state', models.CharField(choices=[('draft', 'draft'), ('pending', 'pending'), ('approved', 'approved'), ('active', 'active'), ('expired', 'expired'), ('rejected', 'rejected'), ('cancelled', 'cancelled')], default='draft', max_length=16, verbose_name='state')),
+                ('price', models.BigIntegerField(verbose_name='price')),
+                ('refunded', models.BigIntegerField(default=0, verbose_name='refunded')),
+                ('parts', models.JSONField(default=list, verbose_name='parts')),
+                ('approver', models.CharField(blank=True, max_length=8, verbose_name='approved by')),
+                ('renew', models.BooleanField(default=False, verbose_name='renew')),
+                ('replaced_as', models.CharField(blank=True, max_length=16, verbose_name='as')),
+                ('key', models.CharField(blank=True, max_length=64, verbose_name='key')),
+                ('note', models.CharField(blank=True, max_length=500, verbose_name='note')),
+                ('placed_by', models.CharField(max_length=200, verbose_name='placed by')),
+                ('created_at', models.DateTimeField(verbose_name='placed')),
+                ('decided_by', models.CharField(blank=True, max_length=200, verbose_name='decided by')),
+                ('decided_at', models.DateTimeField(blank=True, null=True, verbose_name='decided')),
+                ('reason', models.CharField(blank=True, max_length=500, verbose_name='reason')),
+                ('ended_at', models.DateTimeField(blank=True, null=True, verbose_name='ended')),
+                ('reminded_at', models.DateTimeField(blank=True, null=True, verbose_name='reminded')),
+            ],
+            options={
+                'verbose_name': 'order',
+                'verbose_name_plural': 'orders',
+                'ordering': ['-id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='Posting',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('kind', models.CharField(max_length=16, verbose_name='kind')),
+                ('text', models.CharField(max_length=300, verbose_name='text')),
+                ('actor', models.CharField(max_length=200, verbose_name='actor')),
+                ('request_id', models.CharField(blank=True, max_length=64, verbose_name='request')),
+                ('occurred_at', models.DateTimeField(verbose_name='time')),
+                ('key', models.CharField(blank=True, max_length=100)),
+            ],
+            options={
+                'verbose_name': 'posting',
+                'verbose_name_plural': 'postings',
+                'ordering': ['-id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='PriceList',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('cell', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
+                ('version', models.PositiveIntegerField(verbose_name='version')),
+                ('base', models.JSONField(default=dict, verbose_name='prices')),
+                ('usage', models.JSONField(default=dict, verbose_name='usage prices')),
+                ('curve', models.JSONField(default=list, verbose_name='scarcity')),
+                ('valid_from', models.DateTimeField(verbose_name='valid from')),
+                ('note', models.CharField(blank=True, max_length=200, verbose_name='note')),
+                ('created_by', models.CharField(max_length=150, verbose_name='set by')),
+                ('created_at', models.DateTimeField(verbose_name='set')),
+            ],
+            options={
+                'verbose_name': 'price list',
+                'verbose_name_plural': 'price lists',
+                'ordering': ['cell', '-version'],
+            },
+        ),
+        migrations.CreateModel(
+            name='Quote',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('cell', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
+                ('amounts', quota.models.fields.VectorField(size=None, verbose_name='amounts')),
+                ('starts_at', models.DateTimeField(verbose_name='from')),
+                ('ends_at', models.DateTimeField(verbose_name='until')),
+                ('price', models.BigIntegerField(verbose_name='price')),
+                ('parts', models.JSONField(default=list, verbose_name='parts')),
+                ('made_by', models.CharField(max_length=200, verbose_name='asked by')),
+                ('created_at', models.DateTimeField(verbose_name='made')),
+                ('valid_until', models.DateTimeField(verbose_name='holds until')),
+            ],
+            options={
+                'verbose_name': 'quote',
+                'verbose_name_plural': 'quotes',
+                'ordering': ['-id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='ServiceAccount',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('description', models.CharField(blank=True, max_length=200, verbose_name='purpose')),
+                ('created_by', models.CharField(max_length=150, verbose_name='made by')),
+                ('created_at', models.DateTimeField(verbose_name='created')),
+            ],
+            options={
+                'verbose_name': 'service account',
+                'verbose_name_plural': 'service accounts',
+                'ordering': ['tenant', 'user'],
+            },
+        ),
+        migrations.CreateModel(
+            name='Shortfall',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('cell', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
+                ('begins_at', models.DateTimeField(verbose_name='from')),
+                ('ends_at', models.DateTimeField(blank=True, null=True, verbose_name='until')),
+                ('short', quota.models.fields.VectorField(size=None, verbose_name='missing amounts')),
+                ('orders', models.JSONField(default=list, verbose_name='orders')),
+                ('tenants', models.JSONField(default=list, verbose_name='tenants')),
+                ('found_at', models.DateTimeField(verbose_name='found at')),
+                ('closed_at', models.DateTimeField(blank=True, null=True, verbose_name='closed')),
+            ],
+            options={
+                'verbose_name': 'shortfall',
+                'verbose_name_plural': 'shortfalls',
+                'ordering': ['-found_at', 'begins_at'],
             },
         ),
         migrations.AddField(
-            model_name="priorityband",
-            name="oversell_milli",
-            field=models.PositiveIntegerField(db_default=1000, default=1000, verbose_name="over-selling factor"),
+            model_name='priorityband',
+            name='oversell_milli',
+            field=models.PositiveIntegerField(db_default=1000, default=1000, verbose_name='over-selling factor'),
         ),
         migrations.AddField(
-            model_name="priorityband",
-            name="price_milli",
-            field=models.PositiveIntegerField(db_default=1000, default=1000, verbose_name="price factor"),
+            model_name='priorityband',
+            name='price_milli',
+            field=models.PositiveIntegerField(db_default=1000, default=1000, verbose_name='price factor'),
         ),
         migrations.AddField(
-            model_name="quota",
-            name="beyond_capacity",
-            field=models.BooleanField(db_default=False, default=False, verbose_name="beyond capacity"),
+            model_name='quota',
+            name='beyond_capacity',
+            field=models.BooleanField(db_default=False, default=False, verbose_name='beyond capacity'),
         ),
         migrations.AddField(
-            model_name="quota",
-            name="grace_until",
-            field=models.DateTimeField(blank=True, null=True, verbose_name="counts until"),
+            model_name='quota',
+            name='grace_until',
+            field=models.DateTimeField(blank=True, null=True, verbose_name='counts until'),
         ),
         migrations.AddField(
-            model_name="tenant",
-            name="parent",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="teams",
-                to="quota.tenant",
-                verbose_name="organisation",
-            ),
+            model_name='tenant',
+            name='parent',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='teams', to='quota.tenant', verbose_name='organisation'),
         ),
         migrations.AddField(
-            model_name="tenant",
-            name="time_zone",
-            field=models.CharField(db_default="UTC", default="UTC", max_length=64, verbose_name="time zone"),
+            model_name='tenant',
+            name='time_zone',
+            field=models.CharField(db_default='UTC', default='UTC', max_length=64, verbose_name='time zone'),
         ),
         migrations.AddConstraint(
-            model_name="priorityband",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("prod", False), ("oversell_milli__lte", 1000), _connector="OR"),
-                name="prod_never_oversold",
-            ),
+            model_name='priorityband',
+            constraint=models.CheckConstraint(condition=models.Q(('prod', False), ('oversell_milli__lte', 1000), _connector='OR'), name='prod_never_oversold'),
         ),
         migrations.AddField(
-            model_name="account",
-            name="tenant",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="accounts",
-                to="quota.tenant",
-            ),
+            model_name='account',
+            name='tenant',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='accounts', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="approvalrule",
-            name="band",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="+",
-                to="quota.priorityband",
-            ),
+            model_name='approvalrule',
+            name='band',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='quota.priorityband'),
         ),
         migrations.AddField(
-            model_name="approvalrule",
-            name="tenant",
-            field=models.ForeignKey(
-                blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name="+", to="quota.tenant"
-            ),
+            model_name='approvalrule',
+            name='tenant',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="budget",
-            name="tenant",
-            field=models.OneToOneField(
-                on_delete=django.db.models.deletion.CASCADE, related_name="budget", to="quota.tenant"
-            ),
+            model_name='budget',
+            name='tenant',
+            field=models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='budget', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="invitation",
-            name="accepted_by",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="+",
-                to=settings.AUTH_USER_MODEL,
-            ),
+            model_name='invitation',
+            name='accepted_by',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL),
         ),
         migrations.AddField(
-            model_name="invitation",
-            name="tenant",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="invitations", to="quota.tenant"
-            ),
+            model_name='invitation',
+            name='tenant',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='invitations', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="invoice",
-            name="tenant",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="invoices", to="quota.tenant"
-            ),
+            model_name='invoice',
+            name='tenant',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='invoices', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="ledgerentry",
-            name="account",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="entries", to="quota.account"
-            ),
+            model_name='ledgerentry',
+            name='account',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='entries', to='quota.account'),
         ),
         migrations.AddConstraint(
-            model_name="market",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("headroom_milli__lte", 1000)), name="headroom_at_most_all"
-            ),
+            model_name='market',
+            constraint=models.CheckConstraint(condition=models.Q(('headroom_milli__lte', 1000)), name='headroom_at_most_all'),
         ),
         migrations.AddField(
-            model_name="meteredhour",
-            name="band",
-            field=models.ForeignKey(
-                null=True, on_delete=django.db.models.deletion.PROTECT, related_name="+", to="quota.priorityband"
-            ),
+            model_name='meteredhour',
+            name='band',
+            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='quota.priorityband'),
         ),
         migrations.AddField(
-            model_name="meteredhour",
-            name="tenant",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="metered", to="quota.tenant"
-            ),
+            model_name='meteredhour',
+            name='tenant',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='metered', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="notice",
-            name="tenant",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="notices",
-                to="quota.tenant",
-            ),
+            model_name='notice',
+            name='tenant',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='notices', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="noticechannel",
-            name="tenant",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="channels",
-                to="quota.tenant",
-            ),
+            model_name='noticechannel',
+            name='tenant',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='channels', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="noticedelivery",
-            name="channel",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="deliveries", to="quota.noticechannel"
-            ),
+            model_name='noticedelivery',
+            name='channel',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='quota.noticechannel'),
         ),
         migrations.AddField(
-            model_name="noticedelivery",
-            name="notice",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="deliveries", to="quota.notice"
-            ),
+            model_name='noticedelivery',
+            name='notice',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='quota.notice'),
         ),
         migrations.AddField(
-            model_name="noticeread",
-            name="tenant",
-            field=models.ForeignKey(
-                blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name="+", to="quota.tenant"
-            ),
+            model_name='noticeread',
+            name='tenant',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="noticeread",
-            name="user",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="+", to=settings.AUTH_USER_MODEL
-            ),
+            model_name='noticeread',
+            name='user',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL),
         ),
         migrations.AddField(
-            model_name="order",
-            name="band",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="orders", to="quota.priorityband"
-            ),
+            model_name='order',
+            name='band',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='orders', to='quota.priorityband'),
         ),
         migrations.AddField(
-            model_name="order",
-            name="replaces",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="successors",
-                to="quota.order",
-                verbose_name="replaces",
-            ),
+            model_name='order',
+            name='replaces',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='successors', to='quota.order', verbose_name='replaces'),
         ),
         migrations.AddField(
-            model_name="order",
-            name="tenant",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="orders", to="quota.tenant"
-            ),
+            model_name='order',
+            name='tenant',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='orders', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="quota",
-            name="order",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="grants",
-                to="quota.order",
-                verbose_name="order",
-            ),
+            model_name='quota',
+            name='order',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='grants', to='quota.order', verbose_name='order'),
         ),
         migrations.AddIndex(
-            model_name="quota", index=models.Index(fields=["cell", "grace_until", "starts_at"], name="quota_by_time")
+            model_name='quota',
+            index=models.Index(fields=['cell', 'grace_until', 'starts_at'], name='quota_by_time'),
         ),
         migrations.AddConstraint(
-            model_name="quota",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("ends_at__isnull", True), ("grace_until__isnull", True)),
-                    ("grace_until__gte", models.F("ends_at")),
-                    _connector="OR",
-                ),
-                name="quota_grace_after_end",
-            ),
+            model_name='quota',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ends_at__isnull', True), ('grace_until__isnull', True)), ('grace_until__gte', models.F('ends_at')), _connector='OR'), name='quota_grace_after_end'),
         ),
         migrations.AddField(
-            model_name="posting",
-            name="order",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="postings",
-                to="quota.order",
-            ),
+            model_name='posting',
+            name='order',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='postings', to='quota.order'),
         ),
         migrations.AddField(
-            model_name="posting",
-            name="tenant",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="postings",
-                to="quota.tenant",
-            ),
+            model_name='posting',
+            name='tenant',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='postings', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="meteredhour",
-            name="posting",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="metered",
-                to="quota.posting",
-            ),
+            model_name='meteredhour',
+            name='posting',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='metered', to='quota.posting'),
         ),
         migrations.AddField(
-            model_name="ledgerentry",
-            name="posting",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="entries", to="quota.posting"
-            ),
+            model_name='ledgerentry',
+            name='posting',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='entries', to='quota.posting'),
         ),
         migrations.AddConstraint(
-            model_name="pricelist",
-            constraint=models.UniqueConstraint(fields=("cell", "version"), name="one_price_list_per_version"),
+            model_name='pricelist',
+            constraint=models.UniqueConstraint(fields=('cell', 'version'), name='one_price_list_per_version'),
         ),
         migrations.AddField(
-            model_name="order",
-            name="prices",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="orders",
-                to="quota.pricelist",
-                verbose_name="price list",
-            ),
+            model_name='order',
+            name='prices',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='orders', to='quota.pricelist', verbose_name='price list'),
         ),
         migrations.AddField(
-            model_name="quote",
-            name="band",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="+", to="quota.priorityband"
-            ),
+            model_name='quote',
+            name='band',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='quota.priorityband'),
         ),
         migrations.AddField(
-            model_name="quote",
-            name="prices",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="quotes",
-                to="quota.pricelist",
-                verbose_name="price list",
-            ),
+            model_name='quote',
+            name='prices',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='quotes', to='quota.pricelist', verbose_name='price list'),
         ),
         migrations.AddField(
-            model_name="quote",
-            name="tenant",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="quotes", to="quota.tenant"
-            ),
+            model_name='quote',
+            name='tenant',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='quotes', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="order",
-            name="quote",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="orders",
-                to="quota.quote",
-            ),
+            model_name='order',
+            name='quote',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='orders', to='quota.quote'),
         ),
         migrations.AddField(
-            model_name="serviceaccount",
-            name="tenant",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="service_accounts", to="quota.tenant"
-            ),
+            model_name='serviceaccount',
+            name='tenant',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='service_accounts', to='quota.tenant'),
         ),
         migrations.AddField(
-            model_name="serviceaccount",
-            name="user",
-            field=models.OneToOneField(
-                on_delete=django.db.models.deletion.CASCADE, related_name="service_account", to=settings.AUTH_USER_MODEL
-            ),
+            model_name='serviceaccount',
+            name='user',
+            field=models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='service_account', to=settings.AUTH_USER_MODEL),
         ),
         migrations.AddConstraint(
-            model_name="shortfall",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("ends_at__isnull", True), ("ends_at__gt", models.F("begins_at")), _connector="OR"),
-                name="shortfall_forward",
-            ),
+            model_name='shortfall',
+            constraint=models.CheckConstraint(condition=models.Q(('ends_at__isnull', True), ('ends_at__gt', models.F('begins_at')), _connector='OR'), name='shortfall_forward'),
         ),
         migrations.AddConstraint(
-            model_name="account",
-            constraint=models.UniqueConstraint(
-                fields=("kind", "tenant"), name="one_account_per_kind_and_tenant", nulls_distinct=False
-            ),
+            model_name='account',
+            constraint=models.UniqueConstraint(fields=('kind', 'tenant'), name='one_account_per_kind_and_tenant', nulls_distinct=False),
         ),
         migrations.AddConstraint(
-            model_name="account",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("kind__in", ["treasury", "owed", "available"]), ("balance__gte", 0), _connector="OR"
-                ),
-                name="held_and_revenue_never_negative",
-            ),
+            model_name='account',
+            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['treasury', 'owed', 'available']), ('balance__gte', 0), _connector='OR'), name='held_and_revenue_never_negative'),
         ),
         migrations.AddConstraint(
-            model_name="account",
-            constraint=models.CheckConstraint(
-                condition=models.Q(models.Q(("kind", "owed"), _negated=True), ("balance__lte", 0), _connector="OR"),
-                name="owed_never_positive",
-            ),
+            model_name='account',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('kind', 'owed'), _negated=True), ('balance__lte', 0), _connector='OR'), name='owed_never_positive'),
         ),
         migrations.AddConstraint(
-            model_name="budget",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("overdraft__gte", 0)), name="overdraft_never_negative"
-            ),
+            model_name='budget',
+            constraint=models.CheckConstraint(condition=models.Q(('overdraft__gte', 0)), name='overdraft_never_negative'),
         ),
         migrations.AddConstraint(
-            model_name="invoice",
-            constraint=models.UniqueConstraint(fields=("tenant", "month"), name="one_invoice_a_month"),
+            model_name='invoice',
+            constraint=models.UniqueConstraint(fields=('tenant', 'month'), name='one_invoice_a_month'),
         ),
         migrations.AddConstraint(
-            model_name="invoice",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "total",
-                        django.db.models.expressions.CombinedExpression(models.F("charged"), "-", models.F("refunded")),
-                    )
-                ),
-                name="invoice_adds_up",
-            ),
-        ),
-        migrations.AddIndex(model_name="notice", index=models.Index(fields=["tenant", "-id"], name="notice_by_tenant")),
-        migrations.AddIndex(
-            model_name="notice",
-            index=models.Index(condition=models.Q(("spread_at__isnull", True)), fields=["id"], name="notice_to_spread"),
-        ),
-        migrations.AddConstraint(
-            model_name="noticechannel",
-            constraint=models.UniqueConstraint(
-                fields=("tenant", "kind", "target"), name="one_channel_per_target", nulls_distinct=False
-            ),
+            model_name='invoice',
+            constraint=models.CheckConstraint(condition=models.Q(('total', django.db.models.expressions.CombinedExpression(models.F('charged'), '-', models.F('refunded')))), name='invoice_adds_up'),
         ),
         migrations.AddIndex(
-            model_name="noticedelivery",
-            index=models.Index(condition=models.Q(("state", "waiting")), fields=["next_at"], name="delivery_waiting"),
-        ),
-        migrations.AddConstraint(
-            model_name="noticedelivery",
-            constraint=models.UniqueConstraint(fields=("notice", "channel"), name="one_delivery_per_channel"),
-        ),
-        migrations.AddConstraint(
-            model_name="noticeread",
-            constraint=models.UniqueConstraint(
-                fields=("user", "tenant"), name="one_mark_per_inbox", nulls_distinct=False
-            ),
+            model_name='notice',
+            index=models.Index(fields=['tenant', '-id'], name='notice_by_tenant'),
         ),
         migrations.AddIndex(
-            model_name="posting", index=models.Index(fields=["tenant", "occurred_at"], name="posting_by_tenant")
+            model_name='notice',
+            index=models.Index(condition=models.Q(('spread_at__isnull', True)), fields=['id'], name='notice_to_spread'),
         ),
         migrations.AddConstraint(
-            model_name="posting",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("key", ""), _negated=True), fields=("key",), name="posting_once_per_key"
-            ),
+            model_name='noticechannel',
+            constraint=models.UniqueConstraint(fields=('tenant', 'kind', 'target'), name='one_channel_per_target', nulls_distinct=False),
         ),
         migrations.AddIndex(
-            model_name="meteredhour", index=models.Index(fields=["tenant", "hour"], name="metered_by_tenant")
+            model_name='noticedelivery',
+            index=models.Index(condition=models.Q(('state', 'waiting')), fields=['next_at'], name='delivery_waiting'),
         ),
         migrations.AddConstraint(
-            model_name="meteredhour",
-            constraint=models.UniqueConstraint(
-                fields=("cell", "job_uid", "band", "hour"), name="metered_once_an_hour", nulls_distinct=False
-            ),
+            model_name='noticedelivery',
+            constraint=models.UniqueConstraint(fields=('notice', 'channel'), name='one_delivery_per_channel'),
         ),
         migrations.AddConstraint(
-            model_name="ledgerentry",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("amount", 0), _negated=True), name="entry_never_zero"
-            ),
+            model_name='noticeread',
+            constraint=models.UniqueConstraint(fields=('user', 'tenant'), name='one_mark_per_inbox', nulls_distinct=False),
         ),
-        migrations.AddConstraint(
-            model_name="quote",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("ends_at__gt", models.F("starts_at"))), name="quote_period_forward"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="quote",
-            constraint=models.CheckConstraint(condition=models.Q(("price__gte", 0)), name="quote_never_negative"),
-        ),
-        migrations.AddIndex(model_name="order", index=models.Index(fields=["tenant", "-id"], name="order_by_tenant")),
         migrations.AddIndex(
-            model_name="order", index=models.Index(fields=["cell", "state", "starts_at"], name="order_by_cell")
+            model_name='posting',
+            index=models.Index(fields=['tenant', 'occurred_at'], name='posting_by_tenant'),
         ),
         migrations.AddConstraint(
-            model_name="order",
-            constraint=models.CheckConstraint(
-                condition=quota.models.fields.AllAtLeastZero(models.F("amounts")), name="order_never_negative"
-            ),
+            model_name='posting',
+            constraint=models.UniqueConstraint(condition=models.Q(('key', ''), _negated=True), fields=('key',), name='posting_once_per_key'),
+        ),
+        migrations.AddIndex(
+            model_name='meteredhour',
+            index=models.Index(fields=['tenant', 'hour'], name='metered_by_tenant'),
         ),
         migrations.AddConstraint(
-            model_name="order",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("ends_at__gt", models.F("starts_at"))), name="order_period_forward"
-            ),
+            model_name='meteredhour',
+            constraint=models.UniqueConstraint(fields=('cell', 'job_uid', 'band', 'hour'), name='metered_once_an_hour', nulls_distinct=False),
         ),
         migrations.AddConstraint(
-            model_name="order",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("price__gte", 0), ("refunded__gte", 0), ("refunded__lte", models.F("price"))),
-                name="order_refund_in_price",
-            ),
+            model_name='ledgerentry',
+            constraint=models.CheckConstraint(condition=models.Q(('amount', 0), _negated=True), name='entry_never_zero'),
         ),
         migrations.AddConstraint(
-            model_name="order",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("key", ""), _negated=True),
-                fields=("tenant", "key"),
-                name="one_order_per_tenant_and_key",
-            ),
+            model_name='quote',
+            constraint=models.CheckConstraint(condition=models.Q(('ends_at__gt', models.F('starts_at'))), name='quote_period_forward'),
+        ),
+        migrations.AddConstraint(
+            model_name='quote',
+            constraint=models.CheckConstraint(condition=models.Q(('price__gte', 0)), name='quote_never_negative'),
+        ),
+        migrations.AddIndex(
+            model_name='order',
+            index=models.Index(fields=['tenant', '-id'], name='order_by_tenant'),
+        ),
+        migrations.AddIndex(
+            model_name='order',
+            index=models.Index(fields=['cell', 'state', 'starts_at'], name='order_by_cell'),
+        ),
+        migrations.AddConstraint(
+            model_name='order',
+            constraint=models.CheckConstraint(condition=quota.models.fields.AllAtLeastZero(models.F('amounts')), name='order_never_negative'),
+        ),
+        migrations.AddConstraint(
+            model_name='order',
+            constraint=models.CheckConstraint(condition=models.Q(('ends_at__gt', models.F('starts_at'))), name='order_period_forward'),
+        ),
+        migrations.AddConstraint(
+            model_name='order',
+            constraint=models.CheckConstraint(condition=models.Q(('price__gte', 0), ('refunded__gte', 0), ('refunded__lte', models.F('price'))), name='order_refund_in_price'),
+        ),
+        migrations.AddConstraint(
+            model_name='order',
+            constraint=models.UniqueConstraint(condition=models.Q(('key', ''), _negated=True), fields=('tenant', 'key'), name='one_order_per_tenant_and_key'),
         ),
     ]

@@ -4,31 +4,34 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("quota", "0006_the_bands_of_the_paper_have_prices")]
+
+    dependencies = [
+        ('quota', '0006_the_bands_of_the_paper_have_prices'),
+    ]
 
     operations = [
         migrations.AddField(
-            model_name="cellcapacity",
-            name="lowered",
-            field=models.BooleanField(db_default=False, default=False, verbose_name="capacity lowered"),
+            model_name='cellcapacity',
+            name='lowered',
+            field=models.BooleanField(db_default=False, default=False, verbose_name='capacity lowered'),
         ),
         migrations.AddField(
-            model_name="order",
-            name="grace_until",
-            field=models.DateTimeField(blank=True, null=True, verbose_name="counts as sold until"),
+            model_name='order',
+            name='grace_until',
+            field=models.DateTimeField(blank=True, null=True, verbose_name='counts as sold until'),
         ),
         migrations.AddField(
-            model_name="order",
-            name="renew_error",
-            field=models.CharField(blank=True, max_length=300, verbose_name="why it was not renewed"),
+            model_name='order',
+            name='renew_error',
+            field=models.CharField(blank=True, max_length=300, verbose_name='why it was not renewed'),
         ),
         migrations.AddField(
-            model_name="order", name="renew_next_at", field=models.DateTimeField(blank=True, null=True)
+            model_name='order',
+            name='renew_next_at',
+            field=models.DateTimeField(blank=True, null=True),
         ),
         migrations.AddConstraint(
-            model_name="order",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("grace_until__gte", models.F("ends_at"))), name="order_grace_after_end"
-            ),
+            model_name='order',
+            constraint=models.CheckConstraint(condition=models.Q(('grace_until__gte', models.F('ends_at'))), name='order_grace_after_end'),
         ),
     ]

@@ -7,48 +7,27 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("quota", "0010_organisations_and_capabilities_asked_for")]
+
+    dependencies = [
+        ('quota', '0010_organisations_and_capabilities_asked_for'),
+    ]
 
     operations = [
         migrations.CreateModel(
-            name="Lapse",
+            name='Lapse',
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "cell",
-                    quota.models.fields.DnsLabelField(
-                        max_length=63,
-                        validators=[
-                            django.core.validators.RegexValidator(
-                                "^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z",
-                                "Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.",
-                            )
-                        ],
-                        verbose_name="cell",
-                    ),
-                ),
-                ("began_at", models.DateTimeField(verbose_name="from")),
-                ("over_at", models.DateTimeField(blank=True, null=True, verbose_name="grace period ended at")),
-                (
-                    "band",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="quota.priorityband"
-                    ),
-                ),
-                (
-                    "tenant",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="lapses", to="quota.tenant"
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('cell', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
+                ('began_at', models.DateTimeField(verbose_name='from')),
+                ('over_at', models.DateTimeField(blank=True, null=True, verbose_name='grace period ended at')),
+                ('band', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='quota.priorityband')),
+                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='lapses', to='quota.tenant')),
             ],
             options={
-                "verbose_name": "lapse of quota",
-                "verbose_name_plural": "lapses of quota",
-                "ordering": ["began_at", "id"],
-                "constraints": [
-                    models.UniqueConstraint(fields=("tenant", "cell", "band"), name="one_lapse_per_tenant_cell_band")
-                ],
+                'verbose_name': 'lapse of quota',
+                'verbose_name_plural': 'lapses of quota',
+                'ordering': ['began_at', 'id'],
+                'constraints': [models.UniqueConstraint(fields=('tenant', 'cell', 'band'), name='one_lapse_per_tenant_cell_band')],
             },
-        )
+        ),
     ]
