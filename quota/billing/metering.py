@@ -144,10 +144,7 @@ def usage_charge(now: dt.datetime | None = None) -> list[Posting]:
 
 
 def _charge_tenant(tenant: Tenant, cells: Sequence[str], now: dt.datetime) -> list[Posting]:
-    """Charge the due hours of one tenant.
-
-    Locks its accounts, so that late reports do not change these hours meanwhile.
-    """
+    """Charge the due hours of one tenant. Locks the accounts of the tenant."""
     zone = tenant.time_zone
     today = months.day_of(now - SETTLE, zone)
     until = months.begin_of(today, zone)

@@ -22,10 +22,11 @@ def band_preview(
 ) -> dict[str, Any]:
     """Return the effect of a change of a band, for JSON.
 
-    It takes the same arguments as `band_set`, and changes nothing. `changes`: the values before and after, by field.
-    `cells`: for each cell the maximum of sold quota from now on, and the limits before and after the change. `over`
-    lists periods in which more is sold than the new limit, with the affected orders, grants and tenants. `leaving`:
-    if the band's range becomes smaller, the quota that live jobs use in the band, by cell and tenant.
+    This function takes the same arguments as `band_set`, and changes nothing. `changes`: the values before and after,
+    by field. `cells`: for each cell the maximum of sold quota from now on, and the limits before and after the
+    change. `over` lists periods in which more is sold than the new limit, with the affected orders, grants and
+    tenants. `leaving`: if the band's range becomes smaller, the quota that live jobs use in the band, by cell and
+    tenant.
     """
     require(principal, Action.PLATFORM_ADMIN)
     row = PriorityBand.objects.filter(name=band.name).first()

@@ -271,8 +271,7 @@ def earliest_start(
     *,
     without: int = 0,
 ) -> dt.datetime | None:
-    """Return the first time, from `after` on, at which `amounts` are left for the duration `length`, or None if there
-    is none.
+    """Return the first time, from `after` on, at which `amounts` are left for `length`, or None if there is none.
 
     `length`: None for no end. `without`: the id of an order whose grant is not counted.
     """

@@ -271,9 +271,7 @@ def _aware(name: str, moment: dt.datetime) -> None:
 
 
 def _notify(entry: records.RecordEntry, row: PriceList) -> None:
-    """Notify all tenants with open orders in the cell, because renewals and changes of these orders get the new
-    prices.
-    """
+    """Notify all tenants with open orders in the cell, because their renewals and changes get the new prices."""
     open_orders = Order.objects.filter(cell=row.cell, state__in=OPEN)
     for tenant in Tenant.objects.filter(pk__in=open_orders.values("tenant")).order_by("id"):
         notices.notify(

@@ -133,7 +133,7 @@ def _orders(cell: str, since: dt.datetime, base: Mapping[str, int], curve: Curve
 def _usage(cell: str, since: dt.datetime, usage: Mapping[str, int]) -> _Sums:
     """Return the cost of the metered usage since `since`, at the current and at the new prices.
 
-    It uses the current factors of the bands. The free priority costs nothing.
+    The calculation uses the current factors of the bands. The free priority costs nothing.
     """
     sums = _Sums()
     columns = ", ".join(f"sum(m.used[{index + 1}])" for index in range(SIZE))

@@ -71,9 +71,9 @@ def capability_ask(
 ) -> CapabilityRequest:
     """Request a capability from the SREs.
 
-    A caller requests it for itself; an owner may also request it for a member or a service account. Raises `NotFound`
-    for a user who is not a member of the tenant or its organisation, even if the user exists. Also raises `Rejected`
-    and `Conflict`.
+    Callers request capabilities for themselves; owners may also request capabilities for a member or a service
+    account. Raises `NotFound` for a user who is not a member of the tenant or its organisation, even if the user
+    exists. Also raises `Rejected` and `Conflict`.
     """
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
     if username != principal.name:

@@ -25,7 +25,7 @@ DAY = dt.timedelta(days=1)
 class Span(NamedTuple):
     """A time span in which `amounts` are sold.
 
-    It starts at `begins_at`, and does not include its end `ends_at` (None: no end).
+    The span starts at `begins_at`, and does not include its end `ends_at` (None: no end).
     """
 
     begins_at: dt.datetime
@@ -121,8 +121,7 @@ def left(
 def earliest(
     free: Sequence[CalendarStep], amounts: Sequence[int], length: dt.timedelta, after: dt.datetime
 ) -> dt.datetime | None:
-    """Return the first time, from `after` on, at which `amounts` are free for the duration `length`, or None if there
-    is none.
+    """Return the first time, from `after` on, at which `amounts` are free for `length`, or None if there is none.
 
     `free`: the free amounts as steps; the first step must not be later than `after`.
     """
