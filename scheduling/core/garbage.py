@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause the cycle collector, which would examine all new objects repeatedly and free none of them."""
+    """Pause Python's cycle collector inside the `with` block. Otherwise it would examine all new objects repeatedly
+    and free none.
+    """
     collected = gc.isenabled()
     gc.disable()
     try:

@@ -42,13 +42,14 @@ def schedule_pass(
     memory: PassCache | None = None,
     explainer: Explainer | None = None,
 ) -> Plan:
-    """Find machines for pending tasks. `now`: seconds since the epoch; `rng` seeds the walks over machines.
-    `explainer`: what is known of classes left pending before, and how many to examine; without, all of them are.
+    """Find machines for pending tasks. `now`: seconds since the epoch. `rng` chooses where the walks over machines
+    begin. `explainer`: keeps the explanations of earlier passes and limits how many classes are examined now. Without
+    an `explainer`, all pending classes are examined.
 
-    The state is not changed. Equal state, policy, `now` and seed give an equal plan, whatever the order in which the
-    state was built, and with or without a `memory`, which only saves work: give the same one to every pass over
-    a state. While nothing changes, a memory gives the same plan again, whatever the seed. (Bands other than those the
-    state was counted by are taken over into it first: `CellState.count_by_limit`.)
+    Equal state, policy, `now` and seed give an equal plan, in whatever order the state was built. `memory` only saves
+    work: pass the same `memory` to every pass over a state. While nothing changes, a pass with `memory` returns the
+    same plan again, even with another seed. The pass changes the state only if the bands of the policy are new
+    (`CellState.count_by_limit`).
     """
     if state.pending == 0:
         return Plan(revision=state.revision)
@@ -70,7 +71,7 @@ def schedule_pass(
 def _decide(
     state: CellState, policy: Policy, own: Rows, memory: PassCache, *, now: float, rng: np.random.Generator
 ) -> Decision:
-    """Find machines and allocs for the pending tasks `own`, slots in any order."""
+    """Find machines and allocs for the pending tasks `own`, which are slots of tasks in any order."""
     inside = state.tasks.job_alloc_set[state.tasks.job[own]] > 0
     slots = pending_in_order(state.tasks, own[~inside])
     held = cores_held(state, slots)
@@ -114,7 +115,9 @@ def _decide(
 
 
 def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken: PortsBySlot) -> tuple[Assignment, ...]:
-    """Return the kernel's answer as values: ids instead of slots, port numbers, and the score by part."""
+    """Return the placements that the kernel chose as `Assignment` values: with ids instead of slots, port numbers,
+    and the score of each scorer.
+    """
     placed, tasks, machines = tables.placed, state.tasks, state.machines
     where = np.flatnonzero(placed.machine >= 0)
     identities = tasks.id[sorting.slots[where]]
@@ -145,7 +148,9 @@ def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken:
 
 
 def _scores(parts: Floats) -> list[dict[str, float]]:
-    """Return for each row of `parts` [N, PARTS] its parts other than 0, by name."""
+    """Return for each row of `parts` [N, PARTS] a dictionary from the name of the scorer to its score. Scores of 0
+    are left out.
+    """
     parts = np.round(parts, 4)
     result: list[dict[str, float]] = [{}] * len(parts)
     patterns, of = np.unique((parts != 0) @ (1 << np.arange(len(PART_NAMES))), return_inverse=True)
@@ -159,7 +164,9 @@ def _scores(parts: Floats) -> list[dict[str, float]]:
 
 
 def _runners_up(tables: Tables, ids: Rows, where: Rows) -> list[tuple[tuple[int, float], ...]]:
-    """Return the machines that were next best, with their scores, for each place of the queue in `where`."""
+    """Return for each queue position in `where` the next best machines, as (machine id, score) pairs. `ids`: machine
+    id by position in the walk.
+    """
     runner = tables.placed.runner[where]
     totals = np.round(tables.placed.runner_score[where], 4)
     machines = ids[tables.machines.slot[runner]]
@@ -171,7 +178,7 @@ def _runners_up(tables: Tables, ids: Rows, where: Rows) -> list[tuple[tuple[int,
 
 
 def _port_numbers(state: CellState, at: NDArray[np.int32], wanted: Rows, taken: PortsBySlot) -> list[tuple[int, ...]]:
-    """Return the port numbers of each assignment, without duplicates on one machine within the pass."""
+    """Return the port numbers of each assignment. Within the pass, no port number of a machine is given twice."""
     result: list[tuple[int, ...]] = [()] * len(at)
     for i in np.flatnonzero(wanted).tolist():
         slot = int(at[i])
@@ -180,7 +187,9 @@ def _port_numbers(state: CellState, at: NDArray[np.int32], wanted: Rows, taken: 
 
 
 def _packages(sorting: GroupedQueue, tables: Tables, where: Rows) -> list[tuple[int, ...]]:
-    """Return for each assignment with packages how many of their bytes its machine has, and all."""
+    """Return for each queue position in `where` a pair: how many bytes of the task's packages the machine has
+    already, and how many bytes they have in all. The pair is empty for a task without packages.
+    """
     groups = tables.groups
     named = groups.packages[sorting.of_task[where]]
     result: list[tuple[int, ...]] = [()] * len(where)

@@ -1,4 +1,6 @@
-"""Compile the kernels at installation, with the very types that a pass uses: by running passes (§3.4)."""
+"""Compiles the kernels at installation by running passes, so that they are compiled for the types that a pass uses
+(§3.4).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from scheduling.core.vocabulary.requirement import Group, Requirement
 
 
 def compile_kernels() -> None:
-    """Run every kernel once: a small cell whose tasks are placed, preempt, fit nowhere, and enter an alloc."""
+    """Run every kernel once, on a small cell. Its tasks are placed, preempt others, fit on no machine, or are placed
+    in an alloc.
+    """
     state = CellState()
     vector = (1000,) * SIZE
     machine = events.MachineSet(machine_id=1, hostname="m1", address="127.0.0.1", capacity=vector, rack="r1")

@@ -93,8 +93,10 @@ def test_plans_tell_it_at_every_door(cell) -> None:
     (fit,) = answer["guidance"]
     assert fit["told"] == [
         "Without preemption, there is room for 3 tasks now, on 3 machines; 3 machines could hold one if empty.",
-        "The most common kind of machine (3 machines) can hold 1; with a limit of 4 cores of cpu, it could hold 2.",
-        "A task could ask for up to 8 cores of cpu, 32 GiB of ram, 1 TiB of disk, and one machine would still hold 1.",
+        "The most common kind of machine (3 machines) can hold 1 of these tasks; with a limit of 4"
+        " cores of cpu, it could hold 2.",
+        "A task could ask for up to 8 cores of cpu, 32 GiB of ram, 1 TiB of disk, and one machine would still hold 1"
+        " such tasks.",
     ]
     assert fit["shapes"]["one_more"]["limit"]["cpu"] == 4000
     portal_world.person("boss", is_staff=True, is_superuser=True)

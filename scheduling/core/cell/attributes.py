@@ -51,8 +51,8 @@ MOST_MASKS = 1024
 
 
 class Attributes:
-    """Attributes of machines as columns of codes by slot: `codes[name]: int32[M]`, -1 where a machine lacks the
-    attribute.
+    """The attributes of all machines. Each attribute is one column: `codes[name]: int32[M]` holds the code of the
+    value for each machine slot, and -1 where a machine lacks the attribute.
 
     `version` increases with every change of an attribute.
     """
@@ -96,7 +96,9 @@ class Attributes:
         return {name: self._names[name][codes[slot]] for name, codes in self._codes.items() if codes[slot] >= 0}
 
     def columns(self, slots: NDArray[np.int32]) -> dict[str, tuple[NDArray[np.int32], list[str]]]:
-        """Return for each attribute its code on each of these machines (-1: absent), and its values by code."""
+        """Return for each attribute two things: its code on each of these machines (-1: absent), and the value of
+        each code.
+        """
         return {name: (codes[slots], self._names[name]) for name, codes in self._codes.items()}
 
     @classmethod
@@ -117,7 +119,7 @@ class Attributes:
         return {self._names[name][code]: int(numbers[code + 1]) for code in np.flatnonzero(numbers[1:])}
 
     def mask(self, constraint: Constraint) -> NDArray[np.bool_]:
-        """Return bool[M]: the machines that satisfy the constraint. Callers must not write to it."""
+        """Return bool[M]: which machines satisfy the constraint. Callers must not write to this array."""
         known = self._masks.get(constraint)
         if known is None:
             if len(self._masks) >= MOST_MASKS:

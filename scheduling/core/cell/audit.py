@@ -1,4 +1,4 @@
-"""Check that a state is valid and that two states are equal. Tests and SREs of live cells use it."""
+"""Checks that a state is valid and that two states are equal. Tests use these checks, and so do SREs on live cells."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_TOLD = 20
 
 
 def tasks_on(state: Audited, machine: int) -> Iterator[int]:
-    """Return the slots of the tasks on one machine, given by its slot."""
+    """Yield the slots of the tasks on one machine. `machine`: the slot of the machine."""
     task = int(state.machines.head[machine])
     while task >= 0:
         following = int(state.tasks.next[task])
@@ -42,7 +42,7 @@ def problems(state: Audited) -> list[str]:
 
 
 def _sums(state: Audited) -> Iterator[str]:
-    """Check that counters equal their recomputation."""
+    """Yield an error for each counter or sum that differs from the same figure computed from the tasks."""
     tasks, machines = state.tasks, state.machines
     for name, code, detail in (("pending", PENDING, tasks.pending), ("running", RUNNING, tasks.running)):
         counted = int((tasks.state == code).sum())
@@ -91,7 +91,9 @@ def _limits(state: Audited) -> Iterator[str]:
 
 
 def _devices(state: Audited) -> Iterator[str]:
-    """Yield an error for each accelerator whose free amount is wrong, and for shares on several devices (§5.4)."""
+    """Yield an error for each accelerator whose free amount is wrong, and for each task whose share is on several
+    devices (§5.4).
+    """
     tasks, machines = state.tasks, state.machines
     held = np.zeros_like(machines.devices)
     for task in np.flatnonzero((tasks.state == RUNNING) & (tasks.devices != 0) & (tasks.alloc < 0)).tolist():
@@ -145,8 +147,8 @@ def _ports(state: Audited) -> Iterator[str]:
 
 
 def content(state: Audited) -> dict[str, dict[Any, Any]]:
-    """Return everything that rows and journal must agree on, by kind and id. (`prod_limit` follows from it and the
-    bands.)
+    """Return the facts that must be equal in the rows and in the journal, by kind (such as `task`) and id.
+    `prod_limit` is left out, because it can be computed from these facts and the bands.
     """
     machines, tasks = state.machines, state.tasks
     result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}

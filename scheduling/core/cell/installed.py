@@ -15,8 +15,8 @@ Packages = tuple[tuple[str, int], ...]
 
 
 class InstalledPackages:
-    """The installed packages as machines last reported them. `version` moves with every change. One byte holds the
-    bits of eight slots.
+    """The installed packages as machines last reported them. `version` increases with every change. In the bitmaps,
+    one byte stands for eight machine slots.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class InstalledPackages:
             self.went(digest, np.array([slot], dtype=np.int64))
 
     def bytes_on(self, packages: Packages, slots: Ints32) -> Ints:
-        """Return [N]: the bytes of these packages that each machine (by slot) has."""
+        """Return [N]: for each of the machines in `slots`, how many bytes of these packages it has installed."""
         found = np.zeros(len(slots), dtype=np.int64)
         for digest, size in packages:
             bits = self._slots.get(digest)

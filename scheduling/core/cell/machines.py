@@ -29,7 +29,8 @@ IMPLIED = ("hostname", "platform", "rack", "power_domain")
 
 
 class MachineTable:
-    """The machines as arrays. Axes: M slots, R resources, D devices. `CellState` updates sums as tasks come and go.
+    """The machines as arrays. Axes: M slots, R resources, D devices. `CellState` updates the sums when tasks start or
+    stop.
 
     Sums over the tasks on each machine: `reserved`, their reservations; `limits`, their limits; `prod_limit`, the
     limits of tasks that are placed by limit (§5.5). `devices`: free milli-units of each accelerator. `cores`: whole
@@ -72,7 +73,9 @@ class MachineTable:
 
     @property
     def order(self) -> Ints32:
-        """Return the occupied slots in order of machine id, which does not depend on the order of loading."""
+        """Return the occupied slots, sorted by machine id. So the order does not depend on the order in which
+        machines were loaded.
+        """
         if self._order is None:
             slots = np.fromiter(self.slot.values(), dtype=np.int32, count=len(self.slot))
             self._order = slots[np.argsort(self.id[slots])].astype(np.int32)
@@ -109,7 +112,9 @@ class MachineTable:
         return slot
 
     def remove(self, machine_id: int) -> int:
-        """Free the slot of a machine and return it. The tasks on the machine must have been unlinked before."""
+        """Free the slot of a machine. Return the number of the slot. The caller has removed the tasks from the
+        machine before.
+        """
         slot = self.slot.pop(machine_id)
         for array in (self.id, self.status, self.capacity, self.reserved, self.prod_limit, self.limits):
             array[slot] = 0
@@ -125,13 +130,13 @@ class MachineTable:
         return slot
 
     def touch(self, slot: int) -> None:
-        """Mark the machine as changed, so that readers look at it again."""
+        """Mark the machine in `slot` as changed, so that the readers of the table read its values again."""
         self.tick += 1
         self.changed[slot] = self.tick
 
     def _set_devices(self, slot: int, before: int, after: int) -> None:
-        """Set the accelerators: one device per 1,000 milli-units, and a smaller one for the rest. Tasks keep their
-        devices.
+        """Change the accelerators of a machine from `before` to `after` milli-units: one device per 1,000
+        milli-units, and a smaller device for the remainder. Tasks keep their devices.
         """
         number = -(-after // WHOLE)
         if number > self.devices.shape[1]:
@@ -173,7 +178,9 @@ class MachineTable:
 
 
 def whole_cores(attributes: Mapping[str, str], cpu_milli: int) -> int:
-    """Return how many whole cores a machine can give to tasks: its report, or else its CPU capacity in cores."""
+    """Return how many whole cores a machine can give to tasks. This is the number that the machine reports, or else
+    its CPU capacity in cores.
+    """
     if attributes.get("isolation.cores") == "none":
         return 0
     said = attributes.get("cores", "")
@@ -188,5 +195,7 @@ def grown(array: NDArray[Kind], size: int, fill: int) -> NDArray[Kind]:
 
 
 def _code(codes: dict[str, int], name: str) -> int:
-    """Return the number of a name, or -1 for an empty name. Machines without a known rack share no rack."""
+    """Return the code of a rack or power domain, or -1 for an empty name. A new name gets the next code. Machines
+    without a known rack share no rack.
+    """
     return codes.setdefault(name, len(codes)) if name else -1

@@ -1,4 +1,4 @@
-"""The port numbers of one machine: the tasks that hold them, and the next free ones."""
+"""The port numbers of one machine: which task holds each port, and which ports are free."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ _ENDINGS = {"finished": Transition.FINISH, "failed": Transition.FAIL}
 
 
 class CellState:
-    """The state of a cell (see the module). `revision`: revision of the newest event applied. `changes`: the number of
-    batches of events that changed something; while it stays the same, a pass would decide the same.
+    """The state of a cell (see the module). `revision`: revision of the newest event applied. `changes`: the number
+    of batches of events that changed the state. While this number stays the same, a pass makes the same decisions.
 
     The bands decide which tasks are placed by limit. Each pass calls `count_by_limit` with its policy, which counts
     again only if the bands or the rule have changed.
@@ -132,16 +132,18 @@ class CellState:
         return self.tasks.running
 
     def where(self, job_id: int, index: int) -> int | None:
-        """Return the id of the machine that a task runs on, or None. Raises `LookupError` for an unknown task."""
+        """Return the id of the machine on which a task runs, or None if it does not run. Raises `LookupError` for an
+        unknown task.
+        """
         machine = self.tasks.machine[self._slot(self._job(job_id), index)]
         return int(self.machines.id[machine]) if machine >= 0 else None
 
     def validate(self) -> list[str]:
-        """Return broken invariants as sentences."""
+        """Return one sentence for each broken invariant, or an empty list."""
         return audit.problems(self)
 
     def fingerprint(self) -> dict[str, dict[Any, Any]]:
-        """Return the content of the state without its slots. Equal states have equal content."""
+        """Return the content of the state by ids, without numbers of slots. Equal states return equal content."""
         return audit.content(self)
 
     def diff(self, other: CellState) -> list[str]:
@@ -149,7 +151,9 @@ class CellState:
         return audit.differences(self.fingerprint(), other.fingerprint())
 
     def count_by_limit(self, policy: Policy) -> None:
-        """Decide by the policy's bands which tasks are placed by limit (§5.5), and add up their limits again."""
+        """Decide by the policy's bands which tasks are placed by limit (§5.5), and compute the sums of their limits
+        again.
+        """
         if (policy.bands, policy.batch_in_prod_by_reservation) == (
             self._rule.bands,
             self._rule.batch_in_prod_by_reservation,
@@ -318,7 +322,7 @@ class CellState:
         self.tasks.state[task] = DEAD
 
     def _tasks_ended(self, many: Sequence[events.TaskEnded]) -> None:
-        """End many tasks. Those directly on machines and without ports are removed together."""
+        """End many tasks. Tasks that have no ports and are not inside an alloc are removed together, for speed."""
         if len(many) < _FEW:
             for event in many:
                 self._task_ended(event, 0.0)
@@ -451,7 +455,7 @@ class CellState:
         return slot
 
     def _check(self, job: LiveJob, index: int, task: int, wanted: int, step: Transition) -> None:
-        """Check that the task is in the state from which the event starts. Raises `IllegalTransition`."""
+        """Check that the task is in the state `wanted`, in which the `step` is allowed. Raises `IllegalTransition`."""
         code = self.tasks.state.item(task)
         if code != wanted:
             next_state(f"task {index} of job {job.name} ({job.id})", STATES[code], step)
@@ -460,20 +464,22 @@ class CellState:
             )
 
     def _slot_of(self, identity: int) -> int:
-        """Return the slot of the task with this id."""
+        """Return the slot of the task whose id is `identity`."""
         job_id, index = split_task_id(identity)
         return self._slot(self._job(job_id), index)
 
     def _move(self, job: LiveJob, task: int, machine: int, sign: int) -> None:
-        """Note that a task arrives at a machine or leaves it. `_settle` updates the sums. Tasks inside allocs are not
-        counted.
+        """Record that a task starts on a machine (`sign` = 1) or leaves it (-1). `_settle` updates the sums later.
+        Tasks inside allocs are not recorded.
         """
         tasks = self.tasks
         if tasks.alloc.item(task) < 0:
             self._moves += (task, machine, sign, tasks.shape.item(task), job.by_limit, tasks.devices.item(task))
 
     def _settle(self) -> None:
-        """Update the sums of machines by the moves that `_move` noted. Call it before the sums are read or changed."""
+        """Update the sums of machines by the moves that `_move` recorded. Call this before the sums are read or
+        changed.
+        """
         if not self._moves:
             return
         moves = np.array(self._moves, dtype=np.int64).reshape(-1, COLUMNS)

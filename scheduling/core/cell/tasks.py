@@ -1,4 +1,4 @@
-"""The tasks of a cell as arrays by slot, their jobs, and their requirements interned as shapes."""
+"""The tasks of a cell as arrays by slot, and their jobs. Equal requirements are stored once, as a numbered *shape*."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STATES: tuple[TaskState | None, ...] = (None, TaskState.PENDING, TaskState.RUNNI
 
 
 class LiveJob:
-    """A live job, or an ended job with tasks that still stop on a machine. `tasks[index]`: slot of the task, -1 for
-    none.
+    """A live job, or an ended job with tasks that are still being stopped on a machine. `tasks[index]`: slot of the
+    task with this index, -1 for none.
     """
 
     __slots__ = (
@@ -58,7 +58,9 @@ class LiveJob:
 
 
 class Shapes:
-    """The distinct requirements. A shape is the number of one; its limit and its bounds are rows of arrays."""
+    """The distinct requirements of tasks. A shape is the number of a requirement. The limit and the bounds of shape
+    `s` are row `s` of the arrays.
+    """
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
@@ -93,8 +95,8 @@ class TaskTable:
     """The tasks as arrays. Axes: T slots, J slots of jobs, R resources. `last`: id of the previous machine, 0 none.
 
     `next`, `prev`: the list of tasks that run directly on one machine; `MachineTable.head` is its first element.
-    `alloc`: slot of the alloc that contains the task (§2.4), or -1. A task in an alloc uses the alloc's resources,
-    and only port numbers of the machine. `devices`: bit mask of the accelerators that the task holds.
+    `alloc`: slot of the alloc that contains the task (§2.4), or -1. A task in an alloc uses the alloc's resources.
+    From the machine itself it takes only port numbers. `devices`: bit mask of the accelerators that the task holds.
     """
 
     def __init__(self, axis: int, slots: int = 256, jobs: int = 64) -> None:
@@ -174,7 +176,7 @@ class TaskTable:
             larger[: len(job.tasks)] = job.tasks
             job.tasks = larger
         if (job.tasks[wanted] >= 0).any():
-            raise ValueError(f"job {job.name} ({job.id}) already has some of the tasks added to it")
+            raise ValueError(f"cannot add tasks to job {job.name} ({job.id}): it already has some of these tasks")
         job.tasks[wanted] = slots
         self.id[slots] = task_id(job.id, 0) + wanted
         self.state[slots] = PENDING
@@ -188,7 +190,7 @@ class TaskTable:
         self.waits(job.slot, number)
 
     def waits(self, job: int, by: int) -> None:
-        """Add `by` to the number of pending tasks of a job, given by its slot."""
+        """Add `by` to the number of pending tasks of a job. `job`: the slot of the job."""
         self.pending += by
         self.job_pending[job] += by
 

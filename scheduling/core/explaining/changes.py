@@ -28,8 +28,8 @@ _ORDERED = {
 
 
 def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
-    """Return single changes that are sufficient, in the order of the reasons, or else one combined change if there is
-    one.
+    """Return the changes that are each sufficient alone, in the order of the reasons. If there are none, return the
+    one combined change that is sufficient, if it exists.
     """
     judged = judgement.judged
     found: list[SuggestedChange] = []
@@ -53,7 +53,9 @@ def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
 
 
 def room_after(judgement: Judgement, change: SuggestedChange) -> int:
-    """Return a number of tasks that certainly fit after the change. A gang needs capacity for all its tasks."""
+    """Return how many tasks of the class certainly fit after the change, summed over the machines. A gang needs
+    capacity for all its tasks.
+    """
     demands, limit, bounds = (list(judgement.demands), list(judgement.requirement.limit), list(judgement.bounds))
     cores = judgement.cores
     for part in change.parts or (change,):
@@ -123,7 +125,9 @@ def _bound(judgement: Judgement, kind: int, where: Positions) -> SuggestedChange
 
 
 def _combined(judgement: Judgement) -> SuggestedChange | None:
-    """Return all changes that the closest machine needs together, or None if it lacks a resource entirely."""
+    """Return one change that combines all changes with which the task fits on the machine that is closest to fitting.
+    Return None if no machine has some of every requested resource free.
+    """
     order, limit = judgement.order, np.array(judgement.requirement.limit)
     left = judgement.left.T
     asked = limit > 0

@@ -19,7 +19,7 @@ MOST_PER_MACHINE = 64
 
 
 class Platforms(NamedTuple):
-    """The kinds of machines: machines of one kind have equal capacities. P kinds, N machines."""
+    """The kinds of machines. Machines of one kind have equal capacities. Axes: P kinds, N machines."""
 
     capacity: Ints  # [P, R]
     of: NDArray[np.intp]  # [N] -> kind
@@ -46,12 +46,12 @@ def _counted(capacity: Ints, of: NDArray[np.intp]) -> Platforms:
 
 
 def conforming(limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: int = 0, room: int = 0) -> Conforming:
-    """Return guidance for one shape. `platforms` [P, R]: capacities. `number` [P]: machines of each kind that satisfy
-    it.
+    """Return guidance for a task that asks for `limit`. `platforms` [P, R]: the capacity of each kind of machine.
+    `number` [P]: the number of machines of each kind that satisfy the constraints of the task.
 
-    `now`, `room`: as in `Conforming`. The guidance refers to the most common kind of machine that could hold the
-    request. If no kind could, it refers to the closest kind, and `one_more` is the largest shape that this kind can
-    hold once.
+    `now`: number of machines that can hold the task now. `room`: number of such tasks that fit now. The guidance
+    refers to the most common kind of machine that could hold the request. If no kind could, it refers to the closest
+    kind, and `one_more` is the largest shape that this kind can hold once.
     """
     wanted = np.array(limit, dtype=np.int64)
     asked = np.flatnonzero(wanted > 0)
@@ -104,7 +104,9 @@ def conforming(limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: in
 
 
 def _rounded(values: Ints, asked: Ints) -> Ints:
-    """Round down to usual units: tens of milli-cores, MiB. Small values and counts stay."""
+    """Return `values`, rounded down to tens of milli-cores for CPU, and to MiB for RAM and disk. Small values and
+    counts are not rounded. `asked`: the resource of each value.
+    """
     result = values.copy()
     for i, r in enumerate(asked.tolist()):
         step = 10 if r == 0 else 2**20 if r in (1, 2, 3) else 1

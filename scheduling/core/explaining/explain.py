@@ -46,7 +46,7 @@ class ExplainBudget(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """The values that all classes of one pass share."""
+    """The values that are the same for all classes of one pass."""
 
     sorting: GroupedQueue
     groups: Groups
@@ -65,10 +65,11 @@ class _Known:
 
 @dataclass(slots=True, eq=False)
 class Explainer:
-    """The verdicts that a master keeps between passes. Without a `budget`, every class is examined again in each pass.
+    """The explanations that a master keeps between passes. Without a `budget`, every class is examined again in each
+    pass.
 
-    An explainer belongs to one `CellState`: use a new one for another state. `seen`: the tasks that ended lately;
-    without it, no start is estimated. `behind`: number of classes of the last pass that have no explanation yet.
+    An explainer belongs to one `CellState`: use a new one for another state. `seen`: the tasks that ended recently.
+    Without `seen`, no start is estimated. `behind`: number of classes of the last pass that have no explanation yet.
     """
 
     budget: ExplainBudget | None = None
@@ -220,11 +221,11 @@ class Explainer:
         return expected_start(ends=ends, room=room, seconds=seconds, ahead=(least + others, most + others))
 
     def _competing(self, shared: _Pass, position: int, able: Bools, r: int) -> tuple[float, float]:
-        """Return how much of the queue ahead competes for the same machines, counted in tasks of this class:
-        (minimum, maximum).
+        """Return (minimum, maximum) of the pending tasks that are tried before this class and compete for the same
+        machines. The unit is one task of this class.
 
-        The minimum counts tasks that ask for no more than this class of every resource. The maximum counts larger
-        tasks too. Tasks that can never be placed do not count.
+        The minimum counts only tasks that ask for at most as much as this class, in every resource. The maximum
+        counts larger tasks too. Tasks that can never be placed do not count.
         """
         groups, waiting = shared.groups, shared.waiting
         limit = groups.limit[waiting.groups[position]]

@@ -68,8 +68,8 @@ class Ends:
         self.reservation[at] = state.tasks.reservation[task]
 
     def window(self, now: float) -> tuple[Ints, float]:
-        """Return the rows that ended within the window, and its length in seconds, which is shorter after a recent
-        start.
+        """Return the rows of the tasks that ended within the window, and the length of the window in seconds. The
+        window is shorter if the observation started recently.
         """
         rows = np.arange(min(self.seen, len(self.time)))
         rows = rows[self.time[rows] >= now - WINDOW_S]
@@ -82,12 +82,13 @@ class Ends:
 def openings(
     seen: Ends, now: float, *, able: Bools, machine_ids: Ints, ceiling: int, by_limit: bool, r: int, want: int
 ) -> tuple[int, float, float]:
-    """Return (ends, tasks of the class that fit afterwards, seconds watched).
+    """Return (number of tasks that ended, number of tasks of the class that fit in the freed capacity, seconds
+    watched).
 
-    `able`, `machine_ids`, by slot: whether the machine could hold the class, and its id. `r`: the resource that is
-    short; `want`: the limit of it. Ends of tasks that the class could have preempted do not count, because their
-    capacity counts as free already. For work placed by limit, ends of tasks placed by reservation do not count
-    either.
+    `able`, `machine_ids`: by machine slot, whether the machine could hold a task of the class, and the id of the
+    machine. `r`: the resource that is short. `want`: how much of `r` one task of the class asks for. Ends of tasks
+    that the class could have preempted do not count, because their capacity counts as free already. For work placed
+    by limit, ends of tasks placed by reservation do not count either.
     """
     rows, seconds = seen.window(now)
     # A slot may have another machine by now.
@@ -100,10 +101,10 @@ def openings(
 
 
 def expected_start(*, ends: int, room: float, seconds: float, ahead: tuple[float, float]) -> ExpectedStart:
-    """The range for the next task of a class.
+    """Return the range of time in which the next task of a class is expected to start.
 
-    `ends` within `seconds` made `room` for so many of its tasks; `ahead`: tasks of its size that are tried
-    before and compete for the same machines, at least and at most.
+    `ends` tasks ended within `seconds`, and `room` tasks of the class fit in the capacity that they freed. `ahead`:
+    (minimum, maximum) of the tasks that are tried earlier and compete for the same machines, in tasks of this size.
     """
     if ends == 0 or room <= 0.0 or seconds <= 0.0:
         return ExpectedStart(Basis.NO_HISTORY)

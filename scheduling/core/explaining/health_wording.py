@@ -10,7 +10,9 @@ from scheduling.core.vocabulary.job_health import Troubles
 
 
 def format_troubles(troubles: Troubles, *, living: int, words: Words = ENGLISH) -> list[str]:
-    """Return one sentence for each kind of trouble, crashes first."""
+    """Return one sentence for each kind of trouble, crashes first. `living`: the number of the job's tasks that are
+    not dead.
+    """
     _, ngettext = words.gettext, words.ngettext
     detail = []
     if troubles.crashing:
@@ -40,7 +42,7 @@ def format_troubles(troubles: Troubles, *, living: int, words: Words = ENGLISH) 
 def format_crash(
     index: int, *, machine: str, restarts: int, exit_text: str, detail: str = "", words: Words = ENGLISH
 ) -> str:
-    """Return where one task crashes, and how its processes last ended."""
+    """Return a sentence that says where the task `index` crashes, and how its processes last ended."""
     _, ngettext = words.gettext, words.ngettext
     where = (
         _("Task %(index)d on %(machine)s") % {"index": index, "machine": machine}

@@ -1,4 +1,4 @@
-"""The obstacles of one class on each machine, as arrays. The verdicts are made from them (§2.6)."""
+"""The obstacles of one class on each machine, as arrays. The explanations are made from these arrays (§2.6)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEADING = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
-    """The obstacles of one class on N machines, by position in the walk.
+    """The reasons why a task of one class does not fit on each of N machines. Arrays are in the order of the walk.
 
     `order`: slots of the machines; `rank`: their order by id. `left` [R, N]: free capacity after preemption; for
     accelerators, the most that one task may ask for. `failures` [N]: the number of hard constraints that fail.
@@ -58,7 +58,9 @@ class Judgement:
 
     @property
     def able(self) -> Bools:
-        """Return an array of N booleans: which machines, in whatever state, could hold a task if they were empty."""
+        """Return an array of N booleans: which machines could hold a task of the class if they were empty. Machines
+        that are down count too.
+        """
         able: Bools = (self.judged.flags & ABLE) != 0
         return able
 
@@ -74,12 +76,12 @@ class Judgement:
         return (wanted.max_per_machine, wanted.max_per_rack, wanted.max_per_power_domain)
 
     def resource(self, r: int) -> int:
-        """Return the number of the obstacle "too little of resource `r`"."""
+        """Return the number that stands for the obstacle "too little of resource `r`"."""
         return len(self.demands) + 1 + r
 
     def bound(self, kind: int) -> int:
-        """Return the number of the obstacle "the job has its maximum of tasks here". Kinds: 0 machine, 1 rack, 2
-        power domain.
+        """Return the number that stands for the obstacle "the job has its maximum number of tasks here". `kind`: 0
+        for a machine, 1 for a rack, 2 for a power domain.
         """
         return len(self.demands) + self.axis + 1 + kind
 
@@ -253,7 +255,9 @@ class Judge:
         )
 
     def _failed(self, demands: tuple[Constraint, ...]) -> tuple[Ints32, Ints32]:
-        """Return for each machine the first hard constraint that fails, or -1, and how many fail."""
+        """Return two arrays over the machines: the index in `demands` of the first hard constraint that fails, or -1,
+        and the number of those that fail.
+        """
         if demands not in self._failing:
             if len(self._failing) >= _MOST_FAILING:
                 self._failing.clear()
@@ -275,8 +279,8 @@ class Judge:
 
 
 def leading(ruled_out: tuple[RuledOut, ...]) -> str:
-    """Return the code of the reason that excludes most machines, without machines that fail for a reason further from
-    the request.
+    """Return the code of the main reason: the reason that excludes most machines. Some kinds of reasons come first: a
+    reason of a later kind is returned only if there is none of the kinds before it.
     """
     for codes in _LEADING:
         found = [one for one in ruled_out if one.code in codes]

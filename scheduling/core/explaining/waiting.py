@@ -30,8 +30,8 @@ AheadOf = dict[int, tuple[int, tuple[Ahead, ...]]]
 
 
 class Pair(NamedTuple):
-    """A job in a class. `tasks`: its pending tasks. `ahead`: tasks that are tried before the first of them. `own`:
-    how many of those belong to the class.
+    """A job in a class. `tasks`: the number of its pending tasks. `ahead`: the number of tasks that are tried before
+    the first of these tasks. `own`: how many of the `ahead` tasks belong to the class.
     """
 
     job_id: int
@@ -52,8 +52,8 @@ class UnplacedGroups(NamedTuple):
     pairs: dict[int, list[Pair]]  # by group, by id of the job
 
     def places(self, position: int, known: AheadOf) -> tuple[tuple[tuple[int, int], ...], tuple[QueuePlace, ...]]:
-        """Return the (job id, tasks) pairs of a class, and the place of each job. `known`: the tasks ahead at the
-        last count.
+        """Return the (job id, number of pending tasks) pairs of the class at `position`, and the place of each job in
+        the queue. `known`: the tenants ahead of each job, from the last call of `ahead`.
         """
         pairs = self.pairs[self.groups[position]]
         none: tuple[int, tuple[Ahead, ...]] = (0, ())
@@ -63,11 +63,13 @@ class UnplacedGroups(NamedTuple):
         )
 
     def before(self, position: int, groups: int) -> NDArray[np.intp]:
-        """Return int[G]: how many tasks of each group are tried before the class."""
+        """Return int[G]: for each group, how many of its tasks are tried before the class at `position`."""
         return np.bincount(self.of[: self.first[position]], minlength=groups)
 
     def ahead(self, position: int, tenants: TenantsAhead) -> AheadOf:
-        """Return what is ahead of the first jobs of a class in the queue."""
+        """Return, for the first jobs of the class at `position`, the tenants that have tasks ahead of the job in the
+        queue.
+        """
         pairs = sorted(self.pairs[self.groups[position]], key=lambda pair: pair.ahead)[:JOBS_TOLD]
         return {pair.job_id: tenants.at(pair.ahead) for pair in pairs}
 
@@ -86,12 +88,14 @@ class TenantsAhead:
         self._jobs = self._by_tenant(tenant_of[waiting.job[first]], first)
 
     def _by_tenant(self, tenant: NDArray[np.int64], places: NDArray[np.intp]) -> tuple[Ints, Ints]:
-        """Return the places in order of tenant and place, as one number each, and where each tenant begins."""
+        """Return the places in the queue, sorted by tenant and then by place, each as one number, and the position
+        where each tenant begins.
+        """
         keys: Ints = np.sort(tenant * self._length + places)
         return keys, np.searchsorted(keys, np.arange(len(self._names)) * self._length).astype(np.int64)
 
     def at(self, place: int) -> tuple[int, tuple[Ahead, ...]]:
-        """Return how many tenants have tasks before the `place`, and the tenants with most of them."""
+        """Return how many tenants have tasks before the `place` in the queue, and the tenants with most tasks there."""
         until = np.arange(len(self._names)) * self._length + place
         jobs, tasks = (np.searchsorted(keys, until) - begins for keys, begins in (self._jobs, self._tasks))
         most = np.argsort(-tasks, kind="stable")[:TENANTS_NAMED].tolist()
@@ -100,7 +104,9 @@ class TenantsAhead:
 
 
 def left_over(state: CellState, sorting: GroupedQueue, answer: Ints) -> tuple[UnplacedGroups, list[Key]]:
-    """Return the pending groups as classes. Groups that only the pass keeps apart form one class."""
+    """Return the groups that stay pending, joined into classes, and the key of each class. Groups whose difference
+    matters only inside the pass form one class.
+    """
     where = np.flatnonzero(answer == -1)
     of, job = sorting.of_task[where], sorting.job[where]
     classes: dict[Key, int] = {}
@@ -131,8 +137,8 @@ def smallest_gang(state: CellState, pairs: list[Pair]) -> int:
 
 
 def of_job(why: Why, job_id: int) -> Why:
-    """Return the verdict on a class for one of its jobs, with the tasks, the place in the queue and the start of this
-    job.
+    """Return the explanation `why` of a class as it applies to one job of the class: with the pending tasks, the
+    place in the queue and the expected start of this job.
     """
     number = next((i for i, (job, _) in enumerate(why.tasks) if job == job_id), None)
     if number is None:
@@ -155,7 +161,7 @@ def of_job(why: Why, job_id: int) -> Why:
 
 
 def _rank(of: Ints32) -> NDArray[np.intp]:
-    """Return for each task how many of its class come before it."""
+    """Return for each task how many tasks of the same class come before it. `of`: the class of each task."""
     by = np.argsort(of, kind="stable")
     ordered = of[by]
     begins = np.flatnonzero(np.diff(ordered, prepend=-1))

@@ -44,8 +44,8 @@ ENGLISH = Words(lambda text: text, lambda one, many, number: one if number == 1 
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """A verdict as text. `summary`: the problem; `reasons`: the number of machines that each reason rules out;
-    `cures`: the outlook and what would help; `notes`: further facts.
+    """A verdict as text. `summary`: the problem. `reasons`: how many machines each reason excludes. `cures`: the
+    expected start, and changes that would help. `notes`: further facts.
     """
 
     summary: str
@@ -61,12 +61,14 @@ class VerdictText:
 
     @property
     def text(self) -> str:
-        """Return the whole text."""
+        """Return the summary, reasons, cures and notes as one text."""
         return " ".join((self.head, *self.notes))
 
 
 def sentence(why: Why, *, name: str = "", job_id: int | None = None, extra: Sequence[str] = ()) -> str:
-    """Return a verdict as one English paragraph. `job_id`: count only the tasks of this job."""
+    """Return a verdict as one English paragraph. `name`: the name of the job. `job_id`: count only the tasks of this
+    job. `extra`: names of the cell's own resources.
+    """
     return format_why(why, name=name, job_id=job_id, extra=extra).text
 
 
@@ -81,14 +83,14 @@ def format_why(
 ) -> VerdictText:
     """Return a verdict as text for people.
 
-    `name`: of the job; `job_id`: count only this job's tasks; `extra`: the cell's own resources; `hostnames`: by
-    machine id, for the machines that the reader may see.
+    `name`: the name of the job. `job_id`: count only this job's tasks. `extra`: names of the cell's own resources.
+    `hostnames`: by machine id, the names of the machines that the reader may see.
     """
     return _Wording(words, tuple(extra), hostnames or {}).explain(why, name, job_id)
 
 
 def format_fit(shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), words: Words = ENGLISH) -> list[str]:
-    """Describe whether `tasks` of a planned request would fit, and which shape would fit better."""
+    """Return sentences that say whether a number of `tasks` would fit, and which limit would fit better."""
     return _Wording(words, tuple(extra), {}).fit(shapes, tasks)
 
 
@@ -136,7 +138,7 @@ class _Wording:
         return self._("%(tasks)s of job %(name)s") % {"tasks": detail, "name": name} if name else detail
 
     def outlook(self, why: Why) -> list[str]:
-        """Return the expected start if nothing changes."""
+        """Return sentences with the expected start of the next task if nobody changes the request."""
         if why.never and why.shapes is not None and why.shapes.asked is not None:
             return [self._("The cell could not hold all of them even if it were empty.")]
         if why.never:
@@ -231,7 +233,7 @@ class _Wording:
         return texts[one.code] % given
 
     def in_allocs(self, one: RuledOut) -> str:
-        """Explain why the allocs of a task's set cannot hold it."""
+        """Return a sentence that explains why no alloc of the task's alloc set can hold the task."""
         if one.machines == 0:
             return self._("no alloc of its set runs")
         allocs = self.ngettext("%d alloc of its set", "%d allocs of its set", one.machines) % one.machines
@@ -326,13 +328,14 @@ class _Wording:
             }
             detail.append(
                 self._(
-                    "The most common kind of machine (%(kind)s) can hold %(held)d; with a limit of %(limit)s, it"
-                    " could hold %(number)d."
+                    "The most common kind of machine (%(kind)s) can hold %(held)d of these tasks; with a"
+                    " limit of %(limit)s, it could hold %(number)d."
                 )
                 % given
                 if shapes.asked is not None
                 else self._(
-                    "The best kind of machine (%(kind)s) could hold %(number)d with a limit of at most %(limit)s."
+                    "The best kind of machine (%(kind)s) could hold %(number)d of these tasks"
+                    " with a limit of at most %(limit)s."
                 )
                 % given
             )
@@ -358,16 +361,18 @@ class _Wording:
         detail += self.shapes(shapes)
         if shapes.fuller is not None and shapes.asked is not None and shapes.asked.per_machine < FEW:
             given = {"held": shapes.asked.per_machine, "limit": self.limits(shapes.fuller, shapes.wanted)}
-            text = self._("A task could ask for up to %(limit)s, and one machine would still hold %(held)d.")
+            text = self._("A task could ask for up to %(limit)s, and one machine would still hold %(held)d such tasks.")
             detail.append(text % given)
         return detail
 
     def limits(self, shape: Shape, wanted: tuple[int, ...]) -> str:
-        """Return, as text, the limits of `shape` that differ from `wanted`."""
+        """Return, as text, the amounts in the limit of `shape` that differ from the requested amounts `wanted`."""
         return ", ".join(self.amount(self.names[r], value) for r, value in enumerate(shape.limit) if value != wanted[r])
 
     def amount(self, subject: str, value: int) -> str:
-        """Return a quantity with its resource: "2 cores of cpu", but "2 accelerators"."""
+        """Return a quantity with the name of its resource, such as "2 cores of cpu" or "2 accelerators". `subject`:
+        the resource.
+        """
         many = self.quantity(subject, value)
         of = {"many": many, "of": subject}
         return many if many.split()[-1].rstrip("s") == subject.rstrip("s") else self._("%(many)s of %(of)s") % of

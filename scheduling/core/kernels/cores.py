@@ -21,7 +21,9 @@ def cores_of(running: Running, t: int) -> int:
 
 @inlined
 def cores_suit(want: int, cores: int, owned: int, sharing: int) -> bool:
-    """Return whether a machine has enough cores for one more task. `owned` cores are reserved; others are shared."""
+    """Return whether a machine has enough cores for one more task. `want`: as returned by `cores_of`. `cores`: all
+    cores. `owned`: the reserved cores. `sharing`: the number of tasks that share the other cores.
+    """
     if want < 0:
         return True
     if want == 0:
@@ -33,7 +35,9 @@ def cores_suit(want: int, cores: int, owned: int, sharing: int) -> bool:
 def cores_suffice(
     machines: MachineArrays, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
 ) -> bool:
-    """Return whether enough cores are free after `leaving[:number]`, except `spared`, have left."""
+    """Return whether machine `m` has enough cores after the tasks `leaving[:number]` were preempted. The task
+    `spared` is not preempted.
+    """
     if want < 0:
         return True
     owned = machines.owned[m]
@@ -50,7 +54,9 @@ def cores_suffice(
 
 @inlined
 def hold_cores(machines: MachineArrays, m: int, has: int, by: int) -> None:
-    """Count a task with this number of whole cores (`by` = 1), or remove it (`by` = -1)."""
+    """Add a task to the core counts of machine `m` (`by` = 1), or remove it (`by` = -1). `has`: as returned by
+    `cores_of`.
+    """
     if has > 0:
         machines.owned[m] += by * has
     elif has == 0:
@@ -59,7 +65,7 @@ def hold_cores(machines: MachineArrays, m: int, has: int, by: int) -> None:
 
 @compiled
 def judge_cores(machines: MachineArrays, running: Running, want: int, ceiling: int, few: Bools, most: Ints32) -> None:
-    """Fill `few` and `most` for each machine, as if all tasks of a priority below `ceiling` had left.
+    """Write `few` and `most` for each machine, as if all tasks with a priority below `ceiling` were preempted.
 
     `few`: whether there are too few cores for one more task. `most`: the largest number of cores that a task could get.
     """

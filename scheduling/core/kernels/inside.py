@@ -13,7 +13,9 @@ _COMES, _GOES = constant(1), constant(-1)
 
 
 class Allocs(NamedTuple):
-    """The running allocs, sorted by set and id. `machine`: row of the alloc's machine in `ports_free` and `there`."""
+    """The running allocs, sorted by alloc set and id. `machine`: slot of the alloc's machine, which is its index in
+    `ports_free` and `there`.
+    """
 
     free: Ints  # [A, R]
     devices: Ints32  # [A, D] milli-units free of the accelerators that it holds
@@ -23,8 +25,8 @@ class Allocs(NamedTuple):
 
 
 class InnerTasks(NamedTuple):
-    """The pending tasks in order. Tasks of one `kind` have the same alloc set and requirement, and the same job if it
-    has a bound.
+    """The pending tasks in queue order. Tasks of one `kind` have the same alloc set and requirement. If their job
+    limits its tasks per machine, they also have the same job.
     """
 
     kind: Ints
@@ -35,8 +37,8 @@ class InnerTasks(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """The kinds of tasks. `first`, `until`: the range of allocs of the set. `next`: where the next search begins.
-    `full`: no alloc of the set has capacity for this kind.
+    """The kinds of tasks. `first`, `until`: the range of rows in `Allocs` that belong to the alloc set. `next`: the
+    row at which the next search begins. `full`: 1 if no alloc of the set has capacity for this kind.
     """
 
     limit: Ints  # [K, R]
@@ -66,7 +68,9 @@ def _holds(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int, k: int, a: i
 
 @compiled
 def _hold(allocs: Allocs, kinds: Kinds, k: int, a: int, mask: int, by: int) -> None:
-    """Add a task of kind `k` to the alloc (`by` = 1), or remove it again (`by` = -1)."""
+    """Add a task of kind `k` to the alloc in row `a` (`by` = 1), or remove it again (`by` = -1). `mask`: bit mask of
+    its accelerators.
+    """
     m = allocs.machine[a]
     for r in range(kinds.limit.shape[1]):
         allocs.free[a, r] -= by * kinds.limit[k, r]
@@ -80,7 +84,7 @@ def _hold(allocs: Allocs, kinds: Kinds, k: int, a: int, mask: int, by: int) -> N
 
 @compiled
 def _find(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int) -> int:
-    """Return the alloc for a task, or -1 if no alloc of the set has enough free."""
+    """Return the row of an alloc for the pending task `i`, or -1 if no alloc of its set has enough free capacity."""
     k = inner.kind[i]
     number = kinds.until[k] - kinds.first[k]
     if kinds.full[k] != 0:
@@ -97,8 +101,8 @@ def _find(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int) -> int:
 
 @compiled
 def place_inside(allocs: Allocs, inner: InnerTasks, kinds: Kinds, most: int, alloc: Ints, devices: Ints) -> None:
-    """Place about `most` of the N tasks. `alloc` [N] receives the row of the alloc, -1 for none, -2 for not tried;
-    `devices` [N] receives the bit mask of accelerators.
+    """Place about `most` of the N tasks into allocs. The kernel writes into `alloc` [N] the row of the chosen alloc,
+    -1 if none fits, or -2 if the task was not tried. It writes into `devices` [N] the bit mask of accelerators.
     """
     gang = -1
     gang_end = 0

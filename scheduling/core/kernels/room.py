@@ -1,4 +1,6 @@
-"""The free capacity of machines for each level: for a ceiling of preemption and a way of placement (§5.5)."""
+"""The free capacity of machines per level. A level is a priority below which tasks may be preempted, with a way of
+placement (§5.5).
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,10 @@ from scheduling.core.vocabulary.layout import Bools, Ints, Levels, MachineArrays
 
 @compiled
 def room(machines: MachineArrays, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
-    """Count the free capacity of one machine at each level, for the resources in `asked` [R].
+    """Write into `levels.left` the free capacity of machine `m` at each level, for the resources that `asked` [R]
+    marks.
 
-    The result may be negative if the machine shrank. `sums`: scratch [L, 2, R].
+    The result may be negative if the machine shrank. `sums` [L, 2, R]: memory for intermediate sums.
     """
     axis = machines.capacity.shape[1]
     number = levels.ceiling.shape[0]

@@ -22,8 +22,9 @@ _BLOCK = 1024
 
 @compiled
 def device_room(machines: MachineArrays, running: Running, want: int, ceiling: int, room: Ints) -> None:
-    """Limit `room` [P], the free accelerators, to the most that one request like `want` can get: the free part of the
-    emptiest device for a share, or the whole free devices. Tasks with a priority below `ceiling` count as gone.
+    """Lower `room` [P], the free accelerators of each machine, to the most that one task can get. For a share of a
+    device (`want` < 1,000), this is the free part of the device with most free. Otherwise it is the sum of the
+    devices that are entirely free. Tasks with a priority below `ceiling` count as preempted.
     """
     for m in range(room.shape[0]):
         most = 0
@@ -56,11 +57,13 @@ def judge(
     failures: Ints32,
     judged: Judged,
 ) -> None:
-    """Write the obstacles of group `g` on each machine, by position, and their sums.
+    """Write into `judged` the obstacles for group `g` on each machine, by position in the walk, and the sums over
+    machines.
 
-    `capacity`, `spare`, `left`, `direct` [R, P]: in all, not reserved, and free with and without preemption. `spare`
-    has no rows for a group that is placed by reservations. `failed`: the machine's first hard constraint that fails,
-    or -1; `failures`: how many do. Obstacles are numbered as `Judged` says.
+    All [R, P]: `capacity`, the whole capacity; `spare`, the part that no reservation uses; `left`, the free part
+    after preemption; `direct`, the free part without preemption. `spare` has no rows for a group that is placed by
+    reservations. `failed`: index of the first hard constraint that fails on the machine, or -1. `failures`: how many
+    constraints fail. `Judged` explains the numbers of obstacles.
     """
     judged.fell[:] = 0
     judged.largest[:] = 0
@@ -87,10 +90,10 @@ def _count_shortages(
     begin: int,
     end: int,
 ) -> None:
-    """Compare the free capacity of some machines with the request, in loops that can be vectorised.
+    """Compare the free capacity of the machines `begin` to `end` with the request, in loops that can be vectorised.
 
-    Until `_judge_machine` replaces it, `only` holds the number of resources that the machine has too little of, and
-    `distance` the sum of what is missing.
+    This writes intermediate values: into `judged.only` the number of resources of which the machine has too little,
+    and into `judged.distance` the sum of the missing amounts. `_judge_machine` replaces these values.
     """
     n = end - begin
     lacking = judged.lacking[begin:end]
@@ -140,7 +143,7 @@ def _judge_machine(
     judged: Judged,
     m: int,
 ) -> None:
-    """Complete what `_count_shortages` began for one machine, and add it to the sums."""
+    """Write the obstacles of machine `m` from the values that `_count_shortages` wrote, and add them to the sums."""
     limit = groups.limit[g]
     axis = limit.shape[0]
     cores = groups.cores[g]

@@ -77,7 +77,9 @@ def place_in_allocs(
 def _running_allocs(
     state: CellState, slots: Rows, gone: Bools, ports_free: Ints
 ) -> tuple[Allocs, Rows, dict[int, int], dict[int, int]]:
-    """Return the running allocs of the requested sets, their slots as tasks, and the range of each set."""
+    """Return the running allocs of the alloc sets that the pending tasks name, and the task slot of each alloc. The
+    two dictionaries map the id of a set to its first row, and to the row after its last one.
+    """
     tasks, machines = state.tasks, state.machines
     rows: list[int] = []
     first, until = {}, {}
@@ -110,8 +112,8 @@ def _running_allocs(
 def _sorted(
     state: CellState, policy: Policy, slots: Rows, first: dict[int, int], until: dict[int, int], now: float
 ) -> tuple[InnerTasks, Kinds, Ints32]:
-    """Return the pending tasks grouped by kind, and the number of running tasks of each job with a limit per machine,
-    on each machine [B, M].
+    """Return the pending tasks, their kinds, and an array [B, M]: how many tasks of each of B jobs run on each
+    machine. Only jobs that limit their tasks per machine are counted.
     """
     tasks = state.tasks
     shape, job = tasks.shape[slots].astype(np.int64), tasks.job[slots].astype(np.int64)
@@ -162,9 +164,9 @@ def _sorted(
 
 
 def _left_over(state: CellState, slots: Rows, answer: Rows, kind: Rows, allocs: Allocs, kinds: Kinds) -> list[Why]:
-    """Return one `Why` for each group of equal tasks.
+    """Return one explanation (`Why`) for each kind of task that found no alloc.
 
-    It says how many allocs of the set have too little of a resource free, and which resource.
+    The explanation says which resource is short, and in how many allocs of the set.
     """
     names = (*NAMES, *state.extra_resources)
     whys = []

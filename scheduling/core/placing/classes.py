@@ -25,10 +25,10 @@ Rows = NDArray[np.int64]
 
 @dataclass(slots=True)
 class GroupedQueue:
-    """The queue grouped by equal tasks.
+    """The queue of pending tasks, with equal tasks in one group.
 
-    For each queue position: its group and the pass's own number for the job. `first`: for each group, the position of
-    its first entry.
+    The arrays have one element per queue position: the group of the task, and the number that the pass gives to the
+    job. `first`: for each group, the queue position of its first task.
     """
 
     slots: Rows
@@ -56,8 +56,8 @@ class GroupedQueue:
 def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: float, cores: bool = False) -> GroupedQueue:
     """Return the groups of the queue `slots`, numbered in order of first appearance.
 
-    `cores`: some task has or requests whole cores. Latency-sensitive tasks and batch tasks then form different
-    groups.
+    `cores`: whether some task has or requests whole cores. If so, latency-sensitive tasks and batch tasks form
+    different groups.
     """
     tasks = state.tasks
     job_slot = tasks.job[slots]
@@ -104,7 +104,9 @@ def _numbered(keys: Rows) -> tuple[Ints32, Rows]:
 
 
 def _alone(state: CellState, policy: Policy, slots: Rows, now: float) -> dict[int, tuple[int, ...]]:
-    """Return the places of tasks that crashed recently, with the slots of those machines."""
+    """Return the queue positions of the tasks that crashed recently. Each has the slots of the machines on which the
+    task crashed.
+    """
     if not state.crashed:
         return {}
     result = {}
@@ -129,7 +131,9 @@ def arrays(
     rows: dict[Level, int],
     rng: np.random.Generator,
 ) -> Groups:
-    """Return the arrays that the kernels take. `rows`: rows of the levels in the cache."""
+    """Return the groups of pending tasks as arrays for the kernels. `rows`: for each level of free capacity, its row
+    in the cache.
+    """
     number = len(sorting.requirements)
     demands = [tuple(c for c in r.constraints if c.hard) for r in sorting.requirements]
     wishes = [tuple(c for c in r.constraints if not c.hard) for r in sorting.requirements]

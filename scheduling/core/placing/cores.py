@@ -13,17 +13,17 @@ from scheduling.core.vocabulary.requirement import split_task_id
 
 
 class Held(NamedTuple):
-    """Whole cores by machine slot: how many are reserved by tasks, and how many tasks share the others."""
+    """Whole cores by machine slot: how many cores are reserved, and how many tasks share the other cores."""
 
     owned: Ints32
     sharing: Ints32
 
 
 def cores_held(state: CellState, pending: Ints) -> Held | None:
-    """Return the owners of whole cores, or None if no task has whole cores and none of the `pending` slots asks for
-    any.
+    """Return how many whole cores are reserved and shared on each machine. Return None if no task has whole cores and
+    none of the tasks in the `pending` slots asks for whole cores.
 
-    An evicted task counts until it is gone, as its machine counts it.
+    An evicted task counts until its processes have ended.
     """
     tasks = state.tasks
     if not tasks.shapes.cores.any():

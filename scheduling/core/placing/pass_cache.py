@@ -42,7 +42,7 @@ MOST_NEAR = 512
 
 @dataclass(slots=True, eq=False)
 class Decision:
-    """The decision of a pass, and the arrays from which its explanations are made. Valid until the state changes."""
+    """The decision of a pass, and the arrays from which explanations are made. It is valid until the state changes."""
 
     state: CellState
     changes: int
@@ -52,13 +52,15 @@ class Decision:
     plan: Plan  # without the explanations of `sorting`
 
     def holds(self, state: CellState, policy: Policy) -> bool:
-        """Return whether a pass over the state would decide the same. After recent crashes time matters too."""
+        """Return whether a pass over this state and policy would make this decision again. After a recent crash this
+        is always false, because the decision then depends on the time.
+        """
         return self.state is state and self.changes == state.changes and self.policy == policy and not state.crashed
 
 
 class PassCache:
-    """The cache of one reader of one state. Call `follow` before each pass, and `invalidate` for what the pass
-    changed. `decision`: the last one.
+    """The cache of one reader of one state. Call `follow` before each pass, and `invalidate` for the machines that
+    the pass used. `decision`: the decision of the last pass.
     """
 
     machines: MachineArrays
@@ -114,13 +116,15 @@ class PassCache:
         return {level: self._known.index(level) for level in levels}
 
     def hold_cores(self, held: Held | None) -> None:
-        """Set how many whole cores are owned, counted in each pass. None: no task owns or requests whole cores."""
+        """Store how many whole cores tasks have reserved on each machine. None: no task has or requests whole cores."""
         machines = self.machines
         machines.owned[:] = 0 if held is None else held.owned[machines.slot]
         machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]
 
     def invalidate(self, positions: NDArray[np.int64]) -> None:
-        """Mark machines whose free capacity this pass has used. The state changes only when the plan is committed."""
+        """Mark the machines whose free capacity this pass has used, so that the next pass counts them again.
+        `positions`: in the walk.
+        """
         self._spoiled[:] = False
         self._spoiled[positions] = True
 
@@ -135,7 +139,7 @@ class PassCache:
         return known
 
     def liking(self, wishes: tuple[Constraint, ...]) -> Floats:
-        """Return float64[P]: the share, by weight, of the soft constraints that hold."""
+        """Return float64[P]: for each machine the share of the soft constraints that it satisfies, by weight."""
         known = self._liking.get(wishes)
         if known is None:
             total = sum(constraint.weight for constraint in wishes) or 1.0
@@ -146,8 +150,8 @@ class PassCache:
         return known
 
     def present(self, packages: Packages) -> tuple[Floats, Ints]:
-        """Return float64[P], the share of the packages' bytes on each machine, and the positions with the largest
-        shares.
+        """Return float64[P], which share of the packages' bytes each machine has installed, and the positions of the
+        machines with the largest shares.
         """
         known = self._present.get(packages)
         if known is None:

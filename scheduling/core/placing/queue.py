@@ -12,7 +12,9 @@ Slots = NDArray[np.int64]
 
 
 def workload_of(job: LiveJob) -> Workload:
-    """Return which of a cell's schedulers places the job's tasks, if it has one for each workload (§3.4)."""
+    """Return the workload of a job, "service" or "batch". If a cell has one scheduler per workload (§3.4), the workload
+    decides which scheduler places the job's tasks.
+    """
     return "service" if job.latency_sensitive or job.kind == "alloc-set" else "batch"
 
 
@@ -26,10 +28,11 @@ def pending_of(tasks: TaskTable, workload: Workload = "") -> Slots:
 
 
 def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
-    """Return those of the pending tasks that are to be placed: priority high to low; round-robin over tenants inside a
-    priority, and over the jobs of a tenant, so that a large job blocks nobody; then by index.
+    """Return the pending tasks that a pass should place, in the order in which they are tried.
 
-    A stable order: it depends on ids alone. A gang comes as one, where its first task would.
+    Higher priorities come first. Within a priority, tenants take turns, and so do the jobs of a tenant, so that a
+    large job does not block others. The tasks of a job are sorted by index. All tasks of a gang stay together, at the
+    place of the first. The order depends on ids alone.
     """
     if len(slots) == 0:
         return slots
@@ -50,7 +53,7 @@ def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
 
 
 def _rank_within(order: NDArray[np.int64], keys: tuple[NDArray[np.generic], ...]) -> NDArray[np.int64]:
-    """Return for each element how many elements with the same key come before it by `order`."""
+    """Return for each element how many elements with equal `keys` come before it in `order`."""
     by = np.lexsort((order, *keys))
     changes = np.zeros(len(by), dtype=np.bool_)
     changes[0] = True

@@ -39,8 +39,8 @@ def tables_of(
 ) -> Tables:
     """Return the arrays of a pass for the queue in `sorting`.
 
-    `rng` chooses where groups begin their walks. `memory` is updated from the state. `held`: the reserved whole
-    cores.
+    `rng` chooses where the groups begin their walks over the machines. `memory`: the cache, which this call updates
+    from the state. `held`: the reserved whole cores.
     """
     tasks = state.tasks
     running = _running(state)
@@ -117,7 +117,9 @@ def _running(state: CellState) -> Running:
 
 
 def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
-    """Return [T]: allocs with more tasks of a job than its disruption budget allows to leave together."""
+    """Return [T]: whether a task is an alloc that must not be preempted within disruption budgets. In such an alloc,
+    more tasks of one job run than the budget of the job allows to be down at once.
+    """
     result = np.zeros(len(tasks.id), dtype=np.bool_)
     if not (tasks.job_budget > 0).any():
         return result
@@ -149,7 +151,9 @@ def _queue(state: CellState, sorting: GroupedQueue, memory: PassCache) -> QueueA
 
 
 def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache) -> TaskCounts:
-    """Count where the running tasks of the queue's jobs are. Jobs of one task need no counting."""
+    """Count the running tasks per machine, rack and power domain, for the jobs in the queue. Jobs of one task are not
+    counted.
+    """
     tasks = state.tasks
     size = np.array([int((job.tasks >= 0).sum()) for job in sorting.jobs], dtype=np.int64)
     several = np.flatnonzero(size > 1).tolist()

@@ -15,13 +15,15 @@ _MOST = 0.75
 def beginnings(
     state: CellState, policy: Policy, limit: Ints, by_limit: Bools, of_task: Ints32, rng: np.random.Generator
 ) -> Ints32:
-    """Return positions [G] in the walk. `limit` [G, R], `by_limit`: of the groups; `of_task`: group of each queued
-    task.
+    """Return for each group the position [G] in the order of the walk at which its search for machines begins.
 
-    While there is plenty of room each group begins somewhere else: work of all kinds mixes on the machines, and
-    what one kind cannot use is left where the other finds it. A kind (by limit, or by reservation, §5.5) that asks
-    for most of the room there is for it begins at one place: the machines met first fill up, and those met
-    last stay empty for tasks that come late and are large. E-PVM spreads load, whatever is asked for.
+    `limit` [G, R], `by_limit` [G]: the request of each group, and whether it is placed by limit. `of_task`: group of
+    each queued task.
+
+    Usually each group begins at a random position, so that different groups share machines. But if the groups placed
+    by limit together ask for most of the free capacity, they all begin at one position. The same holds for the groups
+    placed by reservation (§5.5). Then the first machines fill up, and the last machines stay empty for large tasks.
+    With the E-PVM scorer, the positions are always random.
     """
     number = len(limit)
     if not policy.search.randomise or len(state.machines) == 0:

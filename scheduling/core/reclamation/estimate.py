@@ -54,8 +54,8 @@ _UNIT = (1, MIB, MIB)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """The usage of S incarnations, each at most once. `demand` [S, K]: CPU in milli-cores, including CPU time that
-    throttling denied, and RAM and disk in bytes.
+    """The usage samples of S incarnations, at most one per incarnation. `demand` [S, K]: CPU in milli-cores,
+    including the CPU time that throttling denied, and RAM and disk in bytes.
     """
 
     task_id: Ints
@@ -70,11 +70,12 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reservations:
-    """The result of one look at N running tasks, valid until the next look. `slots` [N]: their slots in the state.
+    """The result of `UsageHistory.look` for N running tasks, valid until the next call. `slots` [N]: their slots in
+    the state.
 
-    `wanted` [N, K]: the new reservation. `raised`, `lowered` [N]: whether the change is large enough to be made; a
-    raise is urgent. `gap` [N]: the largest excess of a reservation, as a share of the limit.
-    `sample` [N]: position of the task's sample; -1: none.
+    `wanted` [N, K]: the new reservation. `raised`, `lowered` [N]: whether an increase or decrease is large enough to
+    be made. Increases are urgent. `gap` [N]: how far the reservation is above the wanted one, as a share of the
+    limit; the largest over the resources. `sample` [N]: index of the task's sample, -1 for none.
     """
 
     slots: Ints
@@ -123,9 +124,10 @@ class UsageHistory:
     def look(
         self, tasks: TaskTable, samples: Samples, preset: Preset, *, passed_s: float, fixed_jobs: Bools | None = None
     ) -> Reservations:
-        """Process the samples that were measured since the last look, `passed_s` seconds ago.
+        """Process the samples that were measured since the last call, which was `passed_s` seconds ago. Return the
+        new reservations.
 
-        `tasks` is read, not changed. `fixed_jobs` [J], by slot of the job: those that switched reclamation off.
+        `tasks` is read, not changed. `fixed_jobs` [J], by slot of the job: whether the job switched reclamation off.
         Raises `ValueError` when the samples' arrays differ in length or `passed_s` is negative.
         """
         number = len(samples.task_id)
@@ -186,10 +188,11 @@ def _how(preset: Preset, passed_s: float) -> Estimating:
 
 
 def most_urgent(found: Reservations, *, at_most: int) -> NDArray[np.intp]:
-    """Return the positions of the changes to make now: every raise, then the largest drops, together up to `at_most`.
+    """Return the indexes of the changes to make now: all increases, then the largest decreases, together at most
+    `at_most`.
 
-    The next look considers the other changes again. Their gap grows, so that each is made eventually. Among equals, the
-    lowest position comes first.
+    The next call of `look` considers the other changes again. Their gap grows, so that each change is made
+    eventually. Among equal changes, the lowest index comes first.
     """
     raised = np.flatnonzero(found.raised)[:at_most]
     lowered = np.flatnonzero(found.lowered)

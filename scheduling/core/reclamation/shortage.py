@@ -19,8 +19,8 @@ INCOMPRESSIBLE = (RAM, DISK)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Occupants:
-    """The N measured tasks of any machines. `machine` [N]: slot; `usage`, `limit` [N, R'] over at least CPU, RAM,
-    disk.
+    """N tasks whose usage was measured, on one or more machines. `machine` [N]: machine slot of each task. `usage`,
+    `limit` [N, R']: amounts per resource, at least of CPU, RAM and disk.
     """
 
     task_id: Ints
@@ -33,8 +33,8 @@ class Occupants:
 
 @dataclass(frozen=True, slots=True)
 class ShortageVictim:
-    """A task to evict: its `position` in `Occupants`. `over`: it exceeds its own limit. `resource`: the short
-    resource.
+    """A task to evict. `position`: its index in `Occupants`. `over`: whether the task exceeds its own limit.
+    `resource`: index of the resource that is short.
     """
 
     position: int
@@ -59,10 +59,11 @@ class MachineShortage:
 
 
 def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[MachineShortage]:
-    """Return the machines whose tasks use more than `share` of a capacity [M, R], and the tasks to evict there.
+    """Return the machines whose tasks use more than `share` of the capacity of RAM or disk, with the tasks to evict
+    there. `capacity` [M, R]: by machine slot.
 
-    No task is evicted without need: unnecessary victims are spared, the last chosen first. The machines are sorted by
-    slot. Raises `ValueError` unless 0 < share.
+    If a chosen task turns out to be unnecessary, it is not evicted. The tasks chosen last are checked first. The
+    machines are sorted by slot. Raises `ValueError` unless 0 < share.
     """
     if share <= 0:
         raise ValueError(f"share is {share:g}; it must be above 0")
@@ -110,7 +111,9 @@ def _relieve(occupants: Occupants, there: Ints, machine: int, used: Ints, bound:
 
 
 def _left(occupants: Occupants, leaving: dict[int, int], resource: int, excess: dict[int, int]) -> int:
-    """Return how much is still above the bound after these tasks have left. A negative number is free."""
+    """Return how many bytes of `resource` are still used above the allowed amount after the tasks in `leaving` were
+    evicted. If the number is negative, so many bytes are free.
+    """
     return excess[resource] - int(occupants.usage[list(leaving), resource].sum())
 
 
@@ -125,7 +128,9 @@ def _over(occupants: Occupants, position: int, resource: int) -> bool:
 
 
 def _rank(occupants: Occupants, position: int, resource: int) -> tuple[bool, int, int, int]:
-    """Rank the tasks to evict: over their limit first, then lowest priority, then largest, then by id."""
+    """Return the sort key of a task for eviction: first tasks over their limit, then the lowest priority, then the
+    largest usage, then the id.
+    """
     return (
         not _over(occupants, position, resource),
         int(occupants.priority[position]),

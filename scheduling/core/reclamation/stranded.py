@@ -1,4 +1,4 @@
-"""Stranded capacity: what remains of each machine after as many typical tasks as fit have been subtracted. Pure."""
+"""Stranded capacity: the capacity that would remain free on each machine if it were filled with typical tasks. Pure."""
 
 from __future__ import annotations
 

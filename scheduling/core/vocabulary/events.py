@@ -32,7 +32,9 @@ class _IncarnationEvent(_TaskEvent, frozen=True):
 
 
 class CellSet(_Event, frozen=True, tag="cell.set"):
-    """The cell's settings changed. `extra_resources`: its own named resources, if one was added."""
+    """The cell's settings changed. `extra_resources`: the names of all resources that the cell defines itself, if a
+    name was added.
+    """
 
     settings: dict[str, Any]
     extra_resources: tuple[str, ...] | None = None
@@ -47,7 +49,10 @@ class LeaseTaken(_Event, frozen=True, tag="cell.lease"):
 
 
 class BrakeSet(_Event, frozen=True, tag="cell.brake"):
-    """A brake of the cell (lost, stops) changed to `state`, because of `wanted` tasks."""
+    """A brake of the cell changed to `state`. The brake `lost` limits how many tasks of lost machines are
+    rescheduled, and the brake `stops` how many tasks are stopped. `wanted`: the number of tasks that the cell wanted
+    to change.
+    """
 
     brake: str
     state: str
@@ -72,8 +77,8 @@ class MachineSet(_Event, frozen=True, tag="machine.set"):
 
 
 class MachineState(_Event, frozen=True, tag="machine.state"):
-    """A machine is up, draining or down. Evictions that follow from it are events of their own, with this one as
-    their cause.
+    """A machine is now up, draining or down. Evictions that follow from this are separate events, which name this
+    event as their cause.
 
     For a drain: its `deadline` (Unix time, 0 for none), and whether it ignores disruption budgets after the deadline.
     """
@@ -91,8 +96,9 @@ class MachineRemoved(_Event, frozen=True, tag="machine.removed"):
 
 
 class PackagesHeld(_Event, frozen=True, tag="packages.held"):
-    """Installed packages of machines changed (§3.2): digest -> ids of machines. A hint for placement, written for many
-    machines at once, every few seconds at most."""
+    """The installed packages of machines changed (§3.2): digest -> ids of machines. Placement uses this as a hint.
+    One event is written for many machines at once, every few seconds at most.
+    """
 
     came: dict[str, tuple[int, ...]] = {}
     went: dict[str, tuple[int, ...]] = {}
@@ -101,7 +107,8 @@ class PackagesHeld(_Event, frozen=True, tag="packages.held"):
 class AllocKept(_IncarnationEvent, frozen=True, tag="alloc.kept"):
     """An alloc left a machine, which keeps the alloc's folder for its log savers (§4).
 
-    The kept folder takes `hold` of the machine's capacity; a `machine.set` beside this event has the rest.
+    The kept folder uses the amounts in `hold`. The `machine.set` event of the same revision has the remaining
+    capacity of the machine.
     """
 
     until: float  # seconds since the epoch
@@ -110,8 +117,8 @@ class AllocKept(_IncarnationEvent, frozen=True, tag="alloc.kept"):
 
 
 class AllocReleased(_IncarnationEvent, frozen=True, tag="alloc.released"):
-    """A kept alloc was released. `how`: saved; too-late: its time ended before every log saver had succeeded; dropped
-    by an SRE.
+    """A kept alloc was released. `how`: `saved`, if all log savers succeeded; `too-late`, if its time ended before;
+    `dropped`, if an SRE deleted it.
     """
 
     how: str
@@ -123,8 +130,10 @@ class AllocGone(_IncarnationEvent, frozen=True, tag="alloc.gone"):
 
 
 class MachineCredential(_Event, frozen=True, tag="machine.credential"):
-    """A machine's secret: `asked` (a new one is due), `offered` (its Borglet has one, both open the link), `renewed`
-    (the new one was used, the old one is void), `revoked` (none opens the link until the machine joins again)."""
+    """The secret with which a Borglet connects changed its state. `asked`: a new secret is due. `offered`: the
+    Borglet has the new secret, and both secrets are valid. `renewed`: the new secret was used, and the old one is no
+    longer valid. `revoked`: no secret is valid until the machine joins again.
+    """
 
     machine_id: int
     step: str
@@ -132,7 +141,7 @@ class MachineCredential(_Event, frozen=True, tag="machine.credential"):
 
 
 class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
-    """A job was admitted; all tasks of its groups are pending."""
+    """A job was admitted. All its tasks are pending."""
 
     job_id: int
     uid: str
@@ -196,12 +205,13 @@ class TasksAdded(_Event, frozen=True, tag="tasks.added"):
 
 
 class TaskPlaced(_IncarnationEvent, frozen=True, omit_defaults=True, tag="task.placed"):
-    """pending -> running on a machine. `ports`: numbers in the order of the job's port names.
+    """A pending task was placed and is now running on a machine. `ports`: port numbers in the order of the job's port
+    names.
 
-    `alloc`: the task id of its alloc on that machine; 0 if it is in none (§2.4).
-    `devices`: its accelerators of the machine. `runners_up`: (machine id, score) of the next best machines.
-    `packages`: bytes of its packages that the machine had already, and bytes in all; empty if it names none.
-    A task in an alloc that leaves has its own `task.evicted`, before that of the alloc.
+    `alloc`: the task id of the alloc that contains the task, 0 if there is none (§2.4). `devices`: indexes of its
+    accelerators. `runners_up`: (machine id, score) of the next best machines. `packages`: how many bytes of the
+    task's packages the machine had already, and how many bytes there are in all; empty without packages. If an alloc
+    is evicted later, each task inside gets its own `task.evicted` event first.
     """
 
     ports: tuple[int, ...] = ()
@@ -215,10 +225,11 @@ class TaskPlaced(_IncarnationEvent, frozen=True, omit_defaults=True, tag="task.p
 
 
 class TaskEvicted(_IncarnationEvent, frozen=True, tag="task.evicted"):
-    """running -> pending. The incarnation still occupies its ports there until `task.gone`, unless `gone`.
+    """A running task is pending again. The incarnation keeps its ports on the machine until the event `task.gone`,
+    unless `gone` is true.
 
-    `cause`: preemption, machine-failure, machine-shutdown, out-of-resources, other (Figure 3), or update,
-    failure (the task's restarts on the machine are spent), lost.
+    `cause`: preemption, machine-failure, machine-shutdown, out-of-resources or other (Figure 3); or update; or
+    failure (the task crashed on this machine as often as it may); or lost.
     """
 
     cause: str
@@ -230,7 +241,7 @@ class TaskEvicted(_IncarnationEvent, frozen=True, tag="task.evicted"):
 
 
 class TaskEnded(_IncarnationEvent, frozen=True, tag="task.ended"):
-    """pending or running -> dead. `machine_id` is 0 if the task was pending."""
+    """A pending or running task ended and is now dead. `machine_id` is 0 if the task was pending."""
 
     how: str  # finished | failed | killed
     detail: str = ""
@@ -239,19 +250,19 @@ class TaskEnded(_IncarnationEvent, frozen=True, tag="task.ended"):
 
 
 class TaskGone(_IncarnationEvent, frozen=True, tag="task.gone"):
-    """The processes of a departed incarnation have ended on the machine: its ports are free."""
+    """The processes of an incarnation that left its machine have ended. The ports of the incarnation are free."""
 
     exit: dict[str, Any] | None = None
 
 
 class TaskRevived(_TaskEvent, frozen=True, tag="task.revived"):
-    """dead -> pending: the task was resubmitted or an update asks for it again."""
+    """A dead task is pending again, because it was resubmitted or an update needs it again."""
 
     spec_version: int
 
 
 class TaskUpdated(_TaskEvent, frozen=True, tag="task.updated"):
-    """A task follows another version of its spec. A running task stays on its machine: the change is made in place."""
+    """A task changed to another version of its spec. A running task stays on its machine."""
 
     spec_version: int
     requirement: Requirement
@@ -272,7 +283,7 @@ class TaskReported(_IncarnationEvent, frozen=True, tag="task.reported"):
 
 
 class ReservationsSet(_Event, frozen=True, tag="reservations.set"):
-    """New reservations of tasks (§5.5), for those whose estimate changed enough."""
+    """Tasks have new reservations (§5.5). The event lists only tasks whose estimate changed enough."""
 
     tasks: tuple[tuple[int, int], ...]  # (job id, index)
     reservations: tuple[tuple[int, ...], ...]
@@ -288,8 +299,8 @@ class UpdateStarted(_Event, frozen=True, tag="update.started"):
 
 
 class UpdateEnded(_Event, frozen=True, tag="update.ended"):
-    """An update ended. `how`: done, superseded, or stopped with its reason (too many disruptions, tasks that don't
-    come up).
+    """An update ended. `how`: done; superseded by a newer update; or stopped, with the reason (too many disruptions,
+    or tasks that do not come up).
     """
 
     job_id: int
@@ -359,6 +370,6 @@ def encode(event: Event) -> bytes:
 
 
 def decode(data: bytes | str) -> Event:
-    """Raise `msgspec.ValidationError` for anything that is not an event."""
+    """Return the event that is stored as JSON in `data`. Raises `msgspec.ValidationError` if `data` is not an event."""
     event: Event = _decoder.decode(data)
     return event

@@ -7,7 +7,9 @@ from enum import StrEnum
 
 
 class JobHealth(StrEnum):
-    """The health of a job, which lists and pages show first. Documented in `scheduling/README.md`; a test compares."""
+    """The health of a job, which lists and pages show first. `scheduling/README.md` explains each value, and a test
+    checks that none is missing.
+    """
 
     PENDING = "pending"  # no task has a machine
     STARTING = "starting"  # no task is up yet, and none has failed

@@ -18,8 +18,8 @@ Ints32 = NDArray[np.int32]
 
 
 class MachineArrays(NamedTuple):
-    """Machines by position. A pass changes `reserved`, `prod_limit`, `ports_free` and `devices`, which are copies of
-    the state's.
+    """The machines, by position in the walk. A pass changes `reserved`, `prod_limit`, `ports_free` and `devices`.
+    These four are copies, so the state does not change.
     """
 
     slot: Ints32  # where the state keeps it
@@ -41,7 +41,9 @@ class MachineArrays(NamedTuple):
 
 
 class Running(NamedTuple):
-    """Tasks by slot. `gone`: preempted in this pass; `budget`: how many more of the job may go down."""
+    """The running tasks, by slot. `gone`: whether this pass has preempted the task. `budget`: how many more tasks of
+    each job may be down.
+    """
 
     id: Ints
     next: Ints32
@@ -60,10 +62,11 @@ class Running(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """Free capacity by level. `left` [L, R, P]: the most of each resource that one more task may ask for on a machine.
+    """Free capacity by level. `left` [L, R, P]: for each resource, the largest amount that one more task may ask for
+    on a machine.
 
-    A level is a `ceiling` (the task may preempt all priorities below it) and a way of placement (`by_limit`). The pass
-    updates `left` after each placement.
+    A level is a `ceiling` (the task may preempt all priorities below it) and a way of placement (`by_limit`). The
+    pass updates `left` after each placement.
     """
 
     left: Ints
@@ -109,11 +112,11 @@ class QueueArrays(NamedTuple):
 
 
 class TaskCounts(NamedTuple):
-    """The number of tasks of each job per machine, in an open hash by (job, position), and per rack and power domain,
-    in tables.
+    """The number of tasks of each job per machine, in a hash table with key (job, position), and per rack and power
+    domain, in arrays.
 
-    `row`: the row of each job in the tables; -1 for a job of one task, which is not counted. `size`: tasks of the
-    job.
+    `row`: the row of each job in these arrays; -1 for a job of one task, which is not counted. `size`: number of
+    tasks of the job.
     """
 
     keys: Ints
@@ -149,7 +152,9 @@ class SearchParams(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Results by place in the queue. `machine`: position, -1 none fits, -2 not tried."""
+    """The results of a pass, by position in the queue. `machine`: position in the walk of the chosen machine, -1 if
+    none fits, -2 if the task was not tried.
+    """
 
     machine: Ints
     parts: Floats  # [Q, PARTS]
@@ -193,9 +198,9 @@ class Tables(NamedTuple):
 class Judged(NamedTuple):
     """The obstacles of one group on each of N machines, by position, and their sums.
 
-    Obstacles are numbered: the hard constraints first, C of them, then C the machine's state, C + 1 + r too little
-    of resource r, C + R + 1 to C + R + 3 a bound per machine, rack and power domain, C + R + 4 a crash, C + R + 5 too
-    few whole cores; -1: none. O is their number.
+    An obstacle is a reason why a task does not fit. Each has a number: 0 to C - 1: one of C hard constraints; C: the
+    machine's state; C + 1 + r: too little of resource r; C + R + 1 to C + R + 3: the bound per machine, rack or power
+    domain; C + R + 4: a crash; C + R + 5: too few whole cores; -1: none. O: number of obstacles.
     """
 
     constraints: int  # C
@@ -214,8 +219,8 @@ class Judged(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """The running tasks for the estimator (§5.5). `slots` [N]: their slots. The other arrays are by slot, as in
-    `Running`.
+    """The running tasks whose reservations are estimated (§5.5). `slots` [N]: slots of the tasks. The other arrays
+    are indexed by slot, as in `Running`.
     """
 
     slots: Ints
@@ -229,7 +234,9 @@ class Reserved(NamedTuple):
 
 
 class History(NamedTuple):
-    """The history of each task, by slot; K: the reclaimable resources, first on the axis."""
+    """The usage history of each task, by slot. K is the number of reclaimable resources (CPU, RAM, disk), which come
+    first in resource vectors.
+    """
 
     id: Ints
     incarnation: Ints32
@@ -256,8 +263,8 @@ class Estimating(NamedTuple):
 
 
 class Estimates(NamedTuple):
-    """The estimates by position in `Reserved.slots`. `gap`: the largest excess of a reservation, as a share of the
-    limit.
+    """The estimates, by index in `Reserved.slots`. `gap`: how far the reservation is above the wanted one, as a share
+    of the limit; the largest over the resources.
     """
 
     wanted: Ints  # [N, K]

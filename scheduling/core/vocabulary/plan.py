@@ -10,13 +10,13 @@ from scheduling.core.vocabulary.reasons import Why
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
-    """The assignment of one pending task to a machine. The ids are those of the rows; `score` holds the parts of the
-    score.
+    """The assignment of one pending task to a machine. Ids are database ids. `score`: the score of each scorer.
 
-    `ports` in the order of the job's port names. `victims` are (job id, index) of running tasks to be preempted there
-    in the same commit, lowest priority first (§3.2). `alloc`: the task id of the alloc it is put into (§2.4), 0 for
-    the bare machine. `devices`: indexes of the accelerators it gets. `runners_up`: (machine id, score) of the best
-    that were not taken. `packages`: bytes of its packages that the machine has, of how many.
+    `ports`: numbers in the order of the job's port names. `victims`: (job id, index) of the running tasks that the
+    same commit preempts on the machine, lowest priority first (§3.2). `alloc`: the task id of the alloc that receives
+    the task (§2.4), 0 for none. `devices`: indexes of the task's accelerators. `runners_up`: (machine id, score) of
+    the next best machines. `packages`: how many bytes of the task's packages the machine has already, and how many
+    bytes there are in all.
     """
 
     job_id: int

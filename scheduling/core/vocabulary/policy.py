@@ -1,4 +1,4 @@
-"""The parameters of passes that an SRE can choose, given as values. A pass reads no settings."""
+"""The parameters of passes that an SRE can choose. Callers pass them as values, because a pass reads no settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Workload = Literal["", "service", "batch"]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of the parts of a score. A part is about between -1 and 1; each preempted task costs 1 to 5."""
+    """The weights of the scorers. The score of one scorer is about -1 to 1. Each preempted task costs 1 to 5."""
 
     packing: float = 1.0
     """How much usable room remains after the placement, as measured by the cell's scorer."""
@@ -43,7 +43,9 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The three techniques of §3.4. The benchmark switches them off to measure their effect."""
+    """Switches for the three techniques of §3.4 that make passes fast. The benchmark switches each off to measure its
+    effect.
+    """
 
     sample: int = 24
     """How many feasible machines are scored. The best of them is chosen."""
@@ -92,8 +94,8 @@ class Policy:
     """Weight of each resource for packing, in the order of the resource vector. Resources after the last have none."""
 
     def by_limit(self, priority: int, latency_sensitive: bool) -> bool:
-        """Return whether a task is placed by limits, so never in reclaimed resources (§5.5). False outside all
-        bands.
+        """Return whether a task is placed by its limit, so that it never depends on reclaimed resources (§5.5).
+        Return False if no band contains the priority.
         """
         try:
             prod = band_of(priority, self.bands).prod
@@ -102,7 +104,9 @@ class Policy:
         return prod and (latency_sensitive or not self.batch_in_prod_by_reservation)
 
     def ceiling(self, priority: int) -> int:
-        """A task of `priority` may preempt exactly the priorities below this (§2.5)."""
+        """Return a priority. A task of `priority` may preempt exactly the tasks with a lower priority than the
+        returned one (§2.5).
+        """
         try:
             band = band_of(priority, self.bands)
         except LookupError:

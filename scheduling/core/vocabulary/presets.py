@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One choice of an SRE (Figure 12). `margin`: share of the peak kept above it, for CPU, RAM and disk.
+    """One preset, which an SRE chooses per cell (Figure 12). `margin`: the safety margin above the peak of usage, as
+    a share of the peak, for CPU, RAM and disk.
 
     `half_life_s`: the time in which the distance between reservation and target halves.
     """

@@ -13,7 +13,9 @@ WHOLE_CORES = "whole-cores"
 
 
 class ReasonCode(StrEnum):
-    """Reasons that exclude machines. Each is documented in `scheduling/README.md`; a test compares."""
+    """Reasons that exclude machines. `scheduling/README.md` explains each reason, and a test checks that none is
+    missing.
+    """
 
     NO_MACHINES = "no-machines"  # the cell has no machines
     NO_SUCH_RESOURCE = "no-such-resource"  # no machine has a resource that the task asks for
@@ -50,9 +52,11 @@ class Basis(StrEnum):
 
 
 class RuledOut(msgspec.Struct, frozen=True):
-    """Machines excluded by `code` and by no earlier reason. `subject`: the resource or constraint.
+    """The machines that the reason `code` excludes and that no earlier reason excluded. `subject`: the resource or
+    constraint.
 
-    `wanted` and `largest` are in the units of the axis; `largest` is the most that one machine has left.
+    `wanted`: the requested amount. `largest`: the most that one of these machines has free. Both are in the unit of
+    the resource.
     """
 
     code: ReasonCode
@@ -66,8 +70,8 @@ class SuggestedChange(msgspec.Struct, frozen=True):
     """The smallest change of one kind with which the request would fit, and the number of machines where it would.
 
     `subject`: a resource, an attribute, or a bound (a reason's code). `to`: the new quantity, bound or value.
-    `constraint`: the one that prevents the placement; `instead`: the one to request in its place, if any.
-    `parts`: the changes of a combined change. All of them are needed.
+    `constraint`: the constraint that prevents the placement. `instead`: the constraint that should replace it, if
+    any. `parts`: the changes of a combined change, which are all needed.
     """
 
     subject: str
@@ -99,7 +103,9 @@ class Nearest(msgspec.Struct, frozen=True):
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """The pending tasks of one tenant that come earlier in the queue. Other tenants do not see the name."""
+    """The number of pending tasks of one tenant that come earlier in the queue. Other tenants do not see this
+    tenant's name.
+    """
 
     tenant: str
     jobs: int
@@ -107,10 +113,11 @@ class Ahead(msgspec.Struct, frozen=True):
 
 
 class QueuePlace(msgspec.Struct, frozen=True):
-    """The place of a job's first pending task in the queue: `ahead` tasks come first, `own` of them of its class.
+    """The place of a job's first pending task in the queue: `ahead` tasks come before it, and `own` of these belong
+    to the same class.
 
-    `ahead_of`: the tenants with most of those tasks; `tenants`: the number of all such tenants. Both are missing for
-    jobs that come late in a class.
+    `ahead_of`: the tenants with most of the `ahead` tasks. `tenants`: the number of all tenants with such tasks. Both
+    are missing for jobs that come late in a class.
     """
 
     ahead: int
@@ -122,8 +129,8 @@ class QueuePlace(msgspec.Struct, frozen=True):
 class Preemption(msgspec.Struct, frozen=True):
     """The numbers of machines on which even preemption does not make room for the task.
 
-    `not_enough`: too small even after all tasks of lower priority have left. `held`: large enough, but tasks that this
-    task may not preempt use the space. All tasks that may be preempted count as gone.
+    `not_enough`: machines that are too small even without all tasks of lower priority. `held`: machines that are
+    large enough, but tasks that this task may not preempt use the capacity.
     """
 
     not_enough: int = 0
@@ -169,12 +176,14 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Conforming(msgspec.Struct, frozen=True):
-    """Guidance on shapes that are likely to schedule (§2.6), by the most common machine that could hold it.
+    """Guidance on limits with which tasks are likely to be placed (§2.6), for the most common kind of machine that
+    could hold the task.
 
-    `wanted`: the requested limit. `machines`: number of machines that could hold one task if empty; `now`: number that
-    can hold one now; `room`: tasks that fit on these at once. `absent`: positions of resources that no machine of the
-    cell has. `asked`: the request as it is; `one_more`: the largest shape of which one more fits per machine; `fuller`:
-    the largest shape that fits as many times as the request, or None if it is the same.
+    `wanted`: the requested limit. `machines`: number of machines that could hold one task if empty. `now`: number of
+    machines that can hold one now. `room`: number of tasks that fit on these together. `absent`: indexes of resources
+    that no machine of the cell has. `asked`: the unchanged request. `one_more`: the largest limit with which one more
+    task fits per machine. `fuller`: the largest limit with which as many tasks fit as with the request, or None if
+    the request is that limit.
     """
 
     wanted: tuple[int, ...]
@@ -188,12 +197,13 @@ class Conforming(msgspec.Struct, frozen=True):
 
 
 class Why(msgspec.Struct, frozen=True):
-    """The explanation of a pending class that REST, CLI and portal show. `tasks`: its (job id, number of pending
-    tasks).
+    """The explanation of a pending class that REST, CLI and portal show. `tasks`: (job id, number of pending tasks)
+    for each job of the class.
 
-    `code`: the leading reason; empty while the class has not been examined. `revision`: the revision of the examined
-    state; a class is examined about once per second, not in each pass. `places`: the place of each job in `tasks`.
-    The queue and the start refer to the first job; `waiting.of_job` returns the same for another job.
+    `code`: the main reason; empty while the class has not been examined. `revision`: the revision of the examined
+    state. A class is examined about once per second, not in each pass. `places`: the place in the queue of each job
+    in `tasks`. The place and the expected start refer to the first job; `waiting.of_job` returns the explanation for
+    another job.
     """
 
     tasks: tuple[tuple[int, int], ...]

@@ -30,7 +30,9 @@ def split_task_id(task: int) -> tuple[JobId, int]:
 
 
 class Relation(StrEnum):
-    """The eight relations of Google's 2019 trace."""
+    """The relations between an attribute and a value in a constraint. They are the eight relations of Google's 2019
+    trace.
+    """
 
     EQUAL = "="
     NOT_EQUAL = "!="
@@ -58,8 +60,8 @@ class Constraint(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=
 
 
 class Requirement(msgspec.Struct, frozen=True, order=True):
-    """The requirement of a task. `limit`: int64 vector over `quota.vocabulary.resources.AXIS` (+ the cell's own), its
-    `ports` the number of ports.
+    """The requirement of a task. `limit`: amounts of the resources in `quota.vocabulary.resources.AXIS`, then of the
+    cell's own resources. The amount of `ports` is a number of ports.
 
     `max_per_*`: how many tasks of the same job may share one machine, rack or power domain; 0: no limit.
     `whole_cores`: the number of cores that a latency-sensitive task reserves for itself (§6.2). `packages`: (digest,
@@ -90,14 +92,14 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def spelled(constraint: Constraint) -> str:
-    """Return the constraint in the spelling of job files."""
+    """Return the constraint as text, as it is written in job files."""
     if constraint.relation in (Relation.PRESENT, Relation.ABSENT):
         return f"{constraint.attribute} {constraint.relation.value}"
     return f"{constraint.attribute} {constraint.relation.value} {constraint.value}"
 
 
 def padded(vector: Sequence[int], axis: int) -> tuple[int, ...]:
-    """Return the vector, filled with zeros up to the length of the axis. Raises `ValueError` if it is longer than the
+    """Return the vector, filled with zeros up to `axis` elements. Raises `ValueError` if it is longer than the
     axis.
     """
     if len(vector) > axis:

@@ -26,8 +26,8 @@ class MachineStatus(StrEnum):
 
 
 class Transition(StrEnum):
-    """Events in the life of a task. `EVICT` and `LOST` free its machine. With `UPDATE_*` it follows another version
-    of its spec.
+    """The events that change the state of a task. With `EVICT` and `LOST`, the task leaves its machine. With
+    `UPDATE_*`, the task changes to another version of its spec.
     """
 
     SUBMIT = "submit"
@@ -43,7 +43,7 @@ class Transition(StrEnum):
 
 
 class EvictionCause(StrEnum):
-    """The causes of Figure 3, and further ones that return a running task to the queue."""
+    """The causes for which a running task returns to the queue: those of Figure 3, and some more."""
 
     PREEMPTION = "preemption"  # a task of higher priority needed its resources
     MACHINE_FAILURE = "machine-failure"  # its machine failed or was unreachable for too long
@@ -57,7 +57,9 @@ class EvictionCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The report of a Borglet about a running incarnation. `up`: phase up, and healthy if it has a check."""
+    """The report of a Borglet about a running incarnation. `up`: whether its phase is up and its health check passes,
+    if it has one.
+    """
 
     task_id: int
     incarnation: int
@@ -88,7 +90,9 @@ TASK_TRANSITIONS: dict[tuple[TaskState | None, Transition], TaskState] = {
 
 
 class IllegalTransition(Exception):
-    """A step that is not in the lifecycle table. The message names entity, state and event."""
+    """Raised for an event that the lifecycle table does not allow in the current state. The message names the entity,
+    its state and the event.
+    """
 
     def __init__(self, entity: str, state: str | None, event: str, history: str = "") -> None:
         tail = f"; before: {history}" if history else ""
