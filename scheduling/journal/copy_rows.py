@@ -24,9 +24,9 @@ def text(value: str) -> str:
 
 
 def json_text(encoded: bytes) -> str:
-    """Return the encoder's JSON as text for COPY.
+    """Return encoded JSON as text for PostgreSQL's COPY.
 
-    Control characters are already escaped by JSON, so only backslashes must be escaped again.
+    JSON already escapes control characters, so only backslashes must be escaped.
     """
     plain = encoded.decode()
     return plain.replace("\\", "\\\\") if "\\" in plain else plain
@@ -44,13 +44,15 @@ def values(model: type[models.Model], attributes: Sequence[str], many: Iterable[
 
 
 def lines(table: str, columns: str, many: Iterable[str]) -> None:
-    """Insert rows that are already text for COPY, each with its end of line, within the caller's transaction."""
+    """Insert rows that are already in the text format of COPY, within the caller's transaction. Each row ends with a
+    line end.
+    """
     with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
         copy.write("".join(many))
 
 
 def column(values: Iterable[int | None]) -> str:
-    """Return numbers as the text of an array, for a parameter such as `%s::bigint[]`."""
+    """Return numbers as the text of a PostgreSQL array, for a parameter such as `%s::bigint[]`."""
     return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
 
 
@@ -86,7 +88,7 @@ def _value(value: Any) -> str:
         for kind, as_text in _TEXTS.items():
             if isinstance(value, kind):
                 return as_text(value)
-        raise TypeError(f"no text for COPY of a {type(value).__name__}")
+        raise TypeError(f"cannot write a value of type {type(value).__name__} in the text format of COPY")
     return as_text(value)
 
 

@@ -48,7 +48,9 @@ Item = TypeVar("Item", bound=Submitted)
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[Item]):
-    """A submission that waits. `turn` is set when its verdict is known, or when it has to lead the next group."""
+    """A submission that waits. `turn` is set when the submission has its verdict, or when its thread has to write the
+    next group.
+    """
 
     item: Item
     turn: threading.Event = field(default_factory=threading.Event)
@@ -92,7 +94,7 @@ class GroupCommit(Generic[Item]):
             raise own.error
 
     def _lead(self, own: _Waiting[Item], write: Callable[[Sequence[Item]], None]) -> None:
-        """Write one group that begins with `own`, and then let the next one that waits lead."""
+        """Write one group that begins with `own`. Then wake the next waiting thread, which writes the next group."""
         group = [own]
         try:
             with self._lock:
@@ -113,8 +115,8 @@ class GroupCommit(Generic[Item]):
                 following.turn.set()
 
     def _taken(self, own: _Waiting[Item]) -> list[_Waiting[Item]]:
-        """Take the next group. Submissions with an equal name or key are written in different groups, so that the
-        second sees the first.
+        """Remove the submissions for the next group from the queue and return them. Submissions with an equal name or
+        key are put into different groups, so that the second submission sees the result of the first.
         """
         taken: list[_Waiting[Item]] = []
         left: deque[_Waiting[Item]] = deque()
@@ -133,7 +135,9 @@ class GroupCommit(Generic[Item]):
 
 
 def _write(group: Sequence[_Waiting[Item]], write: Callable[[Sequence[Item]], None]) -> None:
-    """Write the group. If PostgreSQL rejects it because of one of them, write each alone."""
+    """Write the submissions of the group together. If PostgreSQL rejects the group because of one submission, write
+    each submission alone.
+    """
     try:
         write([one.item for one in group])
     except (OperationalError, psycopg.OperationalError) as error:  # PostgreSQL is away or busy, for all of them alike
@@ -152,6 +156,6 @@ _groups: dict[int, GroupCommit[Any]] = defaultdict(GroupCommit)
 
 
 def of_cell(cell_id: int) -> GroupCommit[Any]:
-    """Return the submissions of this process to a cell."""
+    """Return the object that collects this process's submissions to a cell."""
     with _lock:
         return _groups[cell_id]

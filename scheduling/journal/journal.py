@@ -61,7 +61,7 @@ class JournalRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class JournalEntry:
-    """An open revision. Its events are written together at the end of the block."""
+    """A revision that is being written. Its events are written together at the end of the `with` block."""
 
     def __init__(self, cell_id: int, revision: int, time: dt.datetime, principal: Principal) -> None:
         self.cell_id = cell_id
@@ -77,12 +77,14 @@ class JournalEntry:
         self.act_as(principal)
 
     def act_as(self, principal: Principal) -> None:
-        """Append the next events in the name of `principal`. One revision may have changes of several callers."""
+        """Set `principal` as the author of the events that are appended next. One revision may have changes by
+        several callers.
+        """
         self.principal = principal
         self._who = f"\t{copy_rows.text(principal.name)}\t{copy_rows.text(principal.request_id)}\t"
 
     def append(self, event: Event, *, caused_by: Cause | None = None) -> Cause:
-        """Add an event. Return its position, by which other events can name it as their cause."""
+        """Add an event to the revision. Return a reference to the event, which other events can give as their cause."""
         seq = len(self.events)
         job_id, index = getattr(event, "job_id", None), getattr(event, "index", None)
         cause = f"{caused_by.revision}\t{caused_by.seq}" if caused_by else f"{NULL}\t{NULL}"
@@ -117,12 +119,12 @@ class JournalEntry:
 
 
 class _NothingToSay(Exception):
-    """The end of a block without events. Its transaction is rolled back, with its revision."""
+    """Raised by `write` if a block appended no events. The transaction is rolled back, with its revision."""
 
 
 @contextmanager
 def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
-    """Open one atomic change of a cell, under its next revision.
+    """Open one atomic change of a cell. The change gets the next revision of the cell.
 
     Locks: the cell's row, until the end of the outermost transaction; rows below it are locked in the order
     of their ids. A block without events must not change any row: it is rolled back. Inside another transaction, readers
@@ -155,9 +157,10 @@ def _begin(cell_id: int, principal: Principal) -> JournalEntry:
 def tail(
     cell_id: int, *, after: int, limit: int = 50_000, known: Mapping[int, Sequence[JournalRecord]] | None = None
 ) -> list[JournalRecord]:
-    """Return whole revisions after `after`, oldest first; about `limit` events, never a part of a revision.
+    """Return the records of all revisions after the revision `after`, oldest first. It returns about `limit` records,
+    and never only a part of a revision.
 
-    `known`: the records of revisions that the caller has committed itself, which are not read again.
+    `known`: by revision, the records that the caller has committed itself. These records are not read again.
     """
     own = sorted(revision for revision in known or () if revision > after)
     last, number = query(
@@ -204,7 +207,9 @@ def newest(cell_id: int) -> int:
 
 
 def ensure_partitions(*, ahead: int = 2) -> int:
-    """Create the partitions for the next revisions of all cells. Return how many were created."""
+    """Create the partitions of the journal table for the next revisions of all cells. Return how many partitions were
+    created.
+    """
     first = query("SELECT coalesce(max(revision), 0) FROM scheduling_cell")[0][0] // PARTITION
     made = 0
     for number in range(first, first + ahead + 1):

@@ -29,7 +29,7 @@ def execute(statement: str, values: Values = ()) -> int:
 
 
 async def in_thread(function: Callable[..., T], *args: Any, **named: Any) -> T:
-    """Run a function in a thread with a connection of its own. Raises `Rejected` while the database is away."""
+    """Run a function in a thread with its own database connection. Raises `Rejected` if the database is down."""
 
     def run() -> T:
         try:

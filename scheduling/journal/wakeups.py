@@ -41,7 +41,9 @@ def publish(cell_id: int, revision: int) -> None:
 
 
 def send(what: str, command: Callable[[redis.Redis], object]) -> bool:
-    """Send Redis a command that may be lost, without waiting. Return False if Redis does not answer."""
+    """Send a command to Redis. Return False if Redis does not answer; the command is then lost. `what`: the name of
+    the command in the log.
+    """
     global _sender
     if _sender is None:
         _sender = Sender(settings.BORG_REDIS_URL)
@@ -49,12 +51,14 @@ def send(what: str, command: Callable[[redis.Redis], object]) -> bool:
 
 
 def answers() -> bool:
-    """Return whether Redis answers at once, for callers that must not wait for it."""
+    """Return whether Redis answers immediately. Callers that must not wait for Redis use this check."""
     return send("ping", lambda redis: redis.ping())
 
 
 class Sender:
-    """A sender that delays writers by at most `HURRY_S` in each `_RETRY_S`, even if Redis does not answer."""
+    """Sends commands to Redis. If Redis does not answer, it delays callers by at most `HURRY_S` seconds in each
+    `_RETRY_S` seconds.
+    """
 
     def __init__(self, url: str) -> None:
         self._redis = redis.Redis.from_url(url, socket_timeout=HURRY_S, socket_connect_timeout=HURRY_S, retry=None)
@@ -67,7 +71,7 @@ class Sender:
             command(self._redis)
         except redis.RedisError as error:
             self._silent_until = time.monotonic() + _RETRY_S
-            log.warning("not sent to Redis", what=what, error=str(error))
+            log.warning("a message was not sent to Redis", what=what, error=str(error))
             return False
         return True
 
@@ -77,7 +81,7 @@ def channel(cell_id: int) -> str:
 
 
 class Waiter:
-    """A reader's wait for changes of some cells. While Redis is away, it sleeps for the poll interval."""
+    """Waits until one of some cells changes. While Redis is unreachable, it sleeps for the poll interval."""
 
     def __init__(self, cell_ids: Iterable[int]) -> None:
         self._channels = [channel(cell_id) for cell_id in cell_ids]
@@ -90,12 +94,12 @@ class Waiter:
 
     @property
     def hears(self) -> bool:
-        """Return whether Redis wakes this waiter, so that it does not only sleep."""
+        """Return whether this waiter receives wake-ups from Redis. If not, it only sleeps for the poll interval."""
         return self._pubsub is not None
 
     def wait(self, timeout_s: float = POLL_S) -> bool:
-        """Wait at most `timeout_s` seconds. Return whether a wake-up came. All wake-ups that have arrived are taken
-        together.
+        """Wait at most `timeout_s` seconds. Return whether a wake-up arrived. One call receives all wake-ups that
+        have arrived.
         """
         if not self._connected():
             time.sleep(min(timeout_s, POLL_S))
@@ -108,7 +112,7 @@ class Waiter:
                 message = self._pubsub.get_message(ignore_subscribe_messages=True, timeout=0)
             return woken
         except redis.RedisError as error:
-            log.warning("notices lost, polling", error=str(error))
+            log.warning("the subscription to wake-ups was lost, polling the journal instead", error=str(error))
             self.close()
             return False
 
@@ -118,7 +122,7 @@ class Waiter:
                 self._pubsub.close()
             self._redis.close()
         except redis.RedisError as error:
-            log.info("closing notices", error=str(error))
+            log.info("cannot close the subscription to wake-ups", error=str(error))
         self._pubsub = None
 
     def _connected(self) -> bool:

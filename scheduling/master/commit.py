@@ -1,9 +1,9 @@
 """The commit of a plan, or of the part that is still valid (§3.4, optimistic concurrency).
 
-    Plan made from revision R ──► lock the cell ──► what happened in (R, now]? ──► apply the rest, hand back these
+    Plan made from revision R ──► lock the cell ──► what happened in (R, now]? ──► apply the rest, reject these
 
-The journal shows what has changed since the state of the plan. An assignment whose machine, job or task has changed is
-handed back, and the next pass considers its task again. All other assignments are still valid. So any number of
+The journal shows what has changed since the state of the plan. The commit rejects an assignment whose machine, job or
+task has changed, and the next pass considers its task again. All other assignments are still valid. So any number of
 schedulers can work on one cell.
 """
 
@@ -40,9 +40,10 @@ _URGENT, _MANY = 100, 500
 
 @dataclass(slots=True)
 class CommitOutcome:
-    """The result of a commit. `applied` and `refused` together are the plan's assignments.
+    """The result of a commit. `applied`: the assignments that were written. `refused`: the assignments that were no
+    longer valid. Together they are all assignments of the plan.
 
-    `records`: the written records by revision, so that the master need not read them from the journal.
+    `records`: the written journal records by revision. The master uses them instead of reading the journal.
     """
 
     applied: list[Assignment] = field(default_factory=list)
@@ -58,7 +59,7 @@ def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journ
     """Write the plan's assignments, about `chunk` of them per revision. A gang is written under one revision, or not
     at all.
 
-    Locks: the cell's row, for one chunk at a time; then the tasks concerned, victims first, in order of id.
+    Locks: the cell's row, for one chunk at a time; then the tasks that change, in order of id, victims first.
     """
     outcome = CommitOutcome()
     gangs = _gangs(cell_id) if plan.assignments else frozenset()
@@ -82,13 +83,15 @@ def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journ
 
 
 def _gangs(cell_id: int) -> frozenset[int]:
-    """Return the live jobs whose tasks are placed together or not at all."""
+    """Return the ids of the live jobs whose tasks are placed together or not at all."""
     rows = Job.objects.filter(cell_id=cell_id, gang=True).exclude(state=JobState.DEAD.value)
     return frozenset(rows.order_by().values_list("id", flat=True))
 
 
 def _parts(assignments: Sequence[Assignment], chunk: int, gangs: frozenset[int]) -> Iterator[Sequence[Assignment]]:
-    """Yield the assignments in chunks, in order, the most urgent alone. A chunk is longer if it would split a gang."""
+    """Yield the assignments in order, in chunks of about `chunk`. The first chunk of a long plan is small, so that
+    urgent tasks start sooner. A chunk is longer if it would otherwise split a gang.
+    """
     last = {a.job_id: position for position, a in enumerate(assignments) if a.job_id in gangs}
     first = 0
     while first < len(assignments):
@@ -116,10 +119,10 @@ def _recheck(
     """Return the assignments that are still valid, and the others. If one task of a gang is not valid, none of its
     tasks is.
 
-    `unfreed`: machines where victims stay because the assignment of their preemptor was handed back in this part of
-    the plan or an earlier one. Other assignments to these machines are handed back too, because they may need the
-    victims' space. `braked`: a brake stops preemption now (`scheduling.policy.brakes`), so assignments with victims
-    are not valid.
+    `unfreed`: machines where victims stay, because the assignment that would preempt them was rejected in this part
+    of the plan or an earlier one. Other assignments to these machines are rejected too, because they may need the
+    victims' capacity. `braked`: a brake stops preemption now (`scheduling.policy.brakes`), so assignments with
+    victims are not valid.
     """
     touched = _touched(cell_id, since, own)
     inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}
@@ -154,7 +157,9 @@ def _recheck(
 
 
 def _with_budgets(jobs: set[int]) -> set[int]:
-    """Return those of the jobs that have a disruption budget. Evictions meanwhile may have used it up."""
+    """Return the jobs among `jobs` that have a disruption budget. Evictions since the plan was made may have used it
+    up.
+    """
     if not jobs:
         return set()
     rows = Job.objects.filter(pk__in=jobs, disruption_budget__gt=0)

@@ -1,4 +1,5 @@
-"""The lease of a scheduler of a cell (§3.1): a row with holder, epoch and expiry on the database's clock.
+"""The lease of a scheduler of a cell (§3.1): a row with the holder, the epoch, and the time of expiry by the
+database's clock.
 
 The lease only avoids double work. If two masters work at once, the re-check in `scheduling.master.commit` keeps the
 cell correct. Each desired state carries the epoch of the lease, so that a Borglet rejects messages of an older
@@ -48,9 +49,10 @@ HOLDER = f"{socket.gethostname()}:{os.getpid()}:{_SPACE}-{_started(os.getpid())}
 
 
 def is_gone(holder: str) -> bool:
-    """Return whether the holder of a lease was a process of this host that has ended.
+    """Return whether the holder of a lease was a process of this host that has ended. If so, the next master does not
+    wait until the lease expires.
 
-    Its successor then need not wait until the lease expires. Return False for processes of other hosts.
+    Return False for processes of other hosts.
     """
     host, pid, which = (["", "", "", *holder.split(":")])[-3:]
     space, _, began = which.partition("-")
@@ -105,7 +107,8 @@ def take(
     """Take a free or expired lease under a new epoch, with an event. Return the epoch, or None if another holder has
     the lease.
 
-    `instead_of`: a holder that has ended (`is_gone`). Locks: the cell's row, then the lease's.
+    `instead_of`: a holder that has ended (`is_gone`), whose lease may be taken before it expires. Locks: the cell's
+    row, then the lease's.
     """
     epoch = None
     with journal.write(cell_id, system("master")) as entry:
@@ -140,7 +143,7 @@ def held() -> set[tuple[int, str]]:
 
 
 def in_force(cell_id: int) -> dict[str, tuple[str, int]]:
-    """Return the (holder, epoch) of each lease of a cell that has not expired, by scheduler."""
+    """Return (holder, epoch) by name of the scheduler, for each lease of a cell that has not expired."""
     rows = query(
         "SELECT scheduler, holder, epoch FROM scheduling_lease WHERE cell_id = %s AND expires_at > clock_timestamp()",
         [cell_id],

@@ -84,8 +84,8 @@ _CHANGES_NO_PLACEMENT = (
 
 @dataclass(slots=True)
 class Master:
-    """The master, one per cell, scheduler and process. `state` is None before the first slice and after an unexpected
-    error.
+    """The master: one object per cell, scheduler and process. `state` is None before the first call of `run` and
+    after an unexpected error.
 
     A master loads its state before it takes the lease, and keeps the state when it loses the lease. `load` reads the
     state of a cell from its rows. `holder` and `lease_ttl_s` are written into the lease.
@@ -118,7 +118,7 @@ class Master:
     _view: ViewPublisher | None = None
 
     def prepare(self) -> None:
-        """Load the state before the first slice, so that a master that was restarted places sooner."""
+        """Load the state before the first call of `run`. A master that was restarted can then place tasks sooner."""
         self._warm()
         self._advanced = time.monotonic()
 
@@ -146,7 +146,7 @@ class Master:
                         self._retire()
                         return False
                 except (OperationalError, InterfaceError) as error:
-                    log.warning("database away", cell_id=self.cell_id, error=str(error).strip())
+                    log.warning("the database is unreachable", cell_id=self.cell_id, error=str(error).strip())
                     again = False
                     self._placeable = True  # a pass may have been lost
                     self._renewed = 0.0
@@ -159,12 +159,12 @@ class Master:
                 close_old_connections()
 
     def _is_busy(self) -> bool:
-        """Return whether one tick takes so long that the lease would expire before its end."""
+        """Return whether the present `tick` takes so long that the lease could expire before its end."""
         return self.lease_ttl_s / 3 < time.monotonic() - self._renewed < lease.STUCK_AFTER_S
 
     def tick(self) -> bool:
-        """Follow the journal, do the maintenance that is due, and run a pass if a task may be placed. Return whether
-        there is more to do at once.
+        """Read the journal, do the maintenance that is due, and run a pass if a task may be placed. Return whether
+        more work can be done immediately.
         """
         news = self._advance()
         now = time.monotonic()
@@ -191,11 +191,11 @@ class Master:
         return self._updating or (self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS)
 
     def _retire(self) -> None:
-        """Release the cell and the warm state, because another kind of scheduler is wanted now."""
+        """Release the lease and the warm state, because the settings of the cell no longer name this scheduler."""
         lease.release(self.cell_id, scheduler=self.scheduler.name, holder=self.holder)
         self._renewed = 0.0
         self.state = None
-        log.info("no longer wanted", cell_id=self.cell_id, scheduler=self.scheduler.name)
+        log.info("the cell no longer uses this scheduler", cell_id=self.cell_id, scheduler=self.scheduler.name)
 
     def _hold_lease(self) -> bool:
         """Renew the lease, or take it if it is free. Return False if another master holds it."""
@@ -249,7 +249,9 @@ class Master:
         return True
 
     def _follow(self, state: CellState) -> bool:
-        """Follow the journal. Return False if rows have to be read instead. After any error the state is lost."""
+        """Apply new journal events to the state. Return False if the state has to be loaded from the rows instead.
+        After any error the state is discarded.
+        """
         try:
             while records := journal.tail(self.cell_id, after=state.revision, known=self._own):
                 try:
@@ -276,7 +278,7 @@ class Master:
                 # A new history, or a part is archived: what is warm may never have been.
                 raise _Unfollowable("the journal can't be followed")
             if _widens(record.event, state):
-                raise _Unfollowable("the cell has a further resource")
+                raise _Unfollowable("the cell has a new resource")
             time = record.time.timestamp()
             if self._explainer.seen is not None:
                 self._explainer.seen.observe(state, record.event, time)
@@ -300,7 +302,9 @@ class Master:
         )
 
     def _run_maintenance(self) -> None:
-        """Run the maintenance besides placing. One scheduler of the cell does it."""
+        """Do the cell's work other than placement, such as drains and updates. Only one scheduler of the cell does
+        this work.
+        """
         assert self._policy is not None
         self._silence.sweep(self.cell_id, self._settings)
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S, late=self._silence.late)
@@ -354,7 +358,9 @@ class _Unfollowable(Exception):
 
 
 def _widens(event: events.Event, state: CellState) -> bool:
-    """Return whether the event adds a resource, which needs a new state because arrays have fixed columns."""
+    """Return whether the event adds a resource to the cell. If so, the state must be created again, because its
+    arrays have fixed columns.
+    """
     return (
         isinstance(event, events.CellSet)
         and event.extra_resources is not None

@@ -55,7 +55,7 @@ machine_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Metrics of all cells: nine queries and one Redis command for any number of rows."""
+    """Collects the metrics of all cells. It makes nine queries and one Redis command for any number of rows."""
 
     def collect(self) -> Iterator[Metric]:
         cells = {cell.id: cell for cell in Cell.objects.only("name", "revision")}
@@ -100,7 +100,9 @@ class CellCollector(Collector):
         yield missing
 
     def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
-        """Yield utilisation from the newest cycle of reclamation; nothing without Redis."""
+        """Yield the utilisation of cells, from the figures that reclamation published last. Yield nothing if Redis is
+        unreachable.
+        """
         sums = GaugeMetricFamily(
             "borg_cell_resources",
             "Capacity of machines that are up; limits, reservations and usage of running tasks (§5.5)",
@@ -136,7 +138,7 @@ def _notices(cells: Mapping[int, Cell]) -> CounterMetricFamily:
 
 
 def _brakes(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
-    """Metrics of brakes that wait for an SRE (`scheduling.policy.brakes`)."""
+    """Yield the metrics of brakes that wait for an SRE (`scheduling.policy.brakes`)."""
     labels = ["cell", "brake"]
     held = GaugeMetricFamily(
         "borg_brake_held", "1 while a brake (lost, stops) holds tasks back until an SRE decides", labels=labels

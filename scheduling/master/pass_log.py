@@ -25,8 +25,8 @@ _KEPT_S = 7 * 86_400
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a pass. `at`: its start, seconds since the epoch. `conflicts`: assignments that the commit handed
-    back.
+    """The result of a pass. `at`: its start, seconds since the epoch. `conflicts`: number of assignments that the
+    commit rejected.
     """
 
     at: float
@@ -92,7 +92,7 @@ def record(cell_id: int, cell: str, scheduler: str, one: Pass) -> None:
 
 
 def recent(cell_id: int, scheduler: str, number: int = KEPT) -> list[Pass]:
-    """Return the last passes, newest first. Raises `redis.RedisError` while Redis is away."""
+    """Return the last passes, newest first. Raises `redis.RedisError` while Redis is unreachable."""
     found = wakeups.client().lrange(_key(cell_id, scheduler), 0, number - 1)
     return [msgspec.json.decode(one, type=Pass) for one in found]
 

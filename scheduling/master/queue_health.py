@@ -22,7 +22,9 @@ class PendingQueue:
 
 
 def queues(cell_id: int | None = None) -> list[PendingQueue]:
-    """Return the queues of one cell or of all, by cell and priority, highest first. One query."""
+    """Return the queues of one cell, or of all cells. They are sorted by cell and then by priority, highest first.
+    One query.
+    """
     rows = query(
         "SELECT t.cell_id, min(j.band), j.priority, count(DISTINCT t.job_id), count(*), min(t.since),"
         " greatest(0, extract(epoch FROM clock_timestamp() - min(t.since)))::float8"

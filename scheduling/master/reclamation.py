@@ -51,7 +51,7 @@ _ME = "reclamation"
 
 
 class ReservationChanges(NamedTuple):
-    """The reservations that one turn writes."""
+    """The reservations that one call of `Reclaimer.turn` writes. `raised`: how many of them increase."""
 
     task_id: NDArray[np.int64]
     incarnation: NDArray[np.int32]
@@ -61,8 +61,8 @@ class ReservationChanges(NamedTuple):
 
 @dataclass(slots=True)
 class Reclaimer:
-    """The reclamation of a cell, one per master. A new one has no observed peaks, so it observes for 300 s before it
-    lowers reservations.
+    """The reclamation of a cell. Each master has one. A new `Reclaimer` knows no peaks of usage, so it observes tasks
+    for 300 s before it lowers reservations.
     """
 
     cell_id: int
@@ -101,12 +101,14 @@ class Reclaimer:
         self._publish(state, found, samples.demand, settings, now, short)
 
     def _samples(self, settings: CellSettings) -> tuple[Samples, float]:
-        """Return the fresh samples and Redis' time. Without Redis there are none, and reservations stay."""
+        """Return the recent usage samples, and the time of Redis' clock. If Redis is unreachable, there are no
+        samples, and reservations stay unchanged.
+        """
         try:
             read = live.read_cell(self.cell_id)
         except redis.RedisError as error:
             if not self._away:
-                log.warning("usage unknown, reservations are held", cell_id=self.cell_id, error=str(error))
+                log.warning("the usage is unknown, reservations stay unchanged", cell_id=self.cell_id, error=str(error))
             self._away = True
             return Samples.none(), 0.0
         self._away = False
@@ -128,7 +130,9 @@ class Reclaimer:
         return fixed
 
     def _plan(self, state: CellState, found: Reservations) -> None:
-        """Queue the important changes, increases first. Later samples lead to the others again."""
+        """Queue the most important changes of reservations, increases first. The other changes are considered again
+        with later samples.
+        """
         raises = int(found.raised.sum())
         chosen = most_urgent(found, at_most=max(CHANGES_A_LOOK, min(raises, 4 * RAISES_A_TURN)))
         raises = min(raises, len(chosen))
@@ -160,8 +164,8 @@ class Reclaimer:
     def _relieve(
         self, state: CellState, found: Reservations, demand: NDArray[np.int64], bands: tuple[Band, ...], share: float
     ) -> int:
-        """Evict the tasks that must leave, tasks that are already leaving excepted. Return the machines that are
-        short.
+        """Evict tasks from machines that are short of RAM or disk. Return how many machines are short. Tasks that are
+        already stopping are not evicted again.
         """
         if share == 0:
             return 0
@@ -221,7 +225,7 @@ class Reclaimer:
         return len({shortage.machine for shortage in short})
 
     def _prod_of(self, bands: tuple[Band, ...]) -> NDArray[np.bool_]:
-        """Return for each priority whether it is prod."""
+        """Return a boolean for each priority: whether it is in a prod band."""
         if self._prod is None or self._prod[0] != bands:
             prod = np.zeros(MAX_PRIORITY + 1, dtype=np.bool_)
             for band in bands:
@@ -275,7 +279,7 @@ def jobs_without_reclamation(cell_id: int) -> list[int]:
 
 
 def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -> dict[str, int]:
-    """Return the sums of the vectors by resource, without the resources in `but`."""
+    """Return the sum of `vectors` by name of the resource. If `but` is given, it is subtracted."""
     total = vectors.sum(axis=0)
     if but is not None:
         total = total - but.sum(axis=0)

@@ -25,10 +25,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A scheduler. `name`: the name in its lease and metrics. `keeps_house`: whether it also does the work besides
-    placing.
+    """A scheduler of a cell. `name`: its name in leases and metrics. `keeps_house`: whether it also does the cell's
+    other work, such as drains and updates.
 
-    `chunk`: how many placements it commits under one revision. Other writers wait for the cell's lock meanwhile.
+    `chunk`: how many placements it commits under one revision. Other writers wait for the cell's lock during that
+    time.
     """
 
     name: str
@@ -50,7 +51,9 @@ def wanted(settings: CellSettings) -> tuple[Scheduler, ...]:
 
 
 def queue_of(cell: str, scheduler: Scheduler) -> str:
-    """Return the name of the Celery queue of a scheduler. Its workers need concurrency one. Cell names have no dot."""
+    """Return the name of the Celery queue of a scheduler. The workers of this queue must run one task at a time. Cell
+    names contain no dot, so queue names are unambiguous.
+    """
     return f"cell.{cell}" if scheduler.keeps_house else f"cell.{cell}.{scheduler.name}"
 
 

@@ -77,7 +77,7 @@ def _machines(cell_id: int) -> Iterator[Event]:
 
 
 def _jobs(cell: Cell) -> list[tuple[Event, float]]:
-    """Return live jobs, and ended jobs that still have incarnations on machines.
+    """Return the events of live jobs, and of ended jobs that still have incarnations on machines, each with its time.
 
     Jobs are sorted by id, so that an alloc set comes before the jobs inside it, which are always newer.
     """
@@ -179,7 +179,7 @@ def _task(task: _TaskRow) -> Iterator[tuple[Event, float]]:
 
 
 def _departure(task: _TaskRow, departure: Departure) -> Iterator[tuple[Event, float]]:
-    """Return the departure of a task that still stops on its machine."""
+    """Yield the events of an incarnation that has to stop and whose processes have not ended yet."""
     time = departure.since.timestamp()
     yield _placed(task, departure.machine_id, departure.incarnation, departure.ports), time
     yield (
@@ -229,7 +229,7 @@ def _updates(cell_id: int) -> Iterator[tuple[Event, float]]:
 
 
 class _Requirements:
-    """The requirements of tasks by version of their spec. One query for all jobs."""
+    """Returns the requirements of tasks by the version of their spec. It makes one query for all jobs."""
 
     def __init__(self, job_ids: list[int], extra: Sequence[str]) -> None:
         used = set(query("SELECT DISTINCT job_id, spec_version FROM scheduling_task WHERE job_id = ANY(%s)", [job_ids]))

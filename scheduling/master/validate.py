@@ -31,7 +31,9 @@ def validate(cell_id: int) -> list[str]:
 
 
 def _journal(cell_id: int, state: CellState) -> list[str]:
-    """Check that the state loaded from rows equals the replayed journal, if the whole journal still exists."""
+    """Check that the state loaded from rows equals the state that results from the journal, if the whole journal
+    still exists.
+    """
     replayed = replay(cell_id)
     if replayed is None:
         return []
@@ -41,7 +43,9 @@ def _journal(cell_id: int, state: CellState) -> list[str]:
 
 
 def replay(cell_id: int) -> CellState | None:
-    """Return the state that the journal alone gives, or None if its first entry is missing."""
+    """Return the state that results from applying the whole journal, or None if the first event of the journal is
+    missing.
+    """
     records = journal.tail(cell_id, after=0)
     if not records:
         return None
