@@ -43,14 +43,16 @@ MOST_JOBS = 50
 
 
 class KindFilter(SimpleListFilter):
-    """A filter by kind. Its choices are the kinds in the code. By default, bulk kinds are hidden."""
+    """A filter by kind of event. The choices are the kinds that the code defines. By default, kinds for bulk changes
+    are hidden.
+    """
 
     title = _("kind")
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         tags = (str(kind.__struct_config__.tag) for kind in AnyEvent.__args__)
-        return [(_ALL, _("all, with bulk changes")), *((tag, tag) for tag in sorted(tags))]  # type: ignore[list-item]
+        return [(_ALL, _("all, including bulk changes")), *((tag, tag) for tag in sorted(tags))]  # type: ignore[list-item]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Event]) -> QuerySet[Event]:
         if self.value() == _ALL:
@@ -104,7 +106,7 @@ class EventAdmin(FactsAdmin):
         return queryset.filter(actor=term), False
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> None:
-        """Return None: events have no page of their own, because the list shows all of a row."""
+        """Return None, because an event has no page of its own. The list shows all fields of an event."""
 
     @display(description=_("revision"))
     def place(self, event: Any) -> str:

@@ -1,4 +1,6 @@
-"""Pages of kept allocs on machines. SREs can delete them when their capacity is needed."""
+"""Admin pages that list the allocs that machines keep for log savers. SREs can delete a kept alloc when its capacity
+is needed.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ class KeptAllocAdmin(FactsAdmin):
     fields = ["name", "machine", "key", "hold_shown", "savers", "since", "until", "released"]
     actions = ["drop"]
 
-    @display(description=_("holds"))
+    @display(description=_("reserved capacity"))
     def hold_shown(self, kept: KeptAlloc) -> SafeString:
         return vector_text(kept.hold, extra=kept.machine.cell.extra_resources)
 
-    @display(description=_("log savers"))
+    @display(description=_("tasks that save the logs"))
     def savers_shown(self, kept: KeptAlloc) -> str:
         return ", ".join(
             f"{saver['tenant']}/{saver['job']}/{saver['index']}{' ✓' if saver['done'] else ''}" for saver in kept.savers

@@ -58,7 +58,9 @@ class DrainForm(forms.Form):
 
 
 class PlatformFilter(AllValuesFieldListFilter):
-    """A filter by platform. It is hidden while no machine has a platform, such as simulated ones and old Borglets."""
+    """A filter by platform. It is hidden while no machine has a platform. Simulated machines and machines with an old
+    Borglet have none.
+    """
 
     def has_output(self) -> bool:
         return any(self.lookup_choices)
@@ -180,7 +182,7 @@ class MachineAdmin(FactsAdmin):
         title=gettext_lazy("Stop the tasks in quarantine"),
         warning=gettext_lazy(
             "Tasks that run on these machines but are not in this cell's history are stopped: SIGTERM first, SIGKILL"
-            " after their notice."
+            " after the notice period of the task."
         ),
         service=partial(quarantine_release, keys=None, action="stop"),
         row_as="machine",

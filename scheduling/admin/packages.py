@@ -1,4 +1,4 @@
-"""Pages of packages and their tags, which only their tenants change (`scheduling.packages`)."""
+"""Pages of packages and their tags. They are read-only: only the tenants change packages (`scheduling.packages`)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ _BAR = 4
 
 
 def of_cell(cell: Cell) -> dict[str, Any]:
-    """Return the context of `console/cell_passes.html`. Two queries, and one reply of Redis per scheduler."""
+    """Return the context of the template `console/cell_passes.html`. It makes two queries, and one request to Redis
+    per scheduler.
+    """
     try:
         wanted = schedulers.wanted(cell_settings.load(cell.settings))
     except Rejected:

@@ -205,9 +205,11 @@ class BrakeAdmin(FactsAdmin):
 
     keep = row_action(
         "keep",
-        label=gettext_lazy("Keep the brake held"),
-        title=gettext_lazy("Keep brakes held"),
-        warning=gettext_lazy("These brakes stay held until their cause has ended, and raise no more alerts."),
+        label=gettext_lazy("Do not release the brake"),
+        title=gettext_lazy("Do not release the brakes"),
+        warning=gettext_lazy(
+            "The cell does not continue until the cause of these brakes has ended. The brakes raise no more alerts."
+        ),
         service=lambda brake, **given: brake_keep(cell=brake.cell, kind=brake.kind, **given),
         row_as="brake",
     )

@@ -51,7 +51,7 @@ class CellView(QuotaView):
         return selectors.cell_named(self.principal, name)
 
     def job(self, cell: str, tenant: str, job: str) -> Job:
-        """Return the live job of this name, or the last one. Raises `NotFound`."""
+        """Return the live job of this name, or else the last job of this name. Raises `NotFound`."""
         return selectors.job_named(self.principal, self.cell(cell), tenant, job)
 
     def page(self, rows: QuerySet[Any], serializer: type[serializers.Serializer[Any]], **context: Any) -> Response:
@@ -60,7 +60,9 @@ class CellView(QuotaView):
 
 
 class EventPaging(DescribedPaging, BasePagination):
-    """Pages of the journal, newest first. A cursor holds revision and seq, because many events can share a revision."""
+    """Pages of the journal, newest first. A cursor contains the revision and the sequence number, because many events
+    can have the same revision.
+    """
 
     def paginate_queryset(  # type: ignore[override]
         self, queryset: QuerySet[Event], request: Request, view: APIView | None = None
@@ -83,7 +85,7 @@ class EventPaging(DescribedPaging, BasePagination):
 
 
 def whole(request: Request, name: str, default: int, *, low: int, high: int) -> int:
-    """Return an integer from the query. Raises `Rejected`, which names the parameter."""
+    """Return the query parameter `name` as an integer from `low` to `high`. Raises `Rejected` for another value."""
     given = request.query_params.get(name, "")
     if not given:
         return default

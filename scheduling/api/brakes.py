@@ -19,7 +19,7 @@ class BrakeSerializer(serializers.Serializer[Any]):
         source="kind",
         help_text="`lost` limits the rescheduling of tasks of lost machines; `stops` limits automatic stops of tasks.",
     )
-    state = serializers.CharField(help_text="open, bounded, held, released or kept.")
+    state = serializers.CharField(help_text="State of the brake: open, bounded, held, released or kept.")
     since = serializers.DateTimeField(allow_null=True)
     tasks_held = serializers.IntegerField(source="wanted", help_text="Number of tasks that the brake holds back.")
     detail = serializers.CharField()
@@ -47,7 +47,9 @@ class BrakesView(CellView):
 class BrakeReleaseView(CellView):
     @extend_schema(operation_id="brakes_release", request=ReleaseSerializer, responses=BrakeSerializer)
     def post(self, request: Request, cell: str, brake: str) -> Response:
-        """Release the brake: the cell reschedules the tasks of lost machines, or stops more tasks than its limit."""
+        """Release the brake. The cell then reschedules the tasks of lost machines, or stops more tasks than the limit
+        allows.
+        """
         given = valid(ReleaseSerializer, request.data)
         released = brake_release(principal=self.principal, cell=self.cell(cell), kind=brake, **given)
         return Response(BrakeSerializer(released).data)
@@ -56,7 +58,9 @@ class BrakeReleaseView(CellView):
 class BrakeKeepView(CellView):
     @extend_schema(operation_id="brakes_keep", request=KeepSerializer, responses=BrakeSerializer)
     def post(self, request: Request, cell: str, brake: str) -> Response:
-        """Keep the brake held: the cell does not continue until the cause of the brake has ended."""
+        """Decide not to release the brake. The cell does not continue the action until the cause of the brake has
+        ended.
+        """
         given = valid(KeepSerializer, request.data)
         kept = brake_keep(principal=self.principal, cell=self.cell(cell), kind=brake, **given)
         return Response(BrakeSerializer(kept).data)

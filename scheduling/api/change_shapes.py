@@ -36,7 +36,7 @@ class ChangeSerializer(serializers.Serializer[Any]):
     max_down = serializers.IntegerField()
     problem = ProblemSerializer(allow_null=True)
     job = JobSerializer(allow_null=True)
-    guidance = FitSerializer(many=True, help_text="How the tasks fit the cell. Only plans have it.")
+    guidance = FitSerializer(many=True, help_text="How many of the tasks fit the cell. Only in the answer to a plan.")
     names = serializers.ListField(
         child=serializers.CharField(),
         help_text="Sentences about changes that affect clients which look up the job's name: TTL, weights, service.",
@@ -82,7 +82,9 @@ def problem_document(refused: Rejected | None) -> dict[str, Any] | None:
 def change_document(
     plan: JobPlan, outcome: str, *, rehearsed: bool, job: Job | None, extra: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the REST document of a change. `extra`: names of the cell's own resources, for the text of `guidance`."""
+    """Return the REST document of a change. `rehearsed`: whether it was a dry run. `extra`: names of the cell's own
+    resources.
+    """
     return {
         "outcome": outcome,
         "dry_run": rehearsed,

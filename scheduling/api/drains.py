@@ -91,7 +91,9 @@ class MachinesDrainView(CellView):
 
 
 def _chosen(cell: Cell, *, machines: list[str] | None = None, rack: str = "", power_domain: str = "") -> list[Machine]:
-    """Return the chosen machines. Raises `Rejected` unless exactly one way to choose is given and finds a machine."""
+    """Return the machines that the caller chose. Raises `Rejected` unless exactly one of `machines`, `rack` and
+    `power_domain` is given and matches a machine.
+    """
     if sum(map(bool, (machines, rack, power_domain))) != 1:
         what = "give exactly one of machines, rack and power_domain"
         raise Rejected("invalid", what, fields=dict.fromkeys(("machines", "rack", "power_domain"), what))

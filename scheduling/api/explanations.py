@@ -19,7 +19,9 @@ KINDS = [kind.value for kind in ChangeKind]
 
 
 class RuledOutSerializer(serializers.Serializer[Any]):
-    """A check that excludes machines. `wanted` and `largest` are in the unit of the resource."""
+    """A check that excludes machines. `wanted`: the requested amount. `largest`: the most that one machine has free.
+    Both are in the unit of the resource.
+    """
 
     code = serializers.ChoiceField(_CODES)
     subject = serializers.CharField(help_text="The resource or constraint.", allow_blank=True)
@@ -117,7 +119,9 @@ class SentencesSerializer(serializers.Serializer[Any]):
 
 
 class PendingClassSerializer(serializers.Serializer[Any]):
-    """Reasons why a class of tasks is pending. `code`: the main reason. `revision`: the cell's revision then."""
+    """Reasons why a class of tasks is pending. `code`: the main reason. `revision`: the revision of the cell when the
+    class was examined.
+    """
 
     code = serializers.ChoiceField(_CODES, allow_blank=True)
     revision = serializers.IntegerField()
@@ -161,7 +165,7 @@ class PlacementSerializer(serializers.Serializer[Any]):
     revision = serializers.IntegerField()
     time = serializers.DateTimeField()
     incarnation = serializers.IntegerField()
-    score = serializers.DictField(child=serializers.FloatField(), help_text="Score per part.")
+    score = serializers.DictField(child=serializers.FloatField(), help_text="Score by scorer.")
     total = serializers.FloatField()
     runners_up = RunnerUpSerializer(many=True)
     victims = PartySerializer(many=True)

@@ -28,9 +28,10 @@ Quantities = extend_schema_field({"type": "object", "additionalProperties": {"ty
 
 
 def _one_of(*values: str | None) -> type[serializers.CharField]:
-    """Return a text field with the given values. `None` among them makes it nullable.
+    """Return a text field that allows only the given values. If `None` is one of the values, the field can be null.
 
-    The schema lists constants, because the OpenAPI generator gives enumerations clashing names.
+    In the schema, the values are constants, because the OpenAPI generator gives the same name to different
+    enumerations.
     """
     field = type("OneOf", (serializers.CharField,), {})
     kinds = ["string", "null"] if None in values else "string"

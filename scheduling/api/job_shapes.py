@@ -52,7 +52,8 @@ class _JobsSerializer(serializers.ListSerializer[Any]):
 
 
 class JobSerializer(ReadSerializer):
-    """A job. `tasks_up`: tasks that run and pass their health check, if any. `tasks_wanted`: their number in the spec.
+    """A job. `tasks_up`: number of tasks that run and pass their health check, if any. `tasks_wanted`: number of
+    tasks in the spec.
 
     `health`: `failing` when no task is up and tasks crash, are unhealthy or have failed; `degraded` when some tasks are
     up and others are not; `starting` when tasks have machines and none is up yet. `tasks_crashing`: tasks whose
@@ -142,7 +143,8 @@ class JobDetailSerializer(JobSerializer):
 
 
 class VersionSerializer(ReadSerializer):
-    """A version of a spec. `context["shown"]` returns the job file as the caller may see it (`selectors.spec_shown`).
+    """A version of a spec. The function `context["shown"]` returns the job file without values that the caller may
+    not see (`selectors.spec_shown`).
 
     If a value is hidden, the digest is empty, because a digest would confirm a guess of the value.
     """

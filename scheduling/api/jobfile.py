@@ -53,7 +53,7 @@ def schema() -> dict[str, Any]:
 
 
 def _describe(node: dict[str, Any], prefix: str) -> None:
-    """Add a description to each field of `node`, and put the fields into the order of their texts."""
+    """Add a description to each field of the schema `node`, and sort the fields in the order of the descriptions."""
     fields = node.get("properties", {})
     for name in sorted(fields, key=lambda name: _ORDER[prefix + name]):
         field = fields.pop(name)

@@ -298,7 +298,9 @@ def _changed(
     *,
     job: Job | None = None,
 ) -> Response:
-    """Return the answer to a change. `job` is the changed job; the default is the last job of its name."""
+    """Return the response to a change. `rehearsed`: whether it was a dry run. `job`: the changed job; by default the
+    last job of this name.
+    """
     if rehearsed:
         job = None
     elif job is None or not new_with_details(job, job_spec):

@@ -16,7 +16,7 @@ class ShapeSerializer(serializers.Serializer[Any]):
 
     limit = serializers.DictField(child=serializers.IntegerField())
     per_machine = serializers.IntegerField()
-    machines = serializers.IntegerField(help_text="Machines of that kind.")
+    machines = serializers.IntegerField(help_text="Number of machines of this kind.")
     in_all = serializers.IntegerField(help_text="Tasks that the cell could hold if it were empty.")
 
 
@@ -37,7 +37,9 @@ class ConformingSerializer(serializers.Serializer[Any]):
 
 
 class FitSerializer(serializers.Serializer[Any]):
-    """How `tasks` equal tasks of a plan fit the cell, and limits that fit better. `told` says the same in sentences."""
+    """How many of `tasks` equal tasks of a plan fit the cell, and limits that fit better. `told`: this information as
+    sentences.
+    """
 
     tasks = serializers.IntegerField()
     shapes = ConformingSerializer()
@@ -45,7 +47,7 @@ class FitSerializer(serializers.Serializer[Any]):
 
 
 def fit_document(fit: Guidance, *, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the REST document of a `FitSerializer`. `extra`: names of the cell's own resources."""
+    """Return the REST document of `fit`, for `FitSerializer`. `extra`: names of the cell's own resources."""
     return {
         "tasks": fit.tasks,
         "shapes": shapes_document(fit.shapes, extra=extra),

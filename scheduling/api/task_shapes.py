@@ -145,7 +145,8 @@ class LogLineSerializer(serializers.Serializer[Any]):
 
 
 class LogSerializer(serializers.Serializer[Any]):
-    """A part of a log. `offset`: the position of the first byte of `text`, from the incarnation's first start.
+    """A part of a log. `offset`: the position in the log of the first byte of `text`. The log begins with the first
+    start of the incarnation.
 
     `end`: the position after the last byte. `complete`: whether the search reached the end of the log; if not, repeat
     the request with `end` as the offset.

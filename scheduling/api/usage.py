@@ -23,7 +23,8 @@ MAX_HOURS = 168
 class UsageSerializer(serializers.ModelSerializer[Any]):
     """Usage of a task in a window of five minutes: CPU in cores, memory in bytes.
 
-    `cpu_usage_distribution` has the percentiles 0, 10, …, 100 of the samples; `tail_cpu_usage_distribution`: 91 to 99.
+    `cpu_usage_distribution`: the percentiles 0, 10, …, 100 of the samples. `tail_cpu_usage_distribution`: the
+    percentiles 91 to 99.
     """
 
     class Meta:

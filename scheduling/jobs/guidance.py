@@ -1,6 +1,6 @@
 """Guidance for planned jobs: how many machines could hold the tasks, now and empty, and limits that fit better (§2.6).
 
-The figures come from the view of the cell that its master publishes.
+The figures come from the summary of the cell's machines that the master of the cell publishes in Redis.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ KINDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """The fit of `tasks` equal tasks of a job. `shapes`: how they fit the cell's machines."""
+    """Guidance for some equal tasks of a job. `tasks`: the number of these tasks. `shapes`: how many of them fit the
+    machines of the cell, and limits that fit better.
+    """
 
     tasks: int
     shapes: Conforming
 
 
 def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
-    """Return how the first kinds of tasks fit, from the view that the cell's master publishes. No query.
+    """Return how many tasks of the spec fit in the cell now, for its first few kinds of equal tasks. No query.
 
-    The list is empty for tasks inside allocs, in a cell without machines, and while no master publishes a view. `now`
-    and `room` count free capacity, without preemption.
+    The figures come from the summary of the cell that its master publishes. They count free capacity, without
+    preemption. The list is empty for tasks inside allocs, in a cell without machines, and while no master publishes.
     """
     view = None if job_spec.alloc_set else cell_view.read(cell.id, revision=cell.revision)
     if view is None or not len(view.up):
@@ -64,7 +66,7 @@ def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
 
 
 def policy_of(cell: Cell) -> Policy:
-    """Return the part of a cell's policy that decides which tasks are placed by their limit."""
+    """Return a policy with only the settings that decide which tasks are placed by their limit."""
     settings = cell_settings.load(cell.settings)
     return Policy(bands=tuple(admission.bands()), batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation)
 
@@ -88,7 +90,9 @@ def _satisfied(attributes: Attributes, wanted: Requirement, number: int) -> Bool
 
 
 def _fits(wanted: Requirement, left: Ints) -> Ints:
-    """Return int64[M]: the number of tasks that fit on each machine, limited by the job's maximum per machine."""
+    """Return int64[M]: the number of tasks that fit on each machine, at most the job's maximum per machine. `left`:
+    free capacity by machine and resource.
+    """
     asked = [(r, value) for r, value in enumerate(wanted.limit) if value]
     most = wanted.max_per_machine or 2**31
     if not asked:

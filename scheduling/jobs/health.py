@@ -1,4 +1,4 @@
-"""The health of many jobs, read with two queries. `core.vocabulary.job_health` has the rule."""
+"""The health of many jobs, read with two queries. `core.vocabulary.job_health` decides the health from the counts."""
 
 from __future__ import annotations
 

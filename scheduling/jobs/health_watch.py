@@ -71,7 +71,7 @@ def _settle(states: dict[int, JobHealth], failing: set[int], now: dt.datetime) -
 
 
 def _notify(entry: records.RecordEntry, rows: Iterable[FailingJob], kind: str, how: str, level: str) -> None:
-    """Send one notification per tenant and cell."""
+    """Send one notification per tenant and cell about the jobs in `rows`. `how`: the new health of the jobs."""
     by_place: dict[tuple[int, int], list[Job]] = defaultdict(list)
     for row in rows:
         by_place[row.job.tenant_id, row.job.cell_id].append(row.job)

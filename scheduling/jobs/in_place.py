@@ -41,7 +41,9 @@ _TAKEN = (
 
 
 class InPlaceCapacity:
-    """Capacity checks for the tasks in `rows` that should change to `target`. `specs`: their specs, by version."""
+    """Capacity checks for the tasks in `rows` that should change to the spec `target`. `specs`: the present specs of
+    these tasks, by version.
+    """
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class InPlaceCapacity:
         return _take(self._on, row["machine_id"], growth)
 
     def _asks_for_cores(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a task asks for more whole cores than it has, which only a new placement can give it."""
+        """Return whether a task asks for more whole cores than it has. If so, it needs a new placement."""
         before, index = self._specs.get(row["spec_version"]), row["index"]
         has = before.requirement(index).whole_cores if before is not None and index < before.tasks else 0
         return row["machine_id"] is not None and self._target.requirement(index).whole_cores > has
@@ -124,7 +126,9 @@ def _inside(allocs: set[int], axis: int) -> dict[int, list[int]]:
 def _left_on(
     machines: set[int], axis: int, *, by_reservation: bool
 ) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Return per machine the free capacity, and the capacity minus the limits of the tasks placed by limit."""
+    """Return two vectors per machine: the free capacity, and the capacity minus the limits of the tasks placed by
+    limit.
+    """
     if not machines:
         return {}, {}
     rows = query(_TAKEN, [by_reservation, sorted(machines)])
@@ -139,7 +143,9 @@ def _left_on(
 
 
 def _by_place(rows: Iterable[tuple[int, int, int]]) -> dict[int, list[int]]:
-    """Return a vector per place from rows of (place, position, amount), which are in order."""
+    """Return a resource vector per place, from sorted rows of (place, index of the resource, amount). A place is the
+    id of a machine or alloc.
+    """
     found: dict[int, list[int]] = defaultdict(list)
     for place, _, amount in rows:
         found[place].append(amount)
@@ -147,5 +153,7 @@ def _by_place(rows: Iterable[tuple[int, int, int]]) -> dict[int, list[int]]:
 
 
 def _minus(vector: Sequence[int], taken: Sequence[int], axis: int) -> list[int]:
-    """Return `vector` - `taken` with `axis` elements. Vectors are shorter if they are older than a cell's resource."""
+    """Return `vector` - `taken` with `axis` elements. Missing elements count as 0, because a vector that was stored
+    before the cell added a resource is shorter.
+    """
     return [have - used for have, used, _ in zip_longest(vector, taken, range(axis), fillvalue=0)]

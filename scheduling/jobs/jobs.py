@@ -90,9 +90,10 @@ def job_submit(
 ) -> Submission:
     """Submit a new job, whose tasks are pending. If an equal job is live, nothing changes.
 
-    `key`: a tenant submits one job per key. A repeated submission returns the job of the first, even a dead one.
-    Raises `Rejected` (quota, limits), `Conflict` if a different live job has the name or the key was used for another
-    job, `NotFound` for a tenant that the caller may not see. Locks: the cell's row, then the tenant's use of quota.
+    `key`: idempotency key. If a submission repeats the key of an earlier one, the job of the earlier submission is
+    returned, even if it is dead. Raises `Rejected` (quota, limits), `Conflict` if a different live job has the name
+    or the key was used for another job, `NotFound` for a tenant that the caller may not see. Locks: the cell's row,
+    then the tenant's use of quota.
     """
     (verdict,) = _submit(principal, cell, [job_spec], key=key, dry_run=dry_run)
     if verdict.problem is not None:
@@ -103,9 +104,10 @@ def job_submit(
 def job_apply(
     *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, key: str = "", dry_run: bool = False
 ) -> Submission:
-    """Submit the job if no live job has its name, or else update the live job to the spec. Idempotent.
+    """Submit the job if no live job has its name. Otherwise update the live job to the spec. Idempotent.
 
-    `key` is for the submission, as in `job_submit`. Raises and locks as `job_submit` and `updates.job_update`.
+    `key`: the idempotency key, if the job is submitted. Raises the same errors and takes the same locks as
+    `job_submit` and `updates.job_update`.
     """
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
     job = live_job(cell, job_spec)
@@ -282,7 +284,9 @@ def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[list[Item]]:
 
 
 def _write(cell: Cell, items: Sequence[Item], *, bands: Sequence[Band], dry_run: bool) -> None:
-    """Write one revision. The number of statements does not depend on the number of jobs."""
+    """Check the submissions `items` and write them under one revision. The number of statements does not depend on
+    the number of jobs.
+    """
 
     def undecided() -> list[Item]:
         return [item for item in items if item.verdict is None]

@@ -14,7 +14,7 @@ RESERVED_NAMES = frozenset({"service"})
 
 
 def reserved(name: str) -> Rejected | None:
-    """Return why a new job may not have this name, or None."""
+    """Return the rejection if a new job may not have this name, else None."""
     if name not in RESERVED_NAMES:
         return None
     return invalid("name", f"{name!r} is reserved for the DNS zone itself; choose another name", "reserved-name")

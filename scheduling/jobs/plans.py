@@ -27,11 +27,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The effect of a job file. `action`: submit, update, or none. `problem`: why the job file would be rejected.
+    """The effect that a job file would have. `action`: submit, update, or none. `problem`: why the job file would be
+    rejected.
 
-    `tasks`: the tasks that are added, removed, restarted, changed in place (`in_place`) and kept. `max_down`: most
-    tasks that are down at once. `guidance`: how the tasks fit the cell, if that was requested. `names`: changes for
-    clients that look up the job's name, as sentences.
+    `tasks`: the tasks that are added, removed, restarted, changed in place (`in_place`) and kept. `max_down`: the
+    largest number of tasks that are down at once. `guidance`: how many tasks fit the cell, if the caller asked for
+    guidance. `names`: sentences about changes for clients that look up the job's name.
     """
 
     action: str
@@ -59,7 +60,8 @@ _NAMES = {SpecChange.NONE: "kept", SpecChange.IN_PLACE: "in_place", SpecChange.R
 
 
 def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> JobPlan:
-    """Return the decision of admission and the affected tasks. Changes nothing, but locks the same rows for a moment.
+    """Return whether the job would be admitted, and which tasks would change. It changes nothing, but for a moment it
+    locks the same rows as the submission or update.
 
     Raises `NotFound` and `Forbidden`. Other rejections are part of the plan.
     """

@@ -1,8 +1,8 @@
-"""Details of rejections for missing quota: the jobs that use the quota, and an order that would help (§2.5).
+"""Details of rejections for missing quota: the jobs that use the quota, and an order of quota that would help (§2.5).
 
 They are computed after the submitting transaction, outside the cell's lock, and only for the first rejections of a
-request: jobs for at most `TOLD` pairs of tenant and band, with one query, and orders for at most `CURED` pairs. An
-order covers all rejections of its pair.
+request: the jobs are listed for at most `TOLD` pairs of tenant and band, with one query, and orders are computed for
+at most `CURED` pairs. One order covers all rejections of its pair.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _Pair = tuple[int, str]
 def explain(principal: Principal, cell: Cell, refused: Sequence[tuple[Rejected, AdmissionRequest]]) -> None:
     """Add `holders`, `holding_jobs` and `cure` to the figures of rejections with code `quota-exceeded`.
 
-    `holders`: the live jobs that use most of the missing quota, with their amounts. `holding_jobs`: their total number.
-    `cure`: an order of quota that would help.
+    `holders`: the live jobs that use most of the missing quota, with their amounts. `holding_jobs`: how many live
+    jobs use this quota. `cure`: an order of quota that would help.
     """
     firsts: dict[_Pair, Rejected] = {}
     wanted: dict[_Pair, Vector] = {}
@@ -78,6 +78,6 @@ def _holders(cell: Cell, problems: dict[_Pair, Rejected]) -> dict[_Pair, tuple[i
 
 
 def _shortest(problem: Rejected) -> str:
-    """Return the resource whose missing amount is the largest share of the granted amount."""
+    """Return the resource of which most is missing, compared with the granted amount."""
     short = problem.figures["short"]
     return str(max(short, key=lambda name: short[name]["short"] / max(1, short[name]["granted"])))

@@ -31,7 +31,7 @@ _COLUMNS = "id", "index", "state", "machine_id", "incarnation", "spec_version", 
 def advance(cell_id: int, job_id: int, *, principal: Principal, in_turns: bool = False) -> bool:
     """Continue a job's open update as far as possible now, in chunks. Return whether anything changed.
 
-    `in_turns`: the job grows by at most one chunk, so that the caller can continue with other jobs first.
+    `in_turns`: add at most one chunk of new tasks, so that the caller can continue with other jobs in between.
 
     Locks: the cell's row, then the tasks in order of id; at most `journal.CHUNK` tasks at a time.
     """
@@ -47,7 +47,9 @@ def advance(cell_id: int, job_id: int, *, principal: Principal, in_turns: bool =
 
 @dataclass(slots=True)
 class _Step:
-    """The changes of tasks in one step of an update. `left`: number of tasks that wait until others are up."""
+    """The changes of tasks in one step of an update. `left`: number of tasks that can change only after other tasks
+    are up.
+    """
 
     update: Update
     target: job_spec.JobSpecification
@@ -63,24 +65,24 @@ class _Step:
         return bool(self.revive or self.evict or self.follow)
 
     def restarts(self, row: dict[str, Any]) -> bool:
-        """Return whether the task must restart to follow the new spec."""
+        """Return whether the task must restart to change to the new spec."""
         before = self.specs.get(row["spec_version"])
         if before is None or row["index"] >= before.tasks:
             return True
         return job_spec.change(before, self.target, row["index"]) is SpecChange.RESTART
 
     def add_follow(self, row: dict[str, Any]) -> None:
-        """Let the task follow the new spec in its current state."""
+        """Record that the task changes to the new spec without a change of its state."""
         self.follow.append((row["id"], self.update.to_version, self.target.requirement(row["index"])))
 
     def add_evict(self, row: dict[str, Any]) -> None:
-        """Let the task follow the new spec at its next placement, and evict it."""
+        """Record that the task is evicted and changes to the new spec, with which it is placed again."""
         cause, detail = EvictionCause.UPDATE.value, f"update to version {self.update.to_version}"
         self.evict.append(Eviction(row["id"], row["incarnation"], cause, detail=detail, caused_by=self.cause))
         self.add_follow(row)
 
     def add_idle(self, row: dict[str, Any], capacity: InPlaceCapacity) -> None:
-        """Update a task that is not up, because this disrupts nothing."""
+        """Record the changes of a task that is not up. Such a task changes at once, because this disrupts nothing."""
         restarts = self.restarts(row)
         if row["state"] == RUNNING and (restarts or not capacity.in_place(row)):
             self.add_evict(row)
@@ -146,7 +148,7 @@ def _end_surplus(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
 
 
 def _cause(update: Update) -> Cause | None:
-    """Return the event that started the update, as the cause of all changes of its tasks."""
+    """Return a reference to the event that started the update. It is the cause of all changes that the update makes."""
     place = (
         Event.objects.filter(job_id=update.job_id, kind="update.started", data__update_id=update.id)
         .order_by("-revision", "-seq")
@@ -157,7 +159,9 @@ def _cause(update: Update) -> Cause | None:
 
 
 def _choose(update: Update, target: job_spec.JobSpecification) -> _Step:
-    """Choose the next changes: all tasks that are not up, and as many tasks that are up as may be down."""
+    """Return the next changes. They include all tasks that are not up. Of the tasks that are up, they include only as
+    many as may be down.
+    """
     older = Task.objects.filter(job_id=update.job_id, index__lt=target.tasks).exclude(spec_version=update.to_version)
     idle = _rows(older.filter(up=False))
     serving = _rows(older.filter(up=True)) if len(idle) < journal.CHUNK else []

@@ -1,6 +1,7 @@
 """Checks of submitted jobs under the cell's lock: keys, packages, names, numbers of jobs, alloc sets.
 
-Each check sets the verdict of the jobs that fail it. The number of queries does not depend on the number of jobs.
+Each check stores the rejection in each submission that fails the check. The number of queries does not depend on the
+number of jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from scheduling.packages import pinning
 
 
 def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
-    """Pin packages under the cell's lock, so that no package can be deleted before the job that names it exists."""
+    """Replace the tags of packages by digests, under the cell's lock. So no package can be deleted before the job
+    that names it exists.
+    """
     for item, done in zip(items, pinning.pin(cell, [(i.tenant.id, i.spec) for i in items]), strict=True):
         if isinstance(done, Rejected):
             item.refuse(done)
@@ -29,7 +32,9 @@ def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
 
 
 def check_keys(cell: Cell, items: Sequence[Item]) -> None:
-    """Answer each submission whose key has already created a job with that job, whatever its state is now."""
+    """Find submissions whose idempotency key was used before. Such a submission gets the existing job as its result,
+    in whatever state the job is.
+    """
     keyed = {(item.tenant.id, item.submission_key): item for item in items if item.submission_key}
     if not keyed:
         return
@@ -53,7 +58,9 @@ def check_keys(cell: Cell, items: Sequence[Item]) -> None:
 
 
 def check_names(cell: Cell, items: Sequence[Item]) -> None:
-    """Check that no live job has the name. If the live job is equal, answer the submission with that job."""
+    """Check that no live job has the name. If the live job has an equal spec, the submission gets that job as its
+    result.
+    """
     if not items:
         return
     found = query(
@@ -108,7 +115,9 @@ def check_numbers(items: Sequence[Item]) -> None:
 
 
 def check_alloc_sets(cell: Cell, items: Sequence[Item]) -> None:
-    """Check that the alloc set of each job inside one (§2.4) is live, or earlier in `items`, and large enough."""
+    """Check jobs that should run inside an alloc set (§2.4). The alloc set must be live, or come earlier in `items`,
+    and be large enough.
+    """
     named_sets = {(item.tenant.id, item.spec.alloc_set) for item in items if item.spec.alloc_set}
     live = alloc_sets.alloc_sets_named(cell, named_sets)
     coming: dict[tuple[int, str], Item] = {}

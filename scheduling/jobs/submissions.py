@@ -1,4 +1,4 @@
-"""Submissions of jobs as values: each with its verdict."""
+"""Submitted jobs as values, each with the verdict on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Submission:
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """One job of a submission by `principal`. `size` tasks are created with the job, and the others by an update.
+    """One job of a submission by `principal`. `size`: number of tasks that are created with the job. An update
+    creates the other tasks.
 
     `submission_key`: the idempotency key that the client chose, or "".
     """
@@ -50,7 +51,9 @@ class Item:
 
     @property
     def keys(self) -> set[tuple[int, str, str]]:
-        """Return keys that submissions of one transaction must not share, because the second must see the first."""
+        """Return the keys of this submission. Two submissions with a common key must be in different transactions,
+        because the second must see the result of the first.
+        """
         keys = {(self.tenant.id, "name", self.spec.name)}
         return keys | {(self.tenant.id, "key", self.submission_key)} if self.submission_key else keys
 
@@ -65,11 +68,11 @@ class Item:
         self.verdict = Submission(self.spec.name, self.spec.tenant, "refused", problem=problem)
 
     def answer(self, outcome: str, job: Job) -> None:
-        """Accept the submission with an existing job."""
+        """Set an existing job as the result of the submission. `outcome`: as in `Submission`."""
         self.verdict = Submission(self.spec.name, self.spec.tenant, outcome, job=job)
 
     def result(self) -> Submission:
-        """Return the verdict. A job without a verdict was submitted."""
+        """Return the verdict on the job. If no check stored another outcome, the outcome is `submitted`."""
         return self.verdict or Submission(self.spec.name, self.spec.tenant, "submitted", job=self.job)
 
 

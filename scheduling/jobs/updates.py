@@ -1,4 +1,4 @@
-"""Changes of live jobs (§2.3): a new version of the spec, to which the tasks change step by step.
+"""Updates of live jobs (§2.3). A job gets a new version of its spec, and its tasks change to this version step by step.
 
     job_update ─► version N+1, quota of the difference, Update(open) ─► advance, advance, … ─► done | stopped
                                                                           ▲
@@ -43,7 +43,9 @@ ADMISSION = ("quota-exceeded", "budget-exhausted")
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """The result of an update. `outcome`: updated, or unchanged if the spec is equal. `version`: the current one."""
+    """The result of an update. `outcome`: updated, or unchanged if the spec is equal. `version`: the number of the
+    current version.
+    """
 
     job: Job
     outcome: str
@@ -63,7 +65,8 @@ def job_update(
 ) -> JobChange:
     """Store a new version of a live job's spec, and start an update of its tasks. An equal spec changes nothing.
 
-    `reason`: text for the journal. `later`: leave the tasks to the master, or to a call of `update_advance_job`.
+    `reason`: text for the journal. `later`: do not change tasks in this call. The master changes the tasks later, or
+    a call of `update_advance_job`.
 
     Raises `Rejected` (quota, or a field that cannot change), `Conflict` if the job has ended. Locks: the cell's row,
     then the tenant's use of quota; then, for each step of the update, the cell's row and the tasks.
@@ -91,7 +94,7 @@ def job_update(
 def job_undo(*, principal: Principal, job: Job, dry_run: bool = False) -> JobChange:
     """Update a job to the spec before the current one, which becomes the newest version.
 
-    Raises `Conflict` if the job has never been updated. Locks as `job_update`.
+    Raises `Conflict` if the job has never been updated. Takes the same locks as `job_update`.
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
     return job_update(principal=principal, job=job, job_spec=spec_before(job), dry_run=dry_run, undo=True)
@@ -104,7 +107,7 @@ def spec_of(job: Job, version: int | None = None) -> spec.JobSpecification:
 
 
 def spec_before(job: Job) -> spec.JobSpecification:
-    """Return the spec before the current one. Raises `Conflict` if the job has never been updated."""
+    """Return the version of the spec before the current one. Raises `Conflict` if the job has never been updated."""
     if job.spec_version < 2:
         raise Conflict("nothing-to-undo", f"cannot undo job {job.name}: it has never been updated; update it first")
     return spec_of(job, job.spec_version - 1)
@@ -134,7 +137,9 @@ def update_open(
     actor: str,
     undo: bool = False,
 ) -> Update:
-    """Open an update of `job` to its current version, inside an open entry. Another open update is superseded."""
+    """Start an update of the tasks of `job` to its current version, in the journal entry `entry`. If another update
+    is open, this one supersedes it.
+    """
     update_close(entry, job.id, "a newer update")
     update = Update.objects.create(
         job=job,
@@ -247,14 +252,18 @@ def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpecific
 
 
 def _check_alloc_set(job: Job, job_spec: spec.JobSpecification) -> None:
-    """Check that a changed alloc set still holds the jobs inside it, and that a changed job fits its set (§2.4)."""
+    """Check that a changed alloc set is still large enough for the jobs inside, and that a changed job fits into its
+    alloc set (§2.4).
+    """
     alloc_sets.check_change(job, job_spec)
     if job.alloc_set is not None and (problem := alloc_sets.refusal(job_spec, spec_of(job.alloc_set))):
         raise problem
 
 
 def _quota_requests(job: Job, job_spec: spec.JobSpecification) -> list[admission.AdmissionRequest]:
-    """Return the changes of the job's quota. If the band changes, the quota of the old band is returned first."""
+    """Return the requests that change the quota of the job. If the band changes, the first request gives back the
+    quota of the old band.
+    """
     bands = admission.bands()
     tenant = (job.tenant_id, job.tenant.name)
     old, new = tuple(job.requested), job_spec.charged()
@@ -276,7 +285,7 @@ def _difference(new: Vector, old: Vector) -> Vector:
 
 
 def update_close(entry: journal.JournalEntry, job_id: int, detail: str) -> None:
-    """End the open update of a job, if there is one, inside an open entry."""
+    """End the open update of a job, if there is one, in the journal entry `entry`. `detail`: the reason."""
     open_one = Update.objects.filter(job_id=job_id, state=Update.OPEN).first()
     if open_one is None:
         return

@@ -37,7 +37,8 @@ _TELLING = ("task.placed", "task.evicted", "task.ended", "task.revived")
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The explanation of a job or task. `chain`: the event that led to its state, and the causes of that event.
+    """The explanation of the state of a job or task. `chain`: the event that led to the state, and the causes of that
+    event.
 
     `verdicts`: one document per class of pending tasks. `health`: of the job; None in an explanation of a task.
     `crashes`: the tasks that keep crashing.
@@ -55,7 +56,9 @@ class Explanation:
 
 
 def job_sentences(job: Job) -> list[str]:
-    """Return short sentences about a job, troubles first. Reads the job's health if the job object lacks it."""
+    """Return short sentences about a job, troubles first. If the job object does not have its health yet, the health
+    is read from the database.
+    """
     return _sentences(job, [], [_format_verdict(why, job).head for why in _whys(job)])
 
 
@@ -84,7 +87,9 @@ def explain_job(job: Job, principal: Principal) -> Explanation:
 
 
 def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
-    """Return the sentences about a job, with the given ones about crashing and about pending tasks."""
+    """Return the sentences about a job. `crashes`, `pending`: the sentences about crashing and about pending tasks,
+    which are included.
+    """
     if job.state == JobState.DEAD:
         return [f"Job {job.name} has ended: {job.outcome}."]
     if job.tasks_pending and not pending:
@@ -142,7 +147,7 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
 def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, str]) -> dict[str, Any]:
     """Return the REST document of a verdict, with names of machines and resources, and the number of this job's tasks.
 
-    Names of tenants that the caller may not see are left out. `hostnames`: by machine id.
+    Names of tenants that the caller may not see are left out. `hostnames`: names of machines, by machine id.
     """
     extra = tuple(job.cell.extra_resources)
     seen = redacted(why, _sees(principal, job))
@@ -192,7 +197,7 @@ def preempted_sentence(preempted: Preempted) -> str:
 
 
 def crash_sentences(tasks: Sequence[Task], words: Words = ENGLISH) -> list[str]:
-    """Return one sentence per crashing task, for the first few of them."""
+    """Return one sentence per crashing task, for the first few of `tasks`."""
     detail = [
         format_crash(
             task.index,
