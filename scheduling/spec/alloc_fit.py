@@ -36,7 +36,9 @@ def misfits(alloc_set: JobSpecification, job: JobSpecification) -> dict[str, str
 
 
 def fits(limit: Sequence[int], envelope: Sequence[int]) -> bool:
-    """Return whether `limit` fits into `envelope`, without its ports. Missing entries of a shorter vector are zero."""
+    """Return whether each amount in `limit` is at most the amount in `envelope`. Ports are not compared. Missing
+    elements of a shorter vector count as zero.
+    """
     pairs = enumerate(zip_longest(limit, envelope, fillvalue=0))
     return all(asked <= have for position, (asked, have) in pairs if position != PORTS)
 

@@ -1,6 +1,6 @@
-"""One text per field of a job file, for the JSON Schema, editors and the reference.
+"""One description per field of a job file, for the JSON Schema, editors and the reference documentation.
 
-A test compares the keys with the fields.
+A test checks that every field has a description.
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ _Value = TypeVar("_Value")
 
 
 class Override(msgspec.Struct, frozen=True):
-    """An override for tasks `first` to `last`. `task`: the job's task after `patch` was merged into it (RFC 7396)."""
+    """An override for the tasks `first` to `last`. `task`: the result of merging `patch` into the job's `task` (RFC
+    7396).
+    """
 
     first: int
     last: int
@@ -43,19 +45,19 @@ class Override(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the indexes as in a job file: `3` or `0-9`."""
+        """Return the range of indexes as it is written in a job file: `3` or `0-9`."""
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
 class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
-    """A version of a job, normalised. `base`: the file's `task`. `overrides`: in order, without overlaps.
+    """A version of a job's spec, normalised. `base`: the `task` of the job file. `overrides`: sorted, without overlaps.
 
-    `saves_for_s`: after an alloc has left a machine, the job's tasks run there again until each has ended with status
-    0, for at most this time (§4). `gang`: all pending tasks are placed together, with the preemptions that this needs,
-    or none is placed. `disruption_budget`: most tasks that preemption and drains may have down at once; 0: no limit.
-    `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what the tasks may do with the REST
-    API. `names`: how the names are published (§2.6). `sizes`: bytes of the packages by digest, where known; they are
-    not in the job file.
+    `saves_for_s`: after an alloc has left a machine, the job's tasks run on that machine again, until each task has
+    ended with status 0, for at most this number of seconds (§4). `gang`: all pending tasks are placed together, with
+    the preemptions that this needs, or none is placed. `disruption_budget`: the largest number of tasks that may be
+    down at once because of preemption and drains; 0: no limit. `alloc_set`: the name of the alloc set in which the
+    tasks run (§2.4). `api`: what the tasks may do with the REST API. `names`: how the names are published (§2.6).
+    `sizes`: bytes of the packages by digest, where known. The job file does not contain sizes.
     """
 
     base: TaskSpec
@@ -77,7 +79,7 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return self.base
 
     def segments(self) -> Iterator[tuple[int, int, TaskSpec]]:
-        """Yield `(first, last, task)` over all indexes, in order."""
+        """Yield `(first, last, task)` for ranges of equal tasks, in order of the indexes."""
         after = 0
         for override in self.overrides:
             if after < override.first:
@@ -134,7 +136,9 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return result
 
     def charged(self) -> Vector:
-        """Return the amounts that need quota: zeros for a job inside an alloc set, because the set has paid (§2.4)."""
+        """Return the amounts that need quota. They are zero for a job inside an alloc set, because the quota of the
+        set covers it (§2.4).
+        """
         return (0,) * len(self.base.limit) if self.alloc_set else self.total
 
     def max_down(self) -> int:
@@ -142,17 +146,21 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return self.update.max_down or max(1, self.tasks // 10)
 
     def may_be_down(self) -> int:
-        """Return how many tasks preemption and drains may have down at once: the budget, or the limit of updates."""
+        """Return how many tasks may be down at once because of preemption and drains. This is the disruption budget
+        or, if the spec has none, the limit of updates.
+        """
         return self.disruption_budget or self.max_down()
 
     def published(self) -> Published:
-        """Return how the names are published. Weights of 1 are left out."""
+        """Return the settings with which DNS publishes the job's names. Weights of 1 are left out."""
         weights = ((first, last, task.weight) for first, last, task in self.segments() if task.weight != 1)
         return Published(self.names.ttl_s, tuple(joined(weights)))
 
     def leave_s(self, task: TaskSpec, *, ttl_s: int) -> float:
         """Return the seconds between the removal of a task from DNS answers and SIGTERM. By default, this is the time
-        for which clients cache the address, plus one second. `ttl_s`: the TTL of the installation."""
+        for which clients cache the address, plus one second. `ttl_s`: how long clients may cache an answer by
+        default, in seconds.
+        """
         if self.names.leave_s is not None:
             return self.names.leave_s
         return min((self.names.ttl_s or ttl_s) + 1.0, MAX_LEAVE_S) if task.ports else 0.0
@@ -162,7 +170,9 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return msgspec.structs.replace(self, cell=cell, tenant=tenant)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a job file, ready for JSON, that parses to an equal spec. `_LATER` fields are there only if set."""
+        """Return a job file, ready for JSON, that parses to an equal spec. It contains the fields in `_LATER` only if
+        they are set.
+        """
         return {
             "apiVersion": API_VERSION,
             "kind": next(kind for kind, stored in KINDS.items() if stored == self.kind),
@@ -182,7 +192,9 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         } | fields_set(self, _LATER)
 
     def digest(self) -> str:
-        """Return the SHA-256 in hexadecimal. Equal specs have equal digests, however their files are written."""
+        """Return the SHA-256 of the spec in hexadecimal. Equal specs have equal digests, even if their files are
+        written differently.
+        """
         return hashlib.sha256(self.canonical).hexdigest()
 
     @cached_property
@@ -201,7 +213,7 @@ def change(old: JobSpecification, new: JobSpecification, index: int) -> SpecChan
 
 
 def changes(old: JobSpecification, new: JobSpecification) -> list[tuple[int, int, SpecChange]]:
-    """Return `(first, last, change)` over the indexes that both specs have, in order."""
+    """Return `(first, last, change)` for ranges of task indexes, in order. They cover the tasks of both specs."""
     both = ((first, last, before, after) for first, last, before, after in compared(old, new) if before is not None)
     return joined((first, last, _change(old, new, before, after)) for first, last, before, after in both)
 
@@ -209,7 +221,9 @@ def changes(old: JobSpecification, new: JobSpecification) -> list[tuple[int, int
 def compared(
     old: JobSpecification | None, new: JobSpecification
 ) -> Iterator[tuple[int, int, TaskSpec | None, TaskSpec]]:
-    """Yield `(first, last, before, after)` over all indexes of `new`, in order. `before` is None for new tasks."""
+    """Yield `(first, last, before, after)` for ranges of task indexes, in order. They cover all tasks of `new`.
+    `before` is None for new tasks.
+    """
     before = deque([] if old is None else [(last, task) for _, last, task in old.segments()])
     for first, last, task in new.segments():
         while first <= last:

@@ -1,4 +1,4 @@
-"""Masks for environment values that look like secrets, for people who may only view a job. Pure.
+"""Masks that hide environment values that look like secrets from people who may only view a job. Pure.
 
 A value looks like a secret if its variable has such a name (`DB_PASSWORD`, `apiKey`), or if the value is a URL with a
 password, a connection string with a password, or a private key. Masks hide such values from viewers and from tokens

@@ -6,7 +6,9 @@ from typing import Any
 
 
 def merged(base: Any, patch: Any) -> Any:
-    """Return the merged value (RFC 7396): objects are merged, null removes, and other values replace."""
+    """Return `base` with `patch` merged into it (RFC 7396). Objects are merged by key, null removes a key, and any
+    other value replaces the old one.
+    """
     if not isinstance(patch, dict):
         return patch
     result = dict(base) if isinstance(base, dict) else {}

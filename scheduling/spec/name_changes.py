@@ -11,7 +11,9 @@ MOST_RANGES = 5  # ranges of changed weights that are listed one by one
 
 
 def format_name_changes(old: JobSpecification | None, new: JobSpecification, *, ttl_s: int) -> tuple[str, ...]:
-    """Describe changes of a job's names. `old`: None for a new job. `ttl_s`: the TTL of the installation."""
+    """Return sentences about the changes of a job's names. `old`: None for a new job. `ttl_s`: how long clients may
+    cache an answer by default, in seconds.
+    """
     return (*_times(old, new, ttl_s), *_service(old, new), *_weights(old, new))
 
 
@@ -51,7 +53,9 @@ def _weights(old: JobSpecification | None, new: JobSpecification) -> Iterator[st
 
 
 def _changed(old: JobSpecification | None, new: JobSpecification) -> list[tuple[int, int, tuple[int | None, int]]]:
-    """Return `(first, last, (before, after))` of changed weights. New tasks are listed if their weight is not 1."""
+    """Return `(first, last, (before, after))` for each range of tasks whose weight changes. New tasks are listed if
+    their weight is not 1.
+    """
     weights = (
         (first, last, (None if before is None else before.weight, after.weight))
         for first, last, before, after in compared(old, new)

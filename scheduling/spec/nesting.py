@@ -9,7 +9,9 @@ TOO_DEEP = f"is nested too deeply: more than {MAX_DEPTH} levels; remove some lev
 
 
 def too_deep(value: Any) -> bool:
-    """Return whether lists and dicts are nested in more than `MAX_DEPTH` levels. Visits each value once."""
+    """Return whether lists and dicts in `value` are nested more than `MAX_DEPTH` levels deep. It visits each value
+    once.
+    """
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         containers = [one for one in level if isinstance(one, dict | list)]

@@ -1,7 +1,7 @@
 """Names of packages: `web`, `web@v2`, `web@sha256:…`, and in stored specs pinned as `web@v2@sha256:…`. Pure.
 
 A name alone means the tag `latest`. A tag can move to other content, but a digest cannot. A submission or an update
-writes the digest behind the name, which decides what the job runs.
+appends the digest to the name. The digest decides what the job runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def is_digest(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reference:
-    """A reference to a package. If `digest` is given, it decides, and `tag` is only shown."""
+    """A reference to a package. If it has a `digest`, the digest selects the content, and the `tag` is only shown to
+    users.
+    """
 
     name: str
     tag: str = ""
@@ -45,7 +47,7 @@ class Reference:
 
     @property
     def wanted_tag(self) -> str:
-        """Return the tag that selects the content, or "" if the digest does."""
+        """Return the tag that selects the content, or "" if the digest selects the content."""
         return "" if self.digest else self.tag or LATEST
 
     def pinned(self, digest: str) -> Reference:
@@ -53,7 +55,9 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """Parse a package reference. Raises `ValueError` with what is wrong and how to correct it."""
+    """Return the package reference in `text`. Raises `ValueError`, whose message says what is wrong and how to
+    correct it.
+    """
     name, *rest = text.split("@")
     if not is_name(name):
         raise ValueError(f"{text[:100]!r}: {name[:80]!r} is not the name of a package; {NAME_CURE}")

@@ -18,7 +18,9 @@ from scheduling.spec.task_spec import TaskSpec
 
 
 def mentions(spec: JobSpecification) -> dict[str, Reference]:
-    """Return every package of the spec by its text in the file. Raises `Rejected` with the path of an invalid text."""
+    """Return every package that the spec names, by its text in the job file. Raises `Rejected` with the path of an
+    invalid text.
+    """
     found: dict[str, Reference] = {}
     problems: dict[str, str] = {}
     for path, task in _tasks(spec):
@@ -48,7 +50,9 @@ def path_of(spec: JobSpecification, text: str) -> str:
 
 
 def pinned(spec: JobSpecification, digests: Mapping[str, str]) -> JobSpecification:
-    """Return a copy of the spec with a digest behind each package. `digests`: by the text of the package."""
+    """Return a copy of the spec in which each package has its digest. `digests`: by the text that names the package
+    in the spec.
+    """
     written = {text: str(package_names.parse(text).pinned(digest)) for text, digest in digests.items()}
     if all(text == pin for text, pin in written.items()):
         return spec

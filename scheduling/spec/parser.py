@@ -43,7 +43,8 @@ _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """Limits of a cell. `bands`: None allows every priority, for stored specs, because bands may have changed since.
+    """What a cell allows in job files. `bands`: the priority bands; None allows every priority. None is used for
+    stored specs, because bands may have changed since.
 
     `extra`: names of the cell's own resources.
     """
@@ -70,14 +71,17 @@ def parse(data: bytes | Mapping[str, Any], *, limits: CellLimits = CellLimits())
 def load(
     stored: Mapping[str, Any], *, extra: Sequence[str] = (), packages: Mapping[str, Any] | None = None
 ) -> JobSpecification:
-    """Return the spec that `to_json` wrote, whatever the current bands and limits are. `packages`: the stored packages
-    by digest, which the requirements of tasks need."""
+    """Return the spec that `to_json` returned earlier, without a check of current bands and limits. `packages`: by
+    digest, the stored packages, whose sizes the requirements of tasks include.
+    """
     spec = parse(stored, limits=CellLimits(bands=None, extra=extra))
     return with_sizes(spec, packages) if packages else spec
 
 
 def with_sizes(spec: JobSpecification, packages: Mapping[str, Any]) -> JobSpecification:
-    """Return a copy of the spec with the sizes of packages. `packages`: by digest, with `size_bytes`."""
+    """Return a copy of the spec with the sizes of packages. `packages`: by digest, dictionaries with the key
+    `size_bytes`.
+    """
     sizes = {digest: int(known["size_bytes"]) for digest, known in packages.items()}
     return msgspec.structs.replace(spec, sizes=sizes)
 

@@ -1,6 +1,7 @@
 """Options of a job file that need a capability (§2.5): no reclamation, and whole cores.
 
-A job keeps what it was granted. An update needs the capability only if it asks for more than the version before.
+An update needs the capability only if it asks for more of such an option than the version before. Otherwise the job
+keeps the option.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from scheduling.spec.job_spec import JobSpecification
 def privilege_refusal(
     principal: Principal, cell: str, wanted: JobSpecification, before: JobSpecification | None = None
 ) -> Forbidden | None:
-    """Return the rejection of a job whose options `principal` may not use, or None. `before`: the version before."""
+    """Return the rejection if the job has options that `principal` may not use, else None. `before`: the spec before
+    an update.
+    """
     if not wanted.reclamation and (before is None or before.reclamation):
         cure = "remove `reclamation: false`"
         if refusal := _unless(principal, CapabilityKind.NO_RECLAMATION, cell, "reclamation", cure):
@@ -25,7 +28,7 @@ def privilege_refusal(
 
 
 def whole_cores_milli(spec: JobSpecification) -> int:
-    """Return the CPU of all tasks with whole cores, in milli-cores."""
+    """Return the CPU that all tasks with whole cores request together, in milli-cores."""
     return sum((last - first + 1) * task.limit[CPU] for first, last, task in spec.segments() if task.whole_cores)
 
 

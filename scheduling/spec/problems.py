@@ -19,13 +19,17 @@ LABEL_CURE = "use lower-case letters, digits and hyphens, a letter first, at mos
 
 
 class Problems:
-    """The problems of a file: `{path: what was found and what to do}`, in the order found."""
+    """The problems of a file: `{path: message}`, in the order in which they were found. A message says what was found
+    and what to do.
+    """
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
 
     def add(self, path: str, message: str) -> None:
-        """Add a problem, unless the path has one already. Long messages are cut, because they may quote the file."""
+        """Add a problem, unless there is one with the same path. Long messages are cut, because they may quote the
+        file.
+        """
         self.found.setdefault(path[:200], message[:500])
 
     def number(self, path: str, value: float, low: float, high: float) -> None:
@@ -35,7 +39,7 @@ class Problems:
             self.add(path, f"{shown} is out of range; give a number from {least} to {most}")
 
     def text(self, path: str, value: str, longest: int) -> None:
-        """Check that a text has no NUL character and at most `longest` characters."""
+        """Add a problem if the text `value` has a NUL character or more than `longest` characters."""
         if "\x00" in value:
             self.add(path, "contains a NUL character; remove it")
         elif len(value) > longest:
@@ -58,7 +62,7 @@ MOST_NAMED = 10  # problems in the text of a rejection; its `fields` have all of
 
 
 def rejection(problems: Mapping[str, str]) -> Rejected:
-    """Return the rejection of a job file. `problems`: by path in the file."""
+    """Return the rejection of a job file. `problems`: the messages by path in the file."""
     named = [f"{path}: {message}" for path, message in problems.items()]
     more = [f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
     return Rejected("invalid-spec", "; ".join(named[:MOST_NAMED] + more), fields=problems)
@@ -83,8 +87,9 @@ _GIVE = {
 def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _Shape | None:
     """Convert `given` to a struct, and add each part of a wrong shape to `problems` under its path.
 
-    msgspec stops at the first wrong part. So each wrong part is removed from a copy and the copy is read again, at most
-    `MOST_SHAPES` times. The caller checks the content of the result. Return None if a required field is missing.
+    msgspec stops at the first wrong part. So this function removes the wrong part from a copy and reads the copy
+    again, at most `MOST_SHAPES` times. The caller checks the values in the result. Return None if a required field is
+    missing.
     """
     for attempt in range(MOST_SHAPES):
         try:
@@ -101,7 +106,9 @@ def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _
 
 
 def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) -> tuple[str, str]:
-    """Add an error of msgspec. Return its path in `given`, and the name of the unknown or missing field there."""
+    """Add the problem that msgspec reports as `text`. Return its path in the input, and the name of the unknown or
+    missing field at this path.
+    """
     where = _PATH.search(text)
     inner = where.group(1) if where else ""
     text = _PATH.sub("", text)
@@ -125,7 +132,8 @@ def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) 
 
 
 def _steps(inner: str) -> list[str | int]:
-    """Return the keys and indexes of a path such as `constraints[2].relation`.
+    """Return the keys and indexes of the path `inner`, for example `["constraints", 2, "relation"]` for
+    `constraints[2].relation`.
 
     Parsing stops at `[...]`, which stands for any key of a mapping.
     """
@@ -136,7 +144,7 @@ def _steps(inner: str) -> list[str | int]:
 
 
 def _removed(given: Any, steps: list[str | int]) -> bool:
-    """Remove the part at `steps`. Return whether there was such a part."""
+    """Remove from `given` the part at the keys and indexes in `steps`. Return whether there was such a part."""
     try:
         for step in steps[:-1]:
             given = given[step]
@@ -147,7 +155,9 @@ def _removed(given: Any, steps: list[str | int]) -> bool:
 
 
 def _fields_at(shape: type[msgspec.Struct], inner: str) -> list[str]:
-    """Return the names of the fields of the struct at `inner` (`health`, `constraints[2]`) of `shape`."""
+    """Return the names of the fields of a nested struct. `inner`: the path of this struct in `shape`, such as
+    `health` or `constraints[2]`.
+    """
     for part in [part for part in re.sub(r"\[.*?\]", "", inner).split(".") if part]:
         for field in msgspec.structs.fields(shape):
             if field.encode_name == part and (nested := _struct_in(field.type)) is not None:

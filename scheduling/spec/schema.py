@@ -1,4 +1,4 @@
-"""The shapes of a job file, version `borg/v1`: fields, their types and defaults. Pure."""
+"""The structure of a job file, version `borg/v1`: fields, their types and defaults. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TaskFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskFile(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The shape of `task` in a job file."""
+    """The fields of `task` in a job file."""
 
     command: list[str] = []
     env: dict[str, Any] = {}
@@ -70,7 +70,9 @@ class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of updates (§2.3). `max_down` 0: a tenth of the tasks, at least one. `max_disruptions` 0: no limit."""
+    """Settings of updates (§2.3). If `max_down` is 0, a tenth of the tasks may be down, at least one. If
+    `max_disruptions` is 0, there is no limit.
+    """
 
     max_down: int = 0
     max_disruptions: int = 0
@@ -79,9 +81,9 @@ class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the job's names (§2.6). A change takes effect at once for all tasks.
 
-    `ttl_s`: how long clients may cache an answer; 0: the installation's value. `leave_s`: how long a stopping task
-    is absent from answers before SIGTERM; None: one second more than the TTL, at most ten minutes, and zero for
-    tasks without ports.
+    `ttl_s`: how long clients may cache an answer, in seconds; 0: the default of the installation. `leave_s`: how many
+    seconds before SIGTERM a stopping task is removed from answers. None: one second more than clients may cache an
+    answer, at most ten minutes, and zero for tasks without ports.
     """
 
     ttl_s: int = 0
@@ -107,7 +109,7 @@ class JobFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobFile(JobFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The shape of a job file. `scheduling.spec.task_spec` parses `task` and the overrides."""
+    """The fields of a job file. `scheduling.spec.task_spec` parses `task` and the overrides."""
 
     task: dict[str, Any]
     apiVersion: str = API_VERSION  # noqa: N815 - the file's own spelling

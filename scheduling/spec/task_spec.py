@@ -1,7 +1,7 @@
 """The spec of one task: the `task` part of a job file, parsed and checked. Pure.
 
-The parser does not stop at the first problem: it collects each under its path in the user's file (`task.limit.cpu`).
-Quantities become integers over `quota.vocabulary.resources.AXIS`.
+The parser does not stop at the first problem. It collects all problems, each with its path in the user's file
+(`task.limit.cpu`). Quantities become integers over `quota.vocabulary.resources.AXIS`.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ class SpecChange(StrEnum):
 
 
 class TaskSpec(TaskFields, frozen=True, kw_only=True):
-    """A task, normalised. `limit`: a vector over the axis, which also counts `ports`. `weight`: share of the clients
-    that find the job or its service by name; 0: the task serves only if no other task does."""
+    """The spec of a task, normalised. `limit`: a resource vector, which includes the number of ports. `weight`: the
+    share of clients that DNS sends to this task, relative to other tasks; 0: only if no other task can serve.
+    """
 
     limit: Vector
     command: tuple[str, ...] = ()
@@ -67,7 +68,9 @@ class TaskSpec(TaskFields, frozen=True, kw_only=True):
     flags: dict[str, str | bool] = {}
 
     def demands(self) -> tuple[Constraint, ...]:
-        """Return the constraints of a task, with those that its packages, root, network and cores imply."""
+        """Return the constraints of a task, including the constraints that follow from its packages, root, network
+        and cores.
+        """
         implied = []
         if self.packages or self.root != "host" or self.network != "host":
             implied.append(SPEAKS)
@@ -90,7 +93,7 @@ class TaskSpec(TaskFields, frozen=True, kw_only=True):
         return [*self.command, *flags]
 
     def to_json(self, *, extra: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the task as in a job file. `read_task` parses the result to an equal spec."""
+        """Return the task as it is written in a job file. `read_task` parses the result to an equal spec."""
         return {
             "command": list(self.command),
             "env": dict(sorted(self.env.items())),
@@ -146,15 +149,19 @@ def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
 
 
 def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return (name, digest or tag) of each package. Two tags of the same digest have the same content."""
+    """Return (name, digest) of each package, or (name, tag) if it has no digest. So two tags of the same digest are
+    equal.
+    """
     split = [text.split("@") for text in packages]
     return [(parts[0], parts[-1] if parts[-1].startswith("sha256:") else "@".join(parts[1:])) for parts in split]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRole:
-    """The role of a task. `allocation`: it is an alloc (§2.4), which runs no command. `inside`: it runs in an alloc.
-    `stored`: its spec was accepted before, perhaps by an older version with fewer checks. `batch`: its job is batch."""
+    """The role of a task. `allocation`: the task is an alloc (§2.4), which runs no command. `inside`: the task runs
+    in an alloc. `stored`: the spec was accepted before, perhaps by older software with fewer checks. `batch`: the job
+    is batch work.
+    """
 
     allocation: bool = False
     inside: bool = False
@@ -165,7 +172,8 @@ class TaskRole:
 def read_task(
     given: Any, problems: Problems, path: str, *, extra: Sequence[str] = (), role: TaskRole = TaskRole()
 ) -> TaskSpec | None:
-    """Parse a task from decoded JSON, and add what is wrong to `problems`. Return None if its shape is wrong.
+    """Return the task in decoded JSON `given`, and add its errors to `problems`. Return None if its fields or types
+    are wrong.
 
     `extra`: names of the cell's own resources.
     """
@@ -265,7 +273,9 @@ def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: Tas
 
 
 def _check_variables(file: TaskFile, problems: Problems, path: str) -> None:
-    """Check that the Borglet defines each variable `$(name)`, because the start of the task would fail otherwise."""
+    """Check that the Borglet defines each variable `$(name)` that the task uses. Otherwise the start of the task
+    would fail.
+    """
     defined = variables.defined(file.ports, packages=bool(file.packages))
     texts = {f"command[{number}]": part for number, part in enumerate(file.command)}
     texts |= {f"env.{name}": value for name, value in file.env.items()}
@@ -282,7 +292,7 @@ def _check_variables(file: TaskFile, problems: Problems, path: str) -> None:
 
 
 def _flag(value: Any) -> str | bool:
-    """Return a flag's value with numbers as text, so that 3 and '3' are equal."""
+    """Return the value of a flag. Numbers become text, so that 3 and '3' are equal."""
     return value if isinstance(value, bool) else str(value)
 
 
@@ -312,7 +322,7 @@ def _check_constraints(constraints: list[Constraint], problems: Problems, path: 
 
 
 def _check_place(file: TaskFile, limit: Vector, problems: Problems, path: str) -> None:
-    """Check the options about the machine: root, network, cores."""
+    """Check the options about the machine: root file system, network and cores."""
     problems.choice(f"{path}.root", file.root, ("host", "packages"))
     if file.root == "packages" and not file.packages:
         problems.add(f"{path}.root", "'packages' needs a package; name one in task.packages, or use root: host")

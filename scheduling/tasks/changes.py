@@ -1,4 +1,4 @@
-"""Changes of tasks, as values for `scheduling.tasks.transitions`, and the state of tasks before a change."""
+"""Changes of tasks, as values for `scheduling.tasks.transitions`, and tasks as they were before a change."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scheduling.journal.sql import query
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """An eviction: running -> pending. `cause`: a value of `EvictionCause`.
+    """An eviction, which makes a running task pending. `cause`: a value of `EvictionCause`.
 
     `gone`: the task's processes have already ended on the machine. `avoid`: do not place the task on this machine again
-    for a while. `preemptor`: id of the task that gets the capacity.
+    for a while. `preemptor`: id of the task that preempts this one.
     """
 
     task_id: int
@@ -33,7 +33,7 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a task: pending or running -> dead. `how`: finished, failed or killed.
+    """The end of a pending or running task, which is then dead. `how`: finished, failed or killed.
 
     `incarnation`: None stands for any incarnation. `cause`: the reason that is sent to the Borglet.
     """
@@ -69,10 +69,11 @@ SAME_INCARNATION = "t.state = 'running' AND a.number = t.incarnation"
 def change_tasks(
     types: str, columns: str, assignments: str, values: list[Any], *, condition: str = SAME_INCARNATION
 ) -> list[TaskBefore]:
-    """Change tasks with one statement, and return them as they were before, by id.
+    """Change tasks with one SQL statement. Return the changed tasks as they were before, sorted by id.
 
-    `values`: arrays of task ids, of incarnations (`a.number`) and of the further `columns` with their `types`, and then
-    the parameters of `assignments`. In `assignments`, `t` is the task, and `was` has the further columns.
+    `values`: an array of task ids, an array of incarnations, one array per name in `columns`, and then the parameters
+    of `assignments`. `types`: the SQL types of `columns`. In `assignments`, `t` is the task, and `was` has the
+    `columns`.
     """
     rows = query(
         f"WITH was AS (SELECT {_BEFORE}, a.* FROM scheduling_task AS t"

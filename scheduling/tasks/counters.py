@@ -23,7 +23,9 @@ PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskS
 
 
 def notices_given(entry: JournalEntry, departed: Sequence[tuple[str, str]]) -> None:
-    """Count tasks that have left their machines today (UTC). `departed`: (cause, how much of the notice they had)."""
+    """Add tasks that have left their machines to the counts of this day (UTC). `departed`: per task, the cause, and
+    how much of its notice it had (`_notice` in `departures.py`).
+    """
     if not departed:
         return
     numbers = Counter(departed)
@@ -43,7 +45,7 @@ def notices_given(entry: JournalEntry, departed: Sequence[tuple[str, str]]) -> N
 
 
 class CounterChanges:
-    """The sum of changes of jobs' counters, written with one statement."""
+    """Collects changes of the jobs' counters. `store` writes their sums with one statement."""
 
     _STATES = (PENDING, RUNNING, DEAD)
 

@@ -15,7 +15,7 @@ from scheduling.tasks.counters import notices_given
 
 
 def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, int | None]]) -> None:
-    """Store departures: (task, cause, id of the preemptor)."""
+    """Store a departure for each element of `left`: (task, cause, id of the preemptor or None)."""
     if not left:
         return
     execute(
@@ -39,9 +39,10 @@ def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, int | None
 def tasks_gone(
     entry: JournalEntry, departed: Iterable[tuple[int, int, dict[str, Any] | None]]
 ) -> list[tuple[int, int]]:
-    """Delete the departures whose processes have ended, so that their ports become free. Return (task id, incarnation).
+    """Delete the departures whose processes have ended, so that their ports become free. Return (task id,
+    incarnation) of each deleted departure.
 
-    `departed`: (task id, incarnation, exit).
+    `departed`: (task id, incarnation, how the processes ended).
     """
     exits = {(identity, incarnation): exit_ for identity, incarnation, exit_ in departed}
     keys = [column([identity for identity, _ in exits]), column([incarnation for _, incarnation in exits])]
@@ -73,7 +74,9 @@ def tasks_gone(
 
 
 def _notice(exit_: dict[str, Any] | None) -> str:
-    """Return how much of its notice a departed task had, according to its Borglet: full, short, none or unknown."""
+    """Return how much time a departed task had between SIGTERM and SIGKILL, as its Borglet reported: full, short,
+    none or unknown.
+    """
     if exit_ is None or exit_.get("cause") == "machine-restarted":
         return "none"
     return str(exit_.get("notice") or "unknown")

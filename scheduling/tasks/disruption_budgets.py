@@ -16,21 +16,21 @@ from scheduling.spec import parser
 
 @dataclass(frozen=True, slots=True)
 class DisruptionBudget:
-    """The disruption budget of one job. `may`: most tasks that may be down at once. `down`: tasks that are down now."""
+    """The disruption budget of one job. `may`: how many tasks may be down at once. `down`: how many are down now."""
 
     may: int
     down: int
 
 
 class Budgets:
-    """The number of further tasks of each job that may be down. Tasks that were never placed do not count.
+    """Counts how many more tasks of each job may be evicted. Tasks that were never placed do not count as down.
 
-    A task that has been down for longer than `patience_s` no longer counts, because it may never come up. Tasks on a
-    machine that is down count as down, whatever they last reported.
+    A task that has been down for longer than `patience_s` no longer counts as down, because it may never come up.
+    Tasks on a machine that is down count as down, whatever they last reported.
     """
 
     def __init__(self, job_ids: set[int], patience_s: float) -> None:
-        """Read the budgets, with two queries."""
+        """Read the budgets of the jobs with two queries."""
         found = query(
             "SELECT t.job_id, count(*) FROM scheduling_task AS t"
             " LEFT JOIN scheduling_machine AS m ON m.id = t.machine_id"
@@ -48,13 +48,13 @@ class Budgets:
         self._untouched = {job for job, budget in self.of.items() if not budget.down}
 
     def open(self) -> list[int]:
-        """Return the jobs that may have another task down."""
+        """Return the ids of the jobs of which another task may be evicted."""
         return [job for job, left in self._left.items() if left > 0]
 
     def take(self, task: Task, inside: Mapping[int, int]) -> bool:
         """Return whether a task may be evicted now, and if so, count its eviction against the budgets.
 
-        `inside`: numbers of tasks that are up inside the task, if it is an alloc, by job.
+        `inside`: if the task is an alloc, the number of tasks that are up inside it, by id of the job.
         """
         # All tasks of an alloc leave together, so they may exceed a budget if no other task of the job is down.
         costs = _costs(task, inside)
@@ -64,7 +64,7 @@ class Budgets:
         return True
 
     def spend(self, task: Task, inside: Mapping[int, int]) -> None:
-        """Count an eviction against the budget, even beyond it."""
+        """Count the eviction of a task against the budgets, even if no budget is left. `inside`: as in `take`."""
         for job, number in _costs(task, inside).items():
             self._left[job] -= number
             self._untouched.discard(job)
@@ -78,7 +78,9 @@ def _costs(task: Task, inside: Mapping[int, int]) -> dict[int, int]:
 
 
 def inside_allocs(tasks: Iterable[Task]) -> dict[int, dict[int, int]]:
-    """Return the number of tasks that are up inside each alloc among `tasks`, by job."""
+    """Return, by task id of each alloc among `tasks`, how many tasks of each job are up inside it: {alloc: {job:
+    number}}.
+    """
     allocs = [task.id for task in tasks if task.job.kind == KIND]
     found: dict[int, dict[int, int]] = defaultdict(dict)
     if allocs:

@@ -14,7 +14,7 @@ from scheduling.tasks.counters import CounterChanges
 
 @dataclass(frozen=True, slots=True)
 class NewTasks:
-    """The tasks to create for one job. `groups`: their requirements, with ranges of indexes."""
+    """The tasks to create for one job. `groups`: the requirements of the tasks, with the ranges of their indexes."""
 
     job_id: int
     groups: tuple[Group, ...]
@@ -24,7 +24,7 @@ class NewTasks:
 def tasks_create(entry: JournalEntry, many: Sequence[NewTasks], *, counted: bool = False) -> int:
     """Create pending tasks with one statement, and return their number. The caller appends the event.
 
-    `counted`: the counters in the jobs' rows already include these tasks.
+    `counted`: whether the counters in the jobs' rows already include these tasks.
     """
     spans = [
         (new.job_id, new.spec_version, column(group.requirement.limit), first, last)

@@ -1,4 +1,5 @@
-"""Receipts of a task's placements from the journal: score, runners-up, and preemptions by and of the task (§3.2).
+"""Receipts of a task's placements, read from the journal: the score, the next best machines, and which tasks the task
+preempted or was preempted by (§3.2).
 
 For jobs that the reader may not see, receipts show only the priority.
 """
@@ -36,7 +37,7 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class PlacementReceipt:
-    """The record of a placement: the score by part, the next best machines, and the preempted tasks.
+    """The record of a placement: the score of each scorer, the next best machines, and the preempted tasks.
 
     The machine already had `present_bytes` of the `packages_bytes` that the task needs. Both are 0 without packages.
     """
@@ -68,16 +69,17 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Receipts:
-    """The receipts of the newest placement and of the newest preemption of a task."""
+    """The record of a task's newest placement, and of the newest preemption in which the task lost its machine."""
 
     placement: PlacementReceipt | None = None
     preempted: Preempted | None = None
 
 
 def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipts:
-    """Return the receipts in `events` of one task, newest first. Two queries.
+    """Return the newest placement and the newest preemption of a task, found in its `events`, which are sorted newest
+    first. Two queries.
 
-    `sees`: returns whether the reader may see a tenant's jobs.
+    `sees`: a function that returns whether the reader may see the jobs of a tenant.
     """
     placed = next((event for event in events if event.kind == "task.placed"), None)
     evicted = (event for event in events if event.kind == "task.evicted")

@@ -14,10 +14,11 @@ from scheduling.journal.sql import query
 def reservations_set(
     entry: JournalEntry, task_ids: NDArray[np.int64], incarnations: NDArray[np.int32], wanted: NDArray[np.int64]
 ) -> int:
-    """Set new reservations of running tasks, and return their number.
+    """Set new reservations of running tasks. Return the number of changed tasks.
 
-    `wanted`: int64[N, 3] of CPU, RAM and disk, which are cut to the limit. For other resources, the reservation is the
-    limit. Tasks with another incarnation are skipped. The caller holds the cell's lock. Two statements for any N.
+    `wanted`: int64[N, 3], the amounts of CPU, RAM and disk, which are reduced to the limit if they exceed it. For
+    other resources, the reservation is the limit. Tasks with another incarnation are skipped. The caller holds the
+    cell's lock. Two statements for any N.
     """
     order = np.argsort(task_ids)  # rows are locked in the order of their ids
     rows = query(

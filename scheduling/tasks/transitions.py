@@ -88,7 +88,7 @@ def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[
 
 
 def tasks_evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefore]:
-    """Move running tasks to the queue. The tasks inside an evicted alloc are evicted before it (§2.4).
+    """Make running tasks pending again. The tasks inside an evicted alloc are evicted before it (§2.4).
 
     Return all evicted tasks as they were before.
     """
@@ -97,7 +97,9 @@ def tasks_evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[Task
 
 
 def _along(entry: JournalEntry, leaving: Sequence[tuple[int, int | None, Eviction | Ending]]) -> list[Eviction]:
-    """Return evictions of the tasks inside allocs that leave. Allocs with log savers are kept (§4)."""
+    """Return an eviction for each task inside an alloc that leaves its machine. Machines keep the files of allocs
+    with log savers (§4).
+    """
     why = {identity: change for identity, _, change in leaving}
     inside = alloc_sets.inner_of([(identity, incarnation) for identity, incarnation, _ in leaving])
     kept_allocs.allocs_keep(entry, [inner.task_id for inner in inside if not why[inner.alloc_id].gone])
@@ -212,7 +214,7 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
 
 
 def tasks_revive(entry: JournalEntry, task_ids: Sequence[int], *, spec_version: int) -> list[int]:
-    """Move dead tasks to the queue, with this version of their spec. Return the ids of these tasks."""
+    """Make dead tasks pending again, with the version `spec_version` of their spec. Return the ids of these tasks."""
     rows = query(
         "UPDATE scheduling_task SET state = 'pending', outcome = '', detail = '', spec_version = %s, since = %s"
         " WHERE id = ANY(%s) AND state = 'dead' RETURNING id",
@@ -229,10 +231,11 @@ def tasks_revive(entry: JournalEntry, task_ids: Sequence[int], *, spec_version: 
 
 
 def tasks_follow(entry: JournalEntry, changes: Sequence[tuple[int, int, Requirement]]) -> list[int]:
-    """Give tasks another version of their spec, without a change of state. Return the ids of the changed tasks.
+    """Change tasks to another version of their spec, without a change of their state. Return the ids of the changed
+    tasks.
 
-    `changes`: (task id, version, requirement). The caller has checked that running tasks can change in place. It evicts
-    tasks that must restart, with cause `update`, before this call.
+    `changes`: (task id, version, requirement). The caller has checked that running tasks can change in place. It
+    evicts tasks that must restart, with cause `update`, before this call.
     """
     by_id = {identity: (version, requirement) for identity, version, requirement in changes}
     rows = query(

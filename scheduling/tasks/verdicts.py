@@ -32,7 +32,7 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class VerdictCache:
-    """The verdicts that a master has written. A new master writes all of them again."""
+    """The verdicts that a master has written, so that it writes only changes. A new master writes all of them again."""
 
     rows: dict[int, _Row] = field(default_factory=dict)  # by job id
     swept: float = float("-inf")
@@ -43,9 +43,10 @@ def store(
 ) -> int:
     """Update the verdicts of the jobs that the plan leaves pending. Return the number of written rows.
 
-    At most three statements for any number of jobs. `now`: seconds on any clock. `most`: largest number of rows. A
-    class may have tasks of thousands of jobs; each job gets the verdicts on its own tasks. Verdicts on classes that the
-    pass has not examined stay, and so do those of other jobs, which another scheduler may handle.
+    At most three statements for any number of jobs. `book`: the verdicts written before. `now`: seconds on any clock.
+    `most`: the largest number of rows to write. A class may have tasks of thousands of jobs; each job gets the
+    verdicts on its own tasks. Verdicts on classes that the pass has not examined stay, and so do those of other jobs,
+    which another scheduler may handle.
     """
     book = book if book is not None else VerdictCache()
     by_job: dict[int, list[tuple[Why, int]]] = {}

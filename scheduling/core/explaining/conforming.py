@@ -1,4 +1,4 @@
-"""Guidance on requests that are likely to schedule (§2.6): shapes that fill machines without a remainder.
+"""Guidance on requests that are likely to schedule (§2.6): limits of tasks that fill machines without a remainder.
 
 Borg shows users what fits a machine well: a request of just over half a machine strands nearly the other half.
 """

@@ -1,10 +1,10 @@
 """Explanations of pending classes: the reason, changes that would help, and the expected start (§2.6).
 
-    groups left over ─► those due ─ judgement.py ─► what stands in the way on each machine
-                          │            ├─ changes.py     the smallest changes that would do
-                          │            ├─ conforming.py  shapes that machines hold well
-                          │            └─ forecast.py    expected start, from what ended lately
-                          └─ the others keep the verdict they have ─► one Why for each class
+    pending groups ───► those due ─ judgement.py ─► obstacles on each machine
+                          │            ├─ changes.py     the smallest changes that would help
+                          │            ├─ conforming.py  limits that fit the machines well
+                          │            └─ forecast.py    expected start, from tasks that ended recently
+                          └─ the others keep their explanation ─► one Why for each class
 
 To explain a class, every machine is examined. An `Explainer` with a budget examines a few classes per pass, those with
 the oldest explanation first, and keeps the others, so that explanations do not delay placements.

@@ -1,7 +1,7 @@
 """The forecast of when a pending class starts: a range, and the data it is based on. Without data there is no forecast.
 
     tasks that end ─► Ends ─► on machines that could hold the class ─► rate of openings ┐
-    queue ahead ─► openings that others take first ────────────────────────────────────────┴─► Expected
+    queue ahead ─► openings that other tasks use   ────────────────────────────────────────┴─► Expected
 
 The model: capacity becomes free as a Poisson process. Its rate is estimated from the tasks that ended within a
 window. The waiting time for the k-th opening is then a quotient of two gamma variables. The range goes from the 10th

@@ -2,9 +2,9 @@
 
     CellState ── machines that changed since ──► PassCache.follow ──► arrays in the order of the walk, room by level
 
-The cache holds nothing that does not follow from the state: a pass without a cache creates one and makes the same
-decisions. The machines are in the order of the walk. This order is random, but the same for all passes. Neighbours
-usually share no rack, and a walk reads contiguous memory.
+All content of the cache is computed from the state. A pass without a cache creates one and makes the same decisions.
+The machines are in the order of the walk. This order is random, but the same for all passes. Neighbours usually share
+no rack, and a walk reads contiguous memory.
 """
 
 from __future__ import annotations

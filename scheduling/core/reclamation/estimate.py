@@ -4,18 +4,17 @@
                                     (peaks, estimates)                and which changes matter
 
 A task's reservation begins at its limit. Once it has been observed for 300 s it decays slowly to the peak of its
-recent usage plus a safety margin; usage above it raises it at once. It is never above the limit – a task that uses
-more CPU than that uses unused CPU – and never below a floor. Only CPU, RAM and disk are estimated: ports and
-accelerators are either held or not, and the other resources are not measured.
+recent usage plus a safety margin; usage above it raises it at once. The reservation is never above the limit, even if
+a task uses more CPU than its limit, and never below a minimum. Only CPU, RAM and disk are estimated: the use of ports
+and accelerators does not vary, and the other resources are not measured.
 
 How the feedback stays stable:
 
 * CPU that a task could not use because it was throttled counts as demand. Otherwise throttling would lower the
-  reservation that caused it.
-* A missing sample changes nothing, not even age and windows, because a silent task may be busy.
-* Another incarnation has a new history. So has an incarnation that this process sees for the first time: its peaks are
-  unknown, so it is observed for 300 s before the estimate of the previous process is lowered.
-* Between the usage and the target is the margin. Changes inside it have no effect, so noise neither raises nor lowers.
+reservation that caused it. * A missing sample changes nothing, not even age and windows, because a silent task may be
+busy. * A new incarnation has a new history. An incarnation that this process sees for the first time has a new
+history too. Its peaks are unknown, so it is observed for 300 s before its reservation is lowered. * The target is the
+usage plus a margin. Changes of usage inside the margin have no effect, so noise does not change the reservation.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ class UsageHistory:
         number = len(samples.task_id)
         if len(samples.incarnation) != number or samples.demand.shape != (number, len(KINDS)):
             raise ValueError(
-                f"samples of {number} tasks need incarnations [{number}] and demand [{number}, {len(KINDS)}]"
+                f"for {number} samples, incarnations must be [{number}] and demand [{number}, {len(KINDS)}]"
             )
         if passed_s < 0:
             raise ValueError(f"passed_s is {passed_s:g}; it must not be negative")

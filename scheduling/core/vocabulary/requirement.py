@@ -103,5 +103,5 @@ def padded(vector: Sequence[int], axis: int) -> tuple[int, ...]:
     axis.
     """
     if len(vector) > axis:
-        raise ValueError(f"a vector of {len(vector)} resources in a cell of {axis}: load its state again")
+        raise ValueError(f"the vector has {len(vector)} resources, but the cell has {axis}: load its state again")
     return (*vector, *[0] * (axis - len(vector)))
