@@ -11,10 +11,12 @@ and accelerators does not vary, and the other resources are not measured.
 How the feedback stays stable:
 
 * CPU that a task could not use because it was throttled counts as demand. Otherwise throttling would lower the
-reservation that caused it. * A missing sample changes nothing, not even age and windows, because a silent task may be
-busy. * A new incarnation has a new history. An incarnation that this process sees for the first time has a new
-history too. Its peaks are unknown, so it is observed for 300 s before its reservation is lowered. * The target is the
-usage plus a margin. Changes of usage inside the margin have no effect, so noise does not change the reservation.
+  reservation that caused it.
+* A missing sample changes nothing, not even age and windows, because a silent task may be busy.
+* A new incarnation has a new history. An incarnation that this process sees for the first time has a new history too.
+  Its peaks are unknown, so it is observed for 300 s before its reservation is lowered.
+* The target is the usage plus a margin. Changes of usage inside the margin have no effect, so noise does not change
+  the reservation.
 """
 
 from __future__ import annotations
