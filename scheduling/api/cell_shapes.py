@@ -20,7 +20,7 @@ class CellSerializer(ReadSerializer):
 
 
 class CellDetailSerializer(CellSerializer):
-    """A cell. `machines`, `tasks` and `jobs` are counts per state; they leave out jobs that the caller may not see."""
+    """A cell. `machines`, `tasks` and `jobs` are numbers per state. They exclude jobs that the caller may not see."""
 
     machines = serializers.DictField(child=serializers.IntegerField(), source="counts.machines")
     tasks = serializers.DictField(child=serializers.IntegerField(), source="counts.tasks")

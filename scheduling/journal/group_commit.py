@@ -5,8 +5,8 @@
     thread 3: …
 
 A transaction locks the cell until the disk has stored it. Submissions that arrive meanwhile would only wait for the
-lock. Here they wait for the end of the transaction and then share the next one. Each submission gets its own answer,
-and its events name its own caller.
+lock. With group commit, they wait for the end of the transaction and are then written together in the next one. Each
+submission gets its own answer, and its events name its own caller.
 """
 
 from __future__ import annotations

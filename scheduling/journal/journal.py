@@ -2,7 +2,7 @@
 
     with journal.write(cell_id, principal) as entry:      # BEGIN; locks the cell's row; takes the next revision
         ... change rows ...
-        entry.append(events.TaskPlaced(...))              # no change without an event, no event without its change
+        entry.append(events.TaskPlaced(...))              # each change has an event, and each event a change
     # COMMIT; then readers are woken, coalesced
 
     for record in journal.tail(cell_id, after=revision): ...

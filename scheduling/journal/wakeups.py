@@ -1,7 +1,7 @@
 """Wake-ups: the message "cell N reached revision R", sent through Redis after a commit.
 
-No reader depends on wake-ups: each reads the journal at least every `POLL_S`. While Redis is away, writers log that
-once and continue.
+No reader depends on wake-ups: each reads the journal at least every `POLL_S`. While Redis is unreachable, writers log
+this once and continue.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
                         ▲                           │
                         └────────── news ───────────┘
 
-`Master.run` is one slice of work: it loads the state, takes or renews the lease, and works for some time. The warm
-state stays in this process for the next slice. The re-check of the commit keeps the cell correct even if several
-processes run the master. A cell may have several schedulers (`scheduling.master.schedulers`), each for its own jobs.
+A call of `Master.run` loads the state, takes or renews the lease, and works for some time. The warm state stays in
+this process for the next call. The re-check of the commit keeps the cell correct even if several processes run the
+master. A cell may have several schedulers (`scheduling.master.schedulers`), each for its own jobs.
 """
 
 from __future__ import annotations

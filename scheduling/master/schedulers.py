@@ -2,8 +2,9 @@
 
     Cell.settings.schedulers ─► wanted() ─► unheld() ─► masters_ensure ─► one queue, process and warm state each
 
-Schedulers work at the same time, each on its own copy of the cell. The re-check of the commit resolves conflicts: the
-later scheduler decides again. The first scheduler alone does the other work: silent machines, drains and updates.
+Schedulers work at the same time, each on its own copy of the cell. The commit checks each placement again. If two
+schedulers conflict, the later one decides again. Only the first scheduler does the other work: machines that do not
+report, drains and updates.
 """
 
 from __future__ import annotations

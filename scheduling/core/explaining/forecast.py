@@ -4,9 +4,9 @@
     queue ahead ─► openings that other tasks use   ────────────────────────────────────────┴─► Expected
 
 The model: capacity becomes free as a Poisson process. Its rate is estimated from the tasks that ended within a
-window. The waiting time for the k-th opening is then a quotient of two gamma variables. The range goes from the 10th
-percentile of the numerator over the 90th of the denominator to the opposite. More urgent work that arrives later is
-not considered.
+window. The waiting time for the k-th opening is then a quotient of two gamma variables. The range begins at the 10th
+percentile of the numerator divided by the 90th percentile of the denominator. It ends at the 90th percentile of the
+numerator divided by the 10th of the denominator. More urgent work that arrives later is not considered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _Z = 1.2816  # of the 10th and 90th percentile
 
 
 class Ends:
-    """The last tasks that ended by themselves or were killed: time, machine, priority and released resources.
+    """The tasks that recently ended by themselves or were killed, each with its time, machine, priority and released
+    resources.
 
     Evictions are not included: an evicted task returns, and another task already uses its capacity.
     """
@@ -86,9 +87,9 @@ def openings(
     watched).
 
     `able`, `machine_ids`: by machine slot, whether the machine could hold a task of the class, and the id of the
-    machine. `r`: the resource that is short. `want`: how much of `r` one task of the class asks for. Ends of tasks
-    that the class could have preempted do not count, because their capacity counts as free already. For work placed
-    by limit, ends of tasks placed by reservation do not count either.
+    machine. `r`: the resource that is short. `want`: how much of `r` one task of the class asks for. A task that the
+    class could have preempted does not count, because its capacity counts as free already. If the class is placed by
+    limit, tasks placed by reservation do not count either.
     """
     rows, seconds = seen.window(now)
     # A slot may have another machine by now.

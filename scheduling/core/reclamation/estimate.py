@@ -3,16 +3,17 @@
     usage, every few seconds ─► UsageHistory.look ─► Reservations: what each task's reservation should be
                                     (peaks, estimates)                and which changes matter
 
-A task's reservation begins at its limit. Once it has been observed for 300 s it decays slowly to the peak of its
-recent usage plus a safety margin; usage above it raises it at once. The reservation is never above the limit, even if
-a task uses more CPU than its limit, and never below a minimum. Only CPU, RAM and disk are estimated: the use of ports
-and accelerators does not vary, and the other resources are not measured.
+A task's reservation begins at its limit. After the task has been observed for 300 s, the reservation decreases slowly
+to the peak of recent usage plus a safety margin. If the usage exceeds the reservation, the reservation is raised at
+once. The reservation is never above the limit, even if a task uses more CPU than its limit, and never below a
+minimum. Only CPU, RAM and disk are estimated: the use of ports and accelerators does not vary, and the other
+resources are not measured.
 
 How the feedback stays stable:
 
 * CPU that a task could not use because it was throttled counts as demand. Otherwise throttling would lower the
   reservation that caused it.
-* A missing sample changes nothing, not even age and windows, because a silent task may be busy.
+* A missing sample changes nothing, because a task without a report may be busy.
 * A new incarnation has a new history. An incarnation that this process sees for the first time has a new history too.
   Its peaks are unknown, so it is observed for 300 s before its reservation is lowered.
 * The target is the usage plus a margin. Changes of usage inside the margin have no effect, so noise does not change

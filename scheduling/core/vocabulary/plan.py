@@ -46,8 +46,8 @@ class PassStats:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of a pass. `assignments`: in the order of the decisions. `unplaced`: one `Why` per class that stays
-    pending.
+    """The plan of a pass. `assignments`: in the order in which the pass decided. `unplaced`: one explanation (`Why`)
+    per class that stays pending.
     """
 
     revision: int  # of the state it was made from

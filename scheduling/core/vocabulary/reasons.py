@@ -149,8 +149,8 @@ class ExpectedStart(msgspec.Struct, frozen=True):
     """The expected start of the next task of the class, in seconds from the verdict; None: no forecast.
 
     `ends`: tasks that ended within `window_s` on machines that could hold the task; `room`: tasks of the class that
-    fit in the capacity that they freed. `least`, `ahead`: lower and upper bound of the competing tasks that are tried
-    before it.
+    fit in the capacity that they freed. `least`, `ahead`: lower and upper bound of the number of competing tasks that
+    are tried before it.
     """
 
     basis: Basis
