@@ -116,7 +116,7 @@ def _take(places: dict[int, list[int]], place: int, growth: Sequence[int]) -> bo
 
 
 def _inside(allocs: set[int], axis: int) -> dict[int, list[int]]:
-    """Return the sum of the limits of the tasks inside each alloc, without empty allocs."""
+    """Return for each alloc the sum of the limits of the tasks inside. Empty allocs are left out."""
     if not allocs:
         return {}
     rows = query(_INSIDE, [sorted(allocs)])

@@ -5,7 +5,8 @@
                                          the master, after each change ───┘
 
 An `Update` row survives every failure: the next process that reads it does the next step under the cell's lock. Tasks
-that are not up, and tasks that change in place, follow at once. At most `max_down` tasks are down at the same time.
+that are not up, and tasks that can change in place, change at once. At most `max_down` tasks are down at the same
+time.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ _COLUMNS = (
 
 
 class Cause(msgspec.Struct, frozen=True, gc=False):
-    """The event that caused another event. A chain of causes leads, for example, from an eviction to a drain and its
-    author.
+    """The event that caused another event. For example, a drain causes an eviction: the event of the eviction then
+    names the event of the drain.
     """
 
     revision: int

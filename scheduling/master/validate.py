@@ -163,7 +163,9 @@ def _allocs(cell_id: int) -> list[str]:
 
 
 def _devices(cell_id: int) -> list[str]:
-    """Check that no accelerator is allocated beyond its capacity. Tasks inside an alloc share those of the alloc."""
+    """Check that no accelerator is allocated beyond its capacity. Tasks inside an alloc share the accelerators of the
+    alloc.
+    """
     rows = query(
         "SELECT m.hostname, h.alloc_id, h.device, h.amount FROM (SELECT t.machine_id, t.alloc_id, d.device,"
         " sum(least(t.limit[%(place)s], %(device)s)) AS amount FROM scheduling_task AS t,"

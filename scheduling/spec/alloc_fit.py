@@ -17,8 +17,8 @@ from scheduling.spec.job_spec import JobSpecification
 def misfits(alloc_set: JobSpecification, job: JobSpecification) -> dict[str, str]:
     """Return the reasons why a job can never run in an alloc set, by path in its file. Empty if it can.
 
-    A task must fit into at least one alloc, and the job's priority must not exceed that of the set. Ports belong to
-    the machine: an alloc has none.
+    A task must fit into at least one alloc, and the job's priority must not exceed the priority of the set. Ports
+    belong to the machine: an alloc has none.
     """
     problems: dict[str, str] = {}
     if job.priority > alloc_set.priority:

@@ -45,8 +45,8 @@ def store(
 
     At most three statements for any number of jobs. `book`: the verdicts written before. `now`: seconds on any clock.
     `most`: the largest number of rows to write. A class may have tasks of thousands of jobs; each job gets the
-    verdicts on its own tasks. Verdicts on classes that the pass has not examined stay, and so do those of other jobs,
-    which another scheduler may handle.
+    verdicts on its own tasks. Verdicts on classes that the pass has not examined stay. The verdicts of other jobs
+    stay too, because another scheduler may handle these jobs.
     """
     book = book if book is not None else VerdictCache()
     by_job: dict[int, list[tuple[Why, int]]] = {}

@@ -82,7 +82,7 @@ class CellState:
         }
 
     def apply_all(self, news: Iterable[tuple[events.Event, int, float]]) -> None:
-        """Apply many events, each with its revision and time. The sums of machines are updated once, at the end.
+        """Apply many events, given as (event, revision, time). The sums of machines are updated once, at the end.
 
         Raises the same errors as `apply`.
         """
@@ -118,7 +118,7 @@ class CellState:
         self.apply_all([(event, revision, time)])
 
     def load(self, stream: Iterable[tuple[events.Event, float]], *, revision: int) -> None:
-        """Apply a synthetic stream of (event, time), made from rows at `revision`."""
+        """Apply a stream of synthetic events, given as (event, time), that was made from the rows at `revision`."""
         self.apply_all((event, 0, time) for event, time in stream)
         self.revision = revision
 

@@ -129,7 +129,9 @@ class Judgement:
         return tuple(one for one in found if one.machines)
 
     def nearest(self) -> Nearest | None:
-        """Return the machine that is closest to fitting among those that are up. Among equals it is the lowest id."""
+        """Return the machine that is closest to fitting the task, of the machines that are up. Among equal machines
+        it is the one with the lowest id.
+        """
         i = self.closest(self.open)
         if i is None:
             return None
@@ -149,7 +151,9 @@ class Judgement:
         )
 
     def closest(self, among: Bools) -> int | None:
-        """Return the position of the machine that is closest to fitting. Among equals it is the lowest id."""
+        """Return the position of the machine that is closest to fitting the task, of the machines that `among` marks.
+        Among equal machines it is the one with the lowest id.
+        """
         if not among.any():
             return None
         distance = np.where(among, self.judged.distance, np.inf)

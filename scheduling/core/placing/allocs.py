@@ -2,7 +2,7 @@
 
     pending tasks ─┐
                    ├─► kernels/inside.py ─► alloc, devices ─► Assignments, and a Why for each kind that is left over
-    running allocs ┘   limit of the alloc minus those of the tasks inside
+    running allocs ┘   limit of the alloc minus the limits of the tasks inside
 
 These tasks use resources of the alloc, and only port numbers of its machine. An alloc that this plan preempts gets no
 tasks. An alloc that this plan places gets tasks in the next plan.

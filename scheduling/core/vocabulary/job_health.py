@@ -24,7 +24,7 @@ class JobHealth(StrEnum):
 class Troubles:
     """Counts of a job's tasks with trouble. No task is counted twice.
 
-    `crashing`: live tasks whose processes ended by themselves and that have not run long enough since. `flapping`:
+    `crashing`: live tasks whose processes ended unexpectedly and that have not run long enough since then. `flapping`:
     how many of the crashing tasks are up at this moment. `unhealthy`: tasks whose health check fails. `failed`: tasks
     that ended for good.
     """
@@ -43,8 +43,8 @@ def job_health(
 ) -> JobHealth:
     """Return the health of a job.
 
-    `living`: its tasks that are not dead; `placed`: those with a machine; `up`: those that are up, and healthy where a
-    check is declared. A task that flaps does not count as up.
+    `living`: number of tasks that are not dead. `placed`: number of tasks with a machine. `up`: number of tasks that
+    are up, and healthy if they have a health check. A task that flaps does not count as up.
     """
     if ended:
         return JobHealth.ENDED
