@@ -62,8 +62,11 @@ def opened(report: WireReport) -> Report:
         known = len(Usage.__struct_fields__)
         if columns > known:  # a newer Borglet
             figures, columns = [figure for n, figure in enumerate(figures) if n % columns < known], known
-        if len(figures) != columns * (1 + len(tasks)):
-            raise MalformedMessage(f"Expected figures of the machine and {len(tasks)} tasks - at `$.usages`")
+        wanted = columns * (1 + len(tasks))
+        if len(figures) != wanted:
+            raise MalformedMessage(
+                f"Expected {wanted} figures of machine and tasks, got {len(figures)} - at `$.usages`"
+            )
         usage, *each = (Usage(*figures[n : n + columns]) for n in range(0, len(figures), columns))
         tasks = [msgspec.structs.replace(task, usage=used) for task, used in zip(tasks, each, strict=True)]
     allocs: list[AllocReport] = _opened(_allocs, report.allocs, "allocs")

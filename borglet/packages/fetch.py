@@ -172,15 +172,17 @@ class _Download:
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()
         if response.status in (429, 503):
-            raise SourceFailed(BUSY, f"HTTP {response.status}")
+            raise SourceFailed(BUSY, f"the source answered HTTP {response.status}")
         if response.status not in (200, 206):
             text = response.read(300).decode(errors="replace").strip()
-            raise SourceFailed("refused", f"HTTP {response.status} {text}")
+            raise SourceFailed("refused", f"the source answered HTTP {response.status} {text}")
         if response.status == 200 and self._size:
             self._restart()
         wanted = self._package.size_bytes - self._size
         if response.length != wanted:
-            raise SourceFailed("mismatch", f"the source offers {response.length} more bytes, but {wanted} are missing")
+            raise SourceFailed(
+                "mismatch", f"the source sends {response.length} bytes, but {wanted} bytes are missing here"
+            )
         self._givers.add(source)
         self._copy(response, wanted)
 
@@ -192,7 +194,7 @@ class _Download:
             try:
                 piece = response.read1(min(PIECE_BYTES, wanted))
             except TimeoutError as error:
-                raise SourceFailed("slow", f"it sent nothing for {settings.silence_s:g} s") from error
+                raise SourceFailed("slow", f"the source sent nothing for {settings.silence_s:g} s") from error
             if not piece:
                 raise SourceFailed("unreachable", f"the connection ended {wanted} bytes early")
             self._file.write(piece)
@@ -204,6 +206,6 @@ class _Download:
             if passed_s >= settings.pace_s:
                 if came < settings.least_bytes_s * passed_s and wanted:
                     raise SourceFailed(
-                        "slow", f"{came / passed_s:.0f} bytes/s; the minimum is {settings.least_bytes_s}"
+                        "slow", f"the source sends {came / passed_s:.0f} of at least {settings.least_bytes_s} bytes/s"
                     )
                 since, came = self._now(), 0

@@ -187,7 +187,7 @@ class PackageManager:
         while missing := [package for package in packages if package.digest not in self._installed]:
             if attempts == self._settings.attempts:
                 raise PackageMissing(
-                    f"package {missing[0].name!r}: other tasks needed its disk space before this task could use it"
+                    f"package {missing[0].name!r}: removed to make space for other packages before this task started"
                 )
             attempts += await self._install_all(missing)
         for package in packages:

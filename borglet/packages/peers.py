@@ -113,7 +113,7 @@ class PeerServer:
             async with asyncio.timeout(self._settings.header_timeout_s):
                 raw = await reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError as error:
-            raise ConnectionResetError("no request") from error
+            raise ConnectionResetError("the connection ended without a request") from error
         except asyncio.LimitOverrunError as error:
             raise _Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request header is too long") from error
         first, *lines = raw.removesuffix(b"\r\n\r\n").split(b"\r\n")

@@ -56,7 +56,7 @@ class Incarnation:
         phase = after(self.key, self.phase, step, self.story)
         self.story.append(f"{now:.3f} {step} -> {phase}")
         self.phase = phase
-        log.info("task %s (%s): %s, run %d: %s", self.task.name, self.key, step, self.run, phase)
+        log.info("task %s (%s): %s in run %d; its phase is now %s", self.task.name, self.key, step, self.run, phase)
 
     def report(self, *, expected: bool, address: str) -> TaskReport:
         """Return the report about this incarnation, without its usage (see `WireReport`)."""

@@ -53,9 +53,11 @@ class Reporter:
         packages: list[str] | None = None,
         addresses: Mapping[TaskKey, str] = MappingProxyType({}),
     ) -> WireReport:
-        """Return the full state, as the answer to one poll. Record the ends in it. Unchanged parts are reused.
+        """Return the full state, as the answer to one poll. Remember which ends of tasks it contains. Unchanged parts
+        are reused.
 
-        `addresses`: the addresses of tasks with their own network."""
+        `addresses`: the addresses of tasks with their own network.
+        """
         if self._sealed is None or self._sealed[2] != addresses:
             self._mark_ends_reported(session, sequence)
             reports = self._tasks(addresses)

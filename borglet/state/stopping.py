@@ -31,7 +31,7 @@ def notice_s(task: RunTask, stop: StopTask) -> float:
 
 
 def leave_s(task: RunTask, stop: StopTask) -> float:
-    """Return the seconds between the decision to stop a task that was up and SIGTERM."""
+    """Return how many seconds a running task has between the decision to stop it and SIGTERM."""
     if stop.cause in AT_ONCE:
         return 0.0
     bound_s = task.leave_s if stop.notice_s is None else min(task.leave_s, stop.notice_s - task.notice_s)

@@ -96,7 +96,7 @@ def restore(options: Options, file: Path) -> dict[str, Any]:
     home = Home(options.home)
     if home.path.exists() and any(home.path.iterdir()):
         raise BackupError(
-            f"BORG_HOME={home.path} exists and is not empty, and a backup needs a new home. Stop the processes of "
+            f"BORG_HOME={home.path} exists and is not empty, and a backup needs an empty one. Stop the processes of "
             f"that home, move it away (mv {home.path} {home.path}.old), and try again."
         )
     if not file.is_file():

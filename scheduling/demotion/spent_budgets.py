@@ -17,9 +17,9 @@ from scheduling.models import Cell, Job
 
 
 def spent_budgets_drop(cell: Cell) -> list[Job]:
-    """Demote the jobs of each tenant whose spent budget is due in this cell. Return the demoted jobs.
+    """Demote the jobs of tenants whose budget is spent and whose grace period in this cell is over. Return these jobs.
 
-    Locks as `jobs_demote`.
+    Takes the same locks as `jobs_demote`.
     """
     return [job for spent in drops_due(cell.name) for job in jobs_demote(cell, spent.tenant, _cause(cell, spent))]
 

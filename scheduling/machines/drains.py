@@ -1,4 +1,4 @@
-"""The progress of drains, and the reasons why they wait. The number of queries does not depend on that of drains."""
+"""The progress of drains, and the reasons why they wait. The number of queries is the same for any number of drains."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ from scheduling.tasks.disruption_budgets import Budgets, inside_allocs
 def tasks_leave(cell_id: int, settings: CellSettings, *, seconds: float, late: int = 0) -> int:
     """Evict tasks from down and draining machines. Return their number.
 
-    The cell's brake limits evictions from down machines, and `seconds` of the drain rate those from draining machines.
-    `late`: the number of machines whose report is overdue and that are not down yet.
+    The brake of the cell limits evictions from down machines. Evictions from draining machines are limited to the
+    drain rate times `seconds`. `late`: the number of machines whose report is overdue and that are not down yet.
     """
     allowance = brakes.lost_allowance(cell_id, settings, late=late)
     drain = max(1, int(settings.drain_per_s * seconds)) if settings.drain_per_s else 0

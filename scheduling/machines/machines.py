@@ -156,7 +156,7 @@ def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "")
 
 
 def _announce_wish(entry: JournalEntry, row: Machine, state: events.MachineState) -> None:
-    """Append the state that an SRE wants for a machine. A machine that is down stays down."""
+    """Append an event with the state that an SRE requested for a machine. A machine that is down stays down."""
     entry.append(state)
     if row.state == DOWN:
         entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=row.reason))
@@ -166,7 +166,7 @@ def _check_deadline(deadline_s: float | None, *, break_budgets: bool) -> None:
     if deadline_s is not None and not 0 <= deadline_s <= MAX_DEADLINE_S:
         raise invalid("deadline_s", f"{deadline_s:g} s is out of range; give 0 to {MAX_DEADLINE_S:g}, or leave it out")
     if break_budgets and deadline_s is None:
-        raise invalid("break_budgets", "it needs a deadline; give deadline_s too, or 0 for at once")
+        raise invalid("break_budgets", "this option needs a deadline; give deadline_s too, or 0 for at once")
 
 
 def _confirm_drain(cell: Cell, rows: Sequence[Machine], drains: Mapping[int, Drain], confirm: int | None) -> None:

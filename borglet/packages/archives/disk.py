@@ -94,7 +94,8 @@ def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None]
     """Return the digests of a tree on the disk, as `Tree.finish` does. Without `contents`, no file is read, and the
     digest of the contents is empty.
 
-    A device, a writable file or another entry that a finished tree cannot contain changes the listing."""
+    If the tree has an entry that a finished tree cannot contain, such as a device or a writable file, the digest of the
+    listing is different."""
     listing, everything = hashlib.sha256(), hashlib.sha256()
     for path, found in _walk(root):
         checkpoint()

@@ -77,6 +77,6 @@ class ArchiveCost:
         self._read_bytes += size
         if self._read_bytes > self._readable_bytes:
             raise ArchiveRefused(
-                f"the archive: {self._stored_bytes} bytes unpack to more than {self._readable_bytes}, and the limit is"
-                f" {self.limits.ratio} times as many; it may be a decompression bomb, so pack the files again"
+                f"the archive: {self._stored_bytes} bytes unpack to more than {self._readable_bytes} bytes, and at most"
+                f" {self.limits.ratio} times its size is allowed; it may be a decompression bomb; pack the files again"
             )

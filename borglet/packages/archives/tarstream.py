@@ -218,7 +218,9 @@ class TarStream:
             self._account.file(name, size)
             self._left, self._padding = size, -size % BLOCK
         elif size:
-            raise ArchiveRefused(f"{name!r}: it is a {found} with {size} bytes of content; pack it again")
+            raise ArchiveRefused(
+                f"{name!r}: it is a {found} and must have no content, but it has {size} bytes; pack it again"
+            )
         target = ""
         if found in (EntryKind.SYMBOLIC_LINK, EntryKind.HARD_LINK):
             target = long["linkpath"] if "linkpath" in long else self._text(_until_nul(header[157:257]))

@@ -208,7 +208,9 @@ class Tree:
         known = parent.children.get(path[-1])
         if known is not None:
             if known.layer == self.layer:
-                raise ArchiveRefused(f"{name!r}: the entry is in the archive twice, or below itself; remove one")
+                raise ArchiveRefused(
+                    f"{name!r}: the archive has this entry twice, or inside an entry with the same path; remove one"
+                )
             self._remove(parent, path)
         return parent, path
 
@@ -299,7 +301,7 @@ class Tree:
     def _step(self, name: str, doing: str = "following the links") -> None:
         self._steps += 1
         if self._steps > MOST_STEPS:
-            raise ArchiveRefused(f"{name!r}: {doing} of this archive takes too long; use fewer of them")
+            raise ArchiveRefused(f"{name!r}: {doing} of this archive takes too long; pack fewer of these entries")
 
     # -- removal
 

@@ -19,8 +19,10 @@ _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 def hand_over(folder: Path, owner: tuple[int, int], *, former: int | None = None, itself: bool = True) -> None:
     """Give the files of user `former` (None: the folder's owner) in a folder to `owner` (user, group). Blocks.
 
-    Links, files of other users, and files with several names, which may be another task's, stay unchanged. With
-    `itself`, the folder comes last, so that an interrupted call can be repeated. Raises OSError."""
+    Links, files of other users, and files with several names, which may be another task's, stay unchanged. If
+    `itself` is true, the owner of the folder itself changes last, so that an interrupted call can be repeated. Raises
+    OSError.
+    """
     if former is None:
         former = os.stat(folder, follow_symlinks=False).st_uid
     pending = [Folder(None, str(folder))]

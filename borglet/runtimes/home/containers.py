@@ -78,7 +78,9 @@ class Containers:
                     continue
 
     def ceiling_of(self, task: RunTask) -> dict[str, int]:
-        """Return the limits beyond which the Borglet ends the task. With memory slack, its grant counts."""
+        """Return the limits beyond which the Borglet ends the task. For a task with memory slack, the RAM limit is
+        the amount granted to it now.
+        """
         return ceiling(task, self._grant_of(task))
 
     def create(self, task: RunTask, name: str) -> Groups:
@@ -176,7 +178,7 @@ class Containers:
         try:
             self.tree.limit_batch(batch[0], idle=batch[1])
         except OSError as error:
-            log.warning("cannot give batch tasks %d milli-cores, idle class %s: %s", *batch, error)
+            log.warning("cannot set the CPU weight of batch tasks (%d milli-cores, idle class: %s): %s", *batch, error)
         else:
             self._batch = batch
 

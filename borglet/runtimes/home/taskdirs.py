@@ -90,7 +90,9 @@ def link_into_alloc(alloc: TaskKey, task: str) -> str:
 
 
 class TaskDirectory:
-    """The files of one incarnation. Each write replaces a whole file. Only an exit survives a power loss."""
+    """The files of one incarnation of a task. Each write replaces a whole file. Only the file of its exit survives a
+    power loss.
+    """
 
     def __init__(self, home: Path, key: TaskKey, *, alloc: Path | None = None) -> None:
         """Set up the paths. `alloc`: the folder of the task's alloc. Raises ValueError for a bad key."""

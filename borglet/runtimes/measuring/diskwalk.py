@@ -62,7 +62,7 @@ class DiskWalk:
         return not self._pending
 
     def step(self, at_most: int = STEP) -> int:
-        """Continue the walk, or start a new one if it was complete. Return `bytes`. Blocks."""
+        """Continue the walk, or start a new one. Return the bytes that the last complete walk counted. Blocks."""
         if self.done:
             self._pending = [Folder(None, str(directory)) for directory in reversed(self._directories)]
             self._seen, self._sum = set(), 0

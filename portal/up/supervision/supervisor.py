@@ -52,7 +52,8 @@ class ProcessSupervisor:
             self._rotation = asyncio.create_task(self._rotate(), name="rotate logs")
 
     async def wait_up(self, timeout_s: float) -> None:
-        """Wait until every process is up, for `timeout_s` seconds, and longer while the late processes work.
+        """Wait until every process is up, at most `timeout_s` seconds, or longer while the late processes make
+        progress.
 
         Raises `SupervisorError`, which names the first late process, the reason, and the end of its log.
         """

@@ -175,7 +175,7 @@ def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, An
         if claimed:
             attributes[CLAIMED] = claimed
             log.warning(
-                "a machine reports more capacity than was accepted for it; an SRE can accept it with machine grow",
+                "a machine reports more capacity than was accepted for it; accept it with `borgctl machine grow`",
                 machine=machine.hostname,
                 claimed=claimed,
             )

@@ -120,7 +120,10 @@ HOSTILE: dict[str, tuple[BinaryIO, str]] = {
     "unknown type": (archive(header("v", b"V")), "'v': its entry type b'V' is unknown"),
     "file twice": (archive(file("a"), file("./a")), "'./a': the entry is in the archive twice"),
     "file and directory": (archive(file("a"), file("a/b")), "'a/b': 'a' is a file and a directory; remove one"),
-    "directory and file": (archive(folder("a"), file("a")), "'a': the entry is in the archive twice, or below itself"),
+    "directory and file": (
+        archive(folder("a"), file("a")),
+        "'a': the archive has this entry twice, or inside an entry with the same path",
+    ),
     "file as root": (archive(file("./")), "'./': only a directory can be the root"),
     "NUL in a name": (archive(extended(pax(path="a\0b")), file("x")), "contains a control character"),
     "newline in a name": (archive(file("a\nb")), "contains a control character"),
