@@ -110,7 +110,7 @@ def test_a_blob_that_is_not_what_its_digest_says_is_refused() -> None:
         ((link("a", "/../../x"),), "points outside"),
         ((link("a", ".."), file("a/x")), r"'a/x': the link to '\.\.' points outside"),
         ((link("a", "b"), link("b", "a"), file("a/x")), "'a/x': the link to 'b' forms a loop"),
-        ((file("a"), file("a")), "'a': the entry is in the archive twice"),
+        ((file("a"), file("a")), "'a': the archive has this entry twice"),
         ((hard_link("h", "../x"),), r"'h': '\.\./x' contains '\.\.'"),
         ((link("l", "x"), hard_link("h", "l")), "'h': the hard link to 'l', which is a symbolic link"),
         ((file("../.wh.x", b""),), r"contains '\.\.'"),
