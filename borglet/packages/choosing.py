@@ -82,7 +82,9 @@ class Choosing:
         return AskForSources()
 
     def _pause_s(self) -> float:
-        """Return the pause: as the link asked, or short if all sources were busy; after failures it grows."""
+        """Return the seconds until the next round: as the link asked, or short if all sources were busy. After
+        failures, the pause grows from round to round.
+        """
         if self._broken or self._away:
             return max(self._retry_after_s, self._backoff.next_s())
         pause_s = self._retry_after_s or (BUSY_PAUSE_S if self._named else self._patience.pause_s)

@@ -78,7 +78,7 @@ class Fetcher:
     ) -> None:
         """Write the archive of a package to `into`, a new file. Its digest is right after the call.
 
-        `checkpoint` is called often, and `pause` to wait for so many seconds. Both may raise to stop the download.
+        The download calls `checkpoint` often, and `pause(seconds)` to wait. Both may raise to stop the download.
         Raises `PackageMissing`, OSError."""
         choosing = Choosing(self._settings.patience, self._rng, now=self._now())
         found = PackageSources([], "", "")
@@ -134,8 +134,9 @@ class _Download:
         self._givers.clear()
 
     def from_source(self, source: PeerAddress, store: str, ticket: str) -> bool:
-        """Continue with this source. Return whether the archive is complete. Raises `SourceFailed`, and the errors of
-        `checkpoint`."""
+        """Continue the download from this source, with `ticket`. Return whether the archive is complete now. Raises
+        `SourceFailed`, and the errors of `checkpoint`.
+        """
         if self._unmixed:
             self._restart()
         path = f"/packages/{self._package.digest}"

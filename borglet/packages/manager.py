@@ -58,7 +58,9 @@ class _Installation:
 
 
 class PackageManager:
-    """The packages of a real machine. Call `open` first. `port`: of the server for peers, 0 if there is none."""
+    """The packages of a real machine. Call `open` first. `port`: the port at which peers download packages, 0 if this
+    machine serves none.
+    """
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class PackageManager:
     # -- starting and ending
 
     def open(self) -> None:
-        """Start to check the packages on the disk. Only the installation of a package waits for its check."""
+        """Start to check the packages on the disk in the background. Only an installation of the same package waits."""
         self._opened = asyncio.ensure_future(self._open())
         self._checking = asyncio.ensure_future(self._check_all())
 
@@ -109,7 +111,7 @@ class PackageManager:
         log.info("%d packages are installed", len(self._installed))
 
     async def _check(self, digest: str) -> None:
-        """Check a package on the disk, unless it is checked. All callers wait for the same check."""
+        """Check a package on the disk, unless that has been done. Concurrent callers wait for the same check."""
         if digest not in self._unchecked:
             return
         check = self._checks.get(digest)
@@ -295,7 +297,9 @@ class PackageManager:
         )
 
     async def collect(self) -> int:
-        """Remove unused packages until the budget and the free disk space are right. Return the freed bytes."""
+        """Remove unused packages until the rest fits into the budget and enough of the disk is free. Return the freed
+        bytes.
+        """
         freed = 0
         async with self._collecting:
             keep = {*self._in_use(), *self._installations}
@@ -341,7 +345,7 @@ def to_remove(installed: Iterable[StoredPackage], in_use: Set[str], *, excess_by
 
 
 def excess_of(taken_bytes: int, wanted_bytes: int, *, budget_bytes: int, free_bytes: int, keep_free_bytes: int) -> int:
-    """Return how many bytes to free, so that `wanted_bytes` more fit into the budget and onto the disk."""
+    """Return how many bytes must be freed before a package of `wanted_bytes` fits into the budget and onto the disk."""
     over_budget = taken_bytes + wanted_bytes - budget_bytes
     over_disk = wanted_bytes + keep_free_bytes - free_bytes
     return max(0, over_budget, over_disk)

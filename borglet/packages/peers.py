@@ -3,8 +3,8 @@
     GET /packages/<digest>      Authorization: Borg-Ticket <ticket>      Range: bytes=N-
 
 Answers: 200 or 206 with the archive, 401 for a bad ticket, 404 for an unknown package, 416 for a range after the end,
-503 if all upload slots are in use, so that the client tries another peer. There is no TLS, because all machines of the
-cell may read the content, and its digest proves it.
+503 if all upload slots are in use, so that the client tries another peer. There is no TLS, because all machines of
+the cell may read the content, and the digest proves that the content is right.
 """
 
 from __future__ import annotations

@@ -32,9 +32,11 @@ def issue(key: ec.EllipticCurvePrivateKey, ticket: PackageTicket) -> str:
 
 
 def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, now: float) -> PackageTicket:
-    """Return the ticket if one of `keys` signed it, for `digest`, and it is not expired. `now`: since the epoch, s.
+    """Return the ticket in `text`, if one of `keys` signed it for `digest` and it has not expired. `now`: seconds
+    since the epoch.
 
-    Raises `TicketRefused`."""
+    Raises `TicketRefused`.
+    """
     first, dot, second = text.partition(".")
     if not dot or len(text) > MAX_TICKET_BYTES:
         raise TicketRefused("the ticket is missing or unreadable; ask the cell's link for the sources of the package")

@@ -4,7 +4,7 @@ Batch tasks are in the idle class, so latency-sensitive tasks that never sleep l
 this is intended. Then:
 
     batch starves for `starved_after_s` ─► tasks above their own limit get ceilings, but never below that limit
-    batch has its floor for `relax_after_s` ─► ceilings rise step by step; unneeded ceilings are removed
+    batch gets its minimum for `relax_after_s` ─► ceilings rise step by step; unneeded ceilings are removed
     other processes use the machine ─► batch leaves the idle class for a minute, and shares the CPU with them
     batch starves for `remove_after_s`, and no task is above its limit ─► the Borglet asks the master to evict starved
                                                                          tasks, one by one
@@ -25,7 +25,9 @@ _MARGIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class CpuSettings:
-    """Settings of the CPU control. `floor_share`: share of the machine's CPU that all batch tasks together need."""
+    """Settings of the CPU control. `floor_share`: the share of the machine's CPU that all batch tasks together should
+    get at least.
+    """
 
     floor_share: float = 0.05
     outside_after_s: float = 5.0  # batch leaves the idle class if it starves for so long because of other processes
@@ -99,7 +101,9 @@ class CpuControl:
         return floor - got if got < floor * (1 - 4 * _MARGIN) else 0
 
     def _tighten(self, tenants: Sequence[PressureTenant], missing: int) -> bool:
-        """Lower ceilings. Return False if no task is above its own limit."""
+        """Lower the ceilings so that batch gets the `missing` milli-cores. Return False if no task is above its own
+        limit.
+        """
         excess = {
             t.key: t.usage.cpu_milli - _own(t)
             for t in tenants

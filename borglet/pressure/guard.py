@@ -4,8 +4,8 @@
                                     │
                                     └─► Orders ──► agent: tasks to end (machine-short), tasks to evict
 
-If memory is tight, the guard throttles batch. If it is short, tasks end. Memory is measured twice per second, all other
-figures when the agent samples. When memory gets tight, the agent samples at once.
+If memory is tight, the guard throttles batch tasks. If memory is short, the guard ends tasks. Memory is measured
+twice per second, all other figures when the agent samples. When memory gets tight, the agent samples at once.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class Guard:
             await asyncio.sleep(min(left_s, settings.memory_interval_s))
 
     async def _with_ready(self, tenants: Sequence[PressureTenant], busy: float) -> list[PressureTenant]:
-        """Add the number of threads that are ready to run, but only if a task may starve."""
+        """Return `tenants` with their numbers of ready threads. These are measured only for batch tasks on a busy
+        machine, where a task may starve. `busy`: share of the cores' time, 0 to 1.
+        """
         batch = [tenant.key for tenant in tenants if not tenant.task.latency_sensitive]
         if busy < self._settings.busy_share or not batch:
             return list(tenants)

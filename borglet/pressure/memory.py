@@ -1,4 +1,5 @@
-"""Decide when memory and disk of a machine are tight or short, and how far slack may grow (§6.2). Pure.
+"""Decide when memory and disk of a machine are tight or short, and how much memory tasks with slack may use (§6.2).
+Pure.
 
     available ──────────────► plenty    tasks with slack may grow into the unused memory
               ─ 2 × reserve ► tight     they stop growing, and batch is throttled, so that it needs less
@@ -29,9 +30,12 @@ STALLED_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class AvailableMemory:
-    """The memory of a machine, or the disk of its home, in bytes. `given`: offered to the cell, 0 for no offer.
+    """The memory of a machine, or the disk of its home, in bytes. `given`: the part that the machine offers to the
+    cell, 0 if there is no such limit.
 
-    `stalled`: share of the last ten seconds in which all work waited for memory, 0 if the kernel does not report it."""
+    `stalled`: the share of the last ten seconds in which all processes waited for memory, from 0 to 1. It is 0 if the
+    kernel does not report it.
+    """
 
     total: int
     available: int
@@ -40,7 +44,7 @@ class AvailableMemory:
 
 
 def reserve(memory: AvailableMemory) -> int:
-    """Return the reserve for the machine itself: a fiftieth of its memory or disk, 64 MiB to 1 GiB."""
+    """Return the bytes that must stay free: 2 % of the memory or disk, but at least 64 MiB and at most 1 GiB."""
     return min(GIB, max(64 * MIB, memory.total // 50))
 
 
@@ -70,7 +74,7 @@ def shortage_of(resource: Resource, found: AvailableMemory, used: int) -> Shorta
 def grants(
     memory: AvailableMemory, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]
 ) -> Mapping[TaskKey, int]:
-    """Return the ceiling of each task with memory slack, in bytes: its usage, and an equal part of the unused memory.
+    """Return the ceiling of each task with memory slack, in bytes: its usage plus an equal part of the unused memory.
 
     `leaving`: tasks that are already ending, which get no ceiling."""
     taking = [t for t in tenants if t.task.slack.ram and t.key not in leaving]

@@ -40,7 +40,9 @@ class MachineReadings:
         return AvailableMemory(fields["MemTotal"], fields["MemAvailable"], given, self._stalled())
 
     def _stalled(self) -> float:
-        """Return the share of time in which all work waits for memory, from the line `full avg10=1.50 …` (in %)."""
+        """Return the share of the last ten seconds in which all processes waited for memory, 0 to 1. The kernel
+        reports it in %, in the line `full avg10=1.50 …`.
+        """
         try:
             lines = (self.proc / "pressure" / "memory").read_text().splitlines()
         except OSError:

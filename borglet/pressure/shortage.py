@@ -1,4 +1,4 @@
-"""Choose the tasks that must end when a machine runs out of memory or disk, which cannot be throttled (§6.2). Pure.
+"""Choose the tasks that must end when a machine runs out of memory or disk (§6.2). Pure.
 
 Tasks over their own limit come first, whatever their priority. Then come non-prod tasks, from the lowest priority up,
 the largest first. Prod tasks within their limits never end. The master evicts in the same order
@@ -50,9 +50,9 @@ class Victim:
 
 
 def victims(shortage: Shortage, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]) -> list[Victim]:
-    """Return the tasks to end, so that enough is freed. No task in the result is unnecessary.
+    """Return the tasks to end, so that enough is freed. Without any one of them, too little would be freed.
 
-    `leaving`: tasks that are already ending, whose usage counts as free."""
+    `leaving`: tasks that are already ending. What they use counts as free."""
     resource = shortage.resource
     left = shortage.excess_bytes - sum(held(t, resource) for t in tenants if t.key in leaving)
     chosen: list[PressureTenant] = []

@@ -37,7 +37,7 @@ class Packed:
 
 
 class CannotPack(ValueError):
-    """The directory cannot become a package. The text names the file and the cure."""
+    """The directory cannot become a package. The text names the file and says what to do."""
 
 
 def pack(
@@ -91,7 +91,9 @@ def _write(directory: Path, out: gzip.GzipFile | BinaryIO, manifest: Manifest | 
 
 
 def _names(directory: Path, folder: str, depth: int, limits: ArchiveLimits) -> Iterator[str]:
-    """Yield all paths, parents before children, names sorted. `depth`: number of components of paths below `folder`."""
+    """Yield all paths, parents before children, names sorted. `depth`: how many components the paths directly in
+    `folder` have.
+    """
     for name in sorted(os.listdir(directory / folder)):
         path = f"{folder}{name}"
         if depth > limits.depth:

@@ -91,11 +91,12 @@ class DiskSink(Sink):
 
 
 def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None] = go_on) -> TreeDigests:
-    """Return the digests of a tree on the disk, as `Tree.finish` does. Without `contents`, no file is read, and the
-    digest of the contents is empty.
+    """Return the digests of a tree on the disk. For an unchanged tree, they are equal to those of `Tree.finish`. If
+    `contents` is false, no file is read, and the digest of the contents is empty.
 
-    If the tree has an entry that a finished tree cannot contain, such as a device or a writable file, the digest of the
-    listing is different."""
+    If the tree has an entry that a finished tree cannot contain, such as a device or a writable file, the digest of
+    the listing is different.
+    """
     listing, everything = hashlib.sha256(), hashlib.sha256()
     for path, found in _walk(root):
         checkpoint()
@@ -142,7 +143,9 @@ def file_digest(path: FilePath, *, checkpoint: Callable[[], None] = go_on) -> st
 
 
 def remove_tree(path: FilePath) -> None:
-    """Delete a file, or a directory with all its content, also if it is read-only or missing. Raises OSError."""
+    """Delete a file, or a directory with all its content, even if it is read-only. A missing path is no error. Raises
+    OSError.
+    """
     if path.is_dir() and not path.is_symlink():
         for folder, _, _ in os.walk(path):
             os.chmod(folder, 0o700)

@@ -1,4 +1,4 @@
-"""The limits of an archive, and the count of what one archive has used of them."""
+"""The limits for archives, and counters of how much of each limit one archive has used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class ArchiveRefused(ValueError):
-    """An archive is rejected. The text names the entry, the problem and the cure."""
+    """An archive is rejected. The text names the entry and the problem, and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,13 @@ class ArchiveLimits:
 
 
 def go_on() -> None:
-    """Do nothing: the default checkpoint, for work that nobody stops."""
+    """Do nothing. This is the default `checkpoint`, for work that is never stopped."""
 
 
 class ArchiveCost:
-    """The count of what one archive has used. `checkpoint` is called often, and may raise to stop the work."""
+    """Counters of how much of each limit one archive has used. `checkpoint` is called often, and may raise to stop
+    the work.
+    """
 
     def __init__(self, limits: ArchiveLimits, stored_bytes: int, checkpoint: Callable[[], None] = go_on) -> None:
         self.limits = limits
@@ -72,7 +74,7 @@ class ArchiveCost:
             )
 
     def came_out(self, size: int) -> None:
-        """Count bytes that came out of a decompressor. Raises `ArchiveRefused`."""
+        """Count `size` more bytes that a decompressor has returned. Raises `ArchiveRefused`."""
         self.checkpoint()
         self._read_bytes += size
         if self._read_bytes > self._readable_bytes:

@@ -62,7 +62,7 @@ class ImageManifest(msgspec.Struct, frozen=True):
 
 
 class _Layout:
-    """The files of the outer tar: name -> place of the content."""
+    """The files of the outer tar. It stores the offset and the size of each file by name."""
 
     def __init__(self, file: BinaryIO, size: int, account: ArchiveCost) -> None:
         self._file, self._account = file, account
@@ -122,7 +122,7 @@ class _Layout:
 
 
 def is_layout(file: BinaryIO) -> bool:
-    """Return whether `file` is a tar of an image layout. Only its headers are read. A damaged file gives False."""
+    """Return whether `file` is a tar of an image layout. Only its headers are read. Return False for a damaged file."""
     size = file.seek(0, os.SEEK_END)
     try:
         outside = TarStream(Slice(file, 0, size), ArchiveCost(ArchiveLimits(), size))
@@ -134,7 +134,7 @@ def is_layout(file: BinaryIO) -> bool:
 def read_image(
     file: BinaryIO, size: int, tree: Tree, account: ArchiveCost, *, machine: str = os.uname().machine
 ) -> None:
-    """Apply the layers of the one image in `file` that runs on `machine`. Raises `ArchiveRefused`."""
+    """Add the layers of the image in `file` for the architecture `machine` to `tree`. Raises `ArchiveRefused`."""
     layout = _Layout(file, size, account)
     manifest = _manifest(layout, "index.json", ARCHITECTURES.get(machine, machine), nested=True)
     if len(manifest.layers) > MOST_LAYERS:
@@ -154,7 +154,7 @@ def read_image(
 
 
 def _manifest(layout: _Layout, name: str, architecture: str, *, nested: bool) -> ImageManifest:
-    """Return the manifest of the image for this architecture, from an index or from an index that it names."""
+    """Return the manifest of the image for this architecture. It is in the index `name`, or in an index inside it."""
     found = [
         each
         for each in layout.document(name, ImageIndex).manifests

@@ -13,14 +13,14 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 class ByteStream(Protocol):
     def read(self, size: int) -> bytes:
-        """Return at most `size` bytes; possibly fewer, and none only at the end."""
+        """Return at most `size` bytes. The result may be shorter, and is empty only at the end."""
 
     def skip(self, size: int) -> int:
-        """Skip at most `size` bytes. Return the number of skipped bytes; possibly fewer, and 0 only at the end."""
+        """Skip at most `size` bytes. Return how many bytes were skipped, which is 0 only at the end."""
 
 
 class Slice:
-    """A part of a file: `size` bytes from `offset` on. Several slices can read one file in turns."""
+    """A part of a file: `size` bytes from `offset` on. Several slices can read the same file alternately."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
         self._file, self._offset, self._left = file, offset, size
@@ -49,7 +49,7 @@ class Gunzip:
         self._begun = False  # whether a member has begun and not ended
 
     def read(self, size: int) -> bytes:
-        """Return at most `size` bytes, none at the end. Raises `ArchiveRefused`."""
+        """Return at most `size` decompressed bytes; empty at the end. Raises `ArchiveRefused`."""
         while True:
             if not self._input:
                 self._input = self._source.read(PIECE_BYTES)
@@ -75,5 +75,5 @@ class Gunzip:
                 return found
 
     def skip(self, size: int) -> int:
-        """Read and ignore at most `size` bytes. Return their number. Raises `ArchiveRefused`."""
+        """Read and ignore at most `size` decompressed bytes. Return their number. Raises `ArchiveRefused`."""
         return len(self.read(size))

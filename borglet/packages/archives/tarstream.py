@@ -52,7 +52,7 @@ class TarEntry:
 
 
 class TarStream:
-    """The entries of an archive, to iterate over once. `content` yields the bytes of the present entry, once."""
+    """The entries of an archive. Iterate over them once. `content` can be called once per entry."""
 
     def __init__(self, stream: ByteStream, account: ArchiveCost) -> None:
         self._stream, self._account = stream, account

@@ -24,7 +24,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Sink:
-    """The interface to the target of a tree, and a sink that writes nothing. No component of a path is a link."""
+    """The interface for writing a tree. This class itself writes nothing. No path that it gets leads through a link."""
 
     def make_directory(self, path: Path) -> None:
         pass
@@ -65,14 +65,18 @@ class DirectoryNode(ArchiveNode):
 
 @dataclass(frozen=True, slots=True)
 class TreeDigests:
-    """The digests of a tree, SHA-256, hex. `listing`: of paths, kinds, sizes and targets. `contents`: also of files."""
+    """Two digests of a tree (SHA-256, hex). `listing` covers paths, kinds, sizes and link targets. `contents` also
+    covers the bytes of the files.
+    """
 
     listing: str
     contents: str
 
 
 class Tree:
-    """The plan of a tree. Add entries in the order of the archive. `layered`: an image, with layers above others."""
+    """The plan of a tree. Add entries in the order of the archive. `layered`: the archive is an image, whose later
+    layers replace entries of earlier layers.
+    """
 
     def __init__(self, sink: Sink, account: ArchiveCost, *, layered: bool = False) -> None:
         self._sink, self._account, self._layered = sink, account, layered
@@ -174,7 +178,9 @@ class Tree:
     # -- the places of entries
 
     def _path(self, name: str, *, of: str = "") -> Path:
-        """Return the components of a name, none for the root. `of`: name of the entry, if this is a link's target."""
+        """Return the components of a path; empty for the root. If `name` is the target of a link, `of` is the link's
+        name.
+        """
         self._check_text(of or name, name, "")
         if name.startswith("/"):
             raise ArchiveRefused(f"{of or name!r}: {name!r} is an absolute path; pack relative ones")
@@ -200,7 +206,9 @@ class Tree:
             raise ArchiveRefused(f"{name[:100]!r}…: a component of the path has more than 255 bytes; shorten it")
 
     def _place(self, name: str) -> tuple[DirectoryNode, Path]:
-        """Return parent and path for an entry that is not a directory. Remove an entry of a lower layer there."""
+        """Return the parent directory and the path of a new entry that is not a directory. An entry that a lower
+        layer has at this path is removed.
+        """
         path = self._path(name)
         if not path:
             raise ArchiveRefused(f"{name!r}: only a directory can be the root of a package; pack a directory")
@@ -261,10 +269,11 @@ class Tree:
         return made
 
     def _follow(self, base: Path, target: str, name: str) -> Path:
-        """Return the path that a link in the directory `base` leads to, through all links.
+        """Return the path to which `target` leads from the directory `base`, after all links are followed.
 
-        Raises `ArchiveRefused` if a step leaves the tree, and for a loop: the kernel follows no loop, but programs that
-        resolve paths themselves could."""
+        Raises `ArchiveRefused` if a step leaves the tree or if the links form a loop. The kernel rejects loops, but
+        programs that resolve paths themselves may run forever.
+        """
         real = list(base)
         nodes: list[ArchiveNode | None] = [self._root]
         for part in base:
@@ -306,7 +315,7 @@ class Tree:
     # -- removal
 
     def _remove_lower(self, parent: DirectoryNode, path: Path) -> None:
-        """Remove the entry of lower layers at `path`. In a directory, keep the entries of this layer."""
+        """Remove the entry that lower layers have at `path`. Entries of the present layer below it stay."""
         self._step("/".join(path), "applying the whiteouts")
         node = parent.children.get(path[-1])
         if node is None:
@@ -329,7 +338,9 @@ class Tree:
         self._sink.remove(path, directory=node.kind is EntryKind.DIRECTORY)
 
     def _walk(self) -> Iterator[tuple[Path, ArchiveNode | None]]:
-        """Yield each node except the root, parents first, names in order, and None after the content of a directory."""
+        """Yield path and node of each entry except the root, parents first, names sorted. After the content of a
+        directory, yield its path with None.
+        """
         inside: list[tuple[Path, DirectoryNode, Iterator[str]]] = [((), self._root, iter(sorted(self._root.children)))]
         while inside:
             path, directory, names = inside[-1]

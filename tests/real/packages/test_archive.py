@@ -159,7 +159,10 @@ HOSTILE: dict[str, tuple[BinaryIO, str]] = {
         archive(header("a", size=b"\x80" + (2**40).to_bytes(11, "big"))),
         "'a': with the 1099511627776 bytes",
     ),
-    "directory with content": (archive(header("a", b"5", size=512)), "it is a directory and must have no content, but it has 512 bytes"),
+    "directory with content": (
+        archive(header("a", b"5", size=512)),
+        "it is a directory and must have no content, but it has 512 bytes",
+    ),
     "link with content": (
         archive(header("a", b"2", size=9, target="b")),
         "it is a symbolic link and must have no content, but it has 9 bytes",
