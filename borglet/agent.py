@@ -364,7 +364,7 @@ class Agent:
             self.failed.set_exception(error)
 
     def _arm(self) -> None:
-        """Set the machine's only timer, or none if nothing is due."""
+        """Set the timer to the time at which the state must act next; no timer if there is none."""
         at = self.state.next_wake()
         if at == self._timer_at:
             return
@@ -382,7 +382,7 @@ class Agent:
 
 
 def _log_failed_start(task: RunTask, error: Exception) -> str:
-    """Log why a task cannot start. Return the reason for the owner of its job."""
+    """Log why a task cannot start. Return a text with the reason, for the owner of its job."""
     if isinstance(error, (StartFailed, PackageMissing)):
         log.warning("cannot start task %s (%s): %s", task.name, task.key, error)
         return str(error)

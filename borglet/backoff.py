@@ -11,7 +11,9 @@ REFUSED_S = 60.0
 
 
 class Backoff:
-    """Random delays below a ceiling that doubles. So many Borglets that lose one shard do not all return at once."""
+    """Random delays below a ceiling, which doubles after each attempt. So Borglets that lose a shard do not all
+    return at once.
+    """
 
     def __init__(self, rng: random.Random, *, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
         self._rng, self._first_s, self._most_s = rng, first_s, most_s

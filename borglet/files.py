@@ -22,7 +22,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
 
 
 def sync_directory(path: Path) -> None:
-    """Force the names in a directory to the disk. Raises OSError."""
+    """Force the entries of a directory to the disk, so that new names survive a power loss. Raises OSError."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)

@@ -164,7 +164,9 @@ class Fleet:
         link: LinkSettings = LinkSettings(),
         clock: Clock | None = None,
     ) -> None:
-        """Create the machines. `home`: folder for renewed `secrets`. `clock`: default the real clock."""
+        """Create the machines. `home`: the folder in which renewed `secrets` are stored. `clock`: None means the real
+        clock.
+        """
         self._settings = settings
         simulation = Simulation(clock or steady_clock(), settings.seed, settings.start_delay_s)
         keeper = FleetKeeper(home, secrets)

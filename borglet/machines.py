@@ -52,7 +52,9 @@ class BadMachine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class MachineSpec:
-    """The description with which one machine joins its cell. `capacity`: milli-cores, bytes, and counts."""
+    """The description with which one machine joins its cell. `capacity`: CPU in milli-cores, RAM and disk in bytes,
+    others as counts.
+    """
 
     hostname: str
     address: str

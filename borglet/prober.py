@@ -81,7 +81,7 @@ async def _status_line(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _take_rest(reader: asyncio.StreamReader) -> None:
-    """Read a small answer to its end. Otherwise simple servers log a broken pipe at each probe."""
+    """Read the rest of a small answer. Otherwise simple servers would log a broken pipe at each probe."""
     taken = 0
     with contextlib.suppress(TimeoutError, OSError):  # the status is known, so errors of the body do not matter
         async with asyncio.timeout(MAX_BODY_S):

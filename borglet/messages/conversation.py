@@ -43,7 +43,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", tag_field="type"):
 
 
 class TaskIdentity(msgspec.Struct, frozen=True):
-    """The identity of an incarnation: a signed JWT, valid for some time. The token is secret."""
+    """The identity of an incarnation. `token`: a signed JWT, which is secret and expires."""
 
     key: TaskKey
     token: str

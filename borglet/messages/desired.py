@@ -20,8 +20,9 @@ class HealthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When a task restarts. `on`: `failure`, `always` or `never`. More than `max_failures` in `window_s` are a crash
-    loop, which ends the incarnation."""
+    """The rule for local restarts of a task. `on`: the task restarts after a `failure`, `always` or `never`. More
+    than `max_failures` in `window_s` are a crash loop, which ends the incarnation.
+    """
 
     on: str = "failure"
     max_failures: int = 5
@@ -80,7 +81,7 @@ class RunTask(msgspec.Struct, frozen=True):
 
 class StopTask(msgspec.Struct, frozen=True):
     """An incarnation that should not run on this machine. `notice_s`, which no master sends yet, limits the total time
-    of its stop: the notice comes first, and leaving (`state.stopping`) gets the rest."""
+    of its stop. The notice gets its full time, and leaving (`state.stopping`) gets what remains."""
 
     key: TaskKey
     cause: str  # kill, preemption, update, drain, superseded, machine-failure, quarantine
@@ -90,8 +91,9 @@ class StopTask(msgspec.Struct, frozen=True):
 class RunAlloc(msgspec.Struct, frozen=True):
     """Resources of this machine that tasks of several jobs share: a control group and a folder (§2.4).
 
-    `ended`: the alloc has ended, and its folder stays for its log savers, which are in `run`. An alloc in neither list
-    stays, like a task, until its key is in `stop`."""
+    `ended`: the alloc has ended, and its folder stays for the tasks that save its logs, which are in `run`. An alloc
+    in neither list stays, like a task, until its key is in `stop`.
+    """
 
     key: TaskKey
     name: str  # BNS name of the alloc

@@ -73,5 +73,5 @@ def shell_frame_of(frame: bytes | str) -> tuple[ShellFrame, bytes]:
 
 
 def shell_cost(size: int) -> int:
-    """Return the cost of a frame with `size` bytes of data, in bytes of the window."""
+    """Return how many bytes of the flow-control window a frame with `size` bytes of data uses."""
     return max(size, SHELL_LEAST_COST)

@@ -189,7 +189,9 @@ def kind(task: RunTask) -> str:
 
 
 def usage_ratios(task: RunTask, *, seed: int) -> tuple[tuple[float, float], int]:
-    """Return the average usage of a task (CPU, RAM; as shares of its limit), and the number that varies samples."""
+    """Return the average usage of a task (CPU and RAM, as shares of its limit), and a number from which each sample's
+    deviation is computed.
+    """
     noise = zlib.crc32(f"{seed}/{task.key}".encode())
     rng = random.Random(noise)
     cpu, ram = (_draw(rng, means[kind(task)]) for means in (_CPU_MEANS, _RAM_MEANS))

@@ -1,4 +1,4 @@
-"""Check whether a new desired state may apply. Pure: a rejection is a value, which the next report contains."""
+"""Check whether a new desired state may be applied. Pure: a rejection is a value, which the next report contains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def refusal_of(desired: Desired, in_force: Desired | None, present: Mapping[Task
 
 
 def _fence(desired: Desired, in_force: Desired | None) -> Refusal | None:
-    """Reject a state that is older by (history ordinal, revision, epoch). A new history needs a higher ordinal."""
+    """Return a rejection if `desired` is older than the state `in_force`, compared by (history ordinal, revision,
+    epoch). A new history needs a higher ordinal.
+    """
     if in_force is None or desired.history_ordinal > in_force.history_ordinal:
         return None
     if desired.history_ordinal < in_force.history_ordinal:

@@ -65,7 +65,9 @@ class Holdings:
         return key in self.run or key in self.stop
 
     def blocked(self, inc: Incarnation) -> bool:
-        """Return whether an incarnation that must end first still holds its place."""
+        """Return whether `inc` must wait for another incarnation that must end first. The other one has processes or
+        will start again.
+        """
         for other in self.by_key.values():
             same_task = other.key.job == inc.key.job and other.key.index == inc.key.index
             if other is not inc and (same_task or other.key in inc.task.waits_for) and self._holds(other):
@@ -119,7 +121,9 @@ class Holdings:
         self.stop = {stop.key: stop for stop in desired.stop} if desired is not None else {}
 
     def hold_allocs(self, out: list[Instruction]) -> None:
-        """Create and drop folders of allocs. An alloc in neither list stays unchanged, like a task."""
+        """Append to `out` the instruction that creates and removes folders of allocs. An alloc in neither list stays
+        unchanged.
+        """
         wanted = tuple(self.desired.allocs) if self.desired is not None else ()
         dropped = (keys_of(self.allocs) & self.stop.keys()) - {alloc.key for alloc in wanted}
         if wanted or dropped:

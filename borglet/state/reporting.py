@@ -41,7 +41,9 @@ class Reporter:
                 self._awaits_acknowledgement = True
 
     def unmoved_by(self, session: int) -> bool:
-        """Return whether a poll of this session without a desired state changes nothing: it acknowledges no end."""
+        """Return whether a poll of this session, without a desired state, would change nothing, because it would
+        acknowledge no end.
+        """
         return session == self._session and not self._awaits_acknowledgement
 
     def wire_report(

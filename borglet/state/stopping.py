@@ -6,8 +6,8 @@
 The Borglet reports the task as `stopping` from the stop on. The master removes the names when it decides the stop. In
 the time `leave_s`, clients forget the address, so no new clients arrive after SIGTERM.
 
-A stop may limit the total time (`StopTask.notice_s`): the notice comes first, and leaving gets the rest. A later stop
-can only shorten these times. If a Borglet adopts a leaving task, the time of leaving begins again.
+A stop may limit the total time (`StopTask.notice_s`): the notice gets its full time, and leaving gets what remains. A
+later stop can only shorten these times. If a Borglet adopts a leaving task, the time of leaving begins again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def notice_s(task: RunTask, stop: StopTask) -> float:
 
 
 def leave_s(task: RunTask, stop: StopTask) -> float:
-    """Return how many seconds a running task has between the decision to stop it and SIGTERM."""
+    """Return the seconds from the decision to stop a running task until its SIGTERM."""
     if stop.cause in AT_ONCE:
         return 0.0
     bound_s = task.leave_s if stop.notice_s is None else min(task.leave_s, stop.notice_s - task.notice_s)
@@ -76,7 +76,7 @@ def order(
 
 
 def follow(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
-    """Send SIGTERM if it is due: after the leaving, or again after a stop that failed."""
+    """Send SIGTERM if it is due: at the end of the time of leaving, or again after a stop that failed."""
     if inc.phase is not Phase.STOPPING or inc.stop_at is None or inc.stop_at > now:
         return
     assert inc.stop_notice_s is not None

@@ -39,9 +39,11 @@ def may_become_any(home: Path, first: int, count: int) -> bool:
 
 
 def account_of(wanted: str, *, default: str, allowed: Collection[str]) -> Account | None:
-    """Return the account of a task; None means the Borglet's own. `wanted`: user in the job file, empty: `default`.
+    """Return the account of a task; None means the Borglet's own. `wanted`: the user that the job file names. If it
+    is empty, `default` is the user.
 
-    Raises `StartFailed` if the user does not exist or is not in `allowed`, or if the Borglet cannot switch to it."""
+    Raises `StartFailed` if the user does not exist or is not in `allowed`, or if the Borglet cannot switch to it.
+    """
     name = wanted or default
     if not name:
         return None

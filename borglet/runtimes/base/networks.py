@@ -49,7 +49,9 @@ def choose_address(
 ) -> ipaddress.IPv4Address:
     """Return `mine` if it belongs to the network, so that an incarnation keeps its address; otherwise a free address.
 
-    `taken`: addresses of all tasks on this machine. Raises `StartFailed` if all are in use. Pure."""
+    `mine`: the present address of the task, or empty. `taken`: the addresses of all tasks on this machine. Raises
+    `StartFailed` if all are in use. Pure.
+    """
     if mine and ipaddress.IPv4Address(mine) in network:
         return ipaddress.IPv4Address(mine)
     count = network.num_addresses - 3  # without the addresses of the network, the bridge and broadcasts
@@ -67,7 +69,9 @@ def choose_address(
 class FormerNetworks:
     """Networks of tasks of one home that may still exist after their tasks have ended.
 
-    The name of a network is derived from the task's name, so any process that sees the end can remove the network."""
+    The name of a network is derived from the task's name. So any runtime that finds the ended task can remove the
+    network.
+    """
 
     def __init__(self, home: Path) -> None:
         self._ip = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin") or "ip"

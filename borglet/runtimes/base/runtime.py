@@ -84,13 +84,17 @@ class Runtime(Protocol):
         """Apply a changed limit or priority to running processes, in place."""
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
-        """Apply the grants of the control loop to running tasks (§6.2), and remove the grants of all other tasks.
+        """Apply the grants (present ceilings) of the control loop to running tasks (§6.2). Remove the grants of all
+        other tasks.
 
-        `batch_milli`: a CPU ceiling for all batch tasks together, in milli-cores, 0 for none. `batch_idle`: batch gets
-        only CPU that no other process wants."""
+        `batch_milli`: a CPU ceiling for all batch tasks together, in milli-cores, 0 for none. `batch_idle`: batch
+        gets only CPU that no other process wants.
+        """
 
     async def identify(self, key: TaskKey, token: str) -> None:
-        """Set the identity of a running or future task: the content of `BORG_IDENTITY_FILE`. Raises OSError."""
+        """Set the signed identity of a running or future task: `token` becomes the content of `BORG_IDENTITY_FILE`.
+        Raises OSError.
+        """
 
     async def remove(self, key: TaskKey) -> None:
         """Delete an ended incarnation and its working directory. Its logs stay until they expire. Raises OSError."""
@@ -120,7 +124,7 @@ class Runtime(Protocol):
         """Return how many threads of each task run or wait for a core now."""
 
     async def read_log(self, request: LogRequest) -> LogChunk:
-        """Return part of a log, or an answer whose `error` has the reason."""
+        """Return the requested part of a log. If it cannot be read, `error` of the result has the reason."""
 
     async def open_shell(self, claims: ShellClaims) -> Pty:
         """Open a shell on a terminal, with the task's namespaces, control groups, limits, user and environment.

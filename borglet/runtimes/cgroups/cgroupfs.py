@@ -33,7 +33,7 @@ def write_text(directory: str, name: str, value: str) -> None:
 
 
 def _as_absent(error: OSError) -> OSError:
-    """Return the error. For a group that was removed after its file was opened, return FileNotFoundError."""
+    """Return `error` itself, or FileNotFoundError if it means that the group was removed after its file was opened."""
     if error.errno == errno.ENODEV:
         return FileNotFoundError(errno.ENOENT, "the control group was removed")
     return error
@@ -113,9 +113,11 @@ def was_at_limit(groups: Groups) -> bool:
 
 
 def _met_limit(directory: str) -> bool:
-    """Return whether a group of version 1 reached its limit: by the count of failures, or by the peak of memory.
+    """Return whether a group of version 1 reached its memory limit. It did if the kernel counted failures or if the
+    peak of its memory is the limit.
 
-    New kernels do not count failures at the limit that includes swap, which a task reaches first."""
+    New kernels do not count failures at the limit that includes swap, which a task reaches first.
+    """
     limit = read_number(directory, "memory.limit_in_bytes")
     peak = read_number(directory, "memory.max_usage_in_bytes")
     return read_number(directory, "memory.failcnt") > 0 or 0 < limit <= peak + CHARGE_BYTES
@@ -156,7 +158,7 @@ def refused_forks(groups: Groups) -> int:
 
 
 def watch_oom(groups: Groups) -> int:
-    """Return a descriptor that becomes readable when memory runs out, or -1.
+    """Return a file descriptor that becomes readable when the groups run out of memory, or -1.
 
     It is -1 if the kernel has no such event, or with version 2, which kills the whole group (`memory.oom.group`)."""
     directory = groups.get("memory", "")

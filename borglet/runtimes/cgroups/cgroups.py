@@ -147,7 +147,9 @@ class CgroupTree:
         return _batch_of(root) if root in (self.roots.get("cpu"), self.roots.get("unified")) else root
 
     def limit(self, groups: Groups, limits: KernelLimits) -> list[str]:
-        """Write all limits. Return the writes that the kernel rejected: a memory limit below the present usage."""
+        """Write all limits of a task. Return a text per write that the kernel rejected, because a memory limit is
+        below the present usage.
+        """
         if "unified" in groups:
             return v2.limit(groups["unified"], limits, self.controllers, disk=self._disk)
         return v1.limit(groups, limits, disk=self._disk)
@@ -233,7 +235,9 @@ def _detect_v1(own: dict[str, Path], name: str, disk: str) -> CgroupTree:
 
 
 def _takes_limits(root: Path, name: str, nothing: str) -> bool:
-    """Return whether the disk's bandwidth can be limited. Some drivers and combined disks do not support it."""
+    """Return whether the disk's bandwidth can be limited, by writing `nothing` (no limit) to the file `name`. Some
+    drivers and combined disks do not support it.
+    """
     try:
         cgroupfs.write_text(str(root), name, nothing)
     except OSError as error:

@@ -88,8 +88,9 @@ class CorePool:
         return frozenset(sorted(free, key=lambda core: self._rank(core, free, before))[:count])
 
     def _rank(self, core: int, free: frozenset[int], before: frozenset[int]) -> tuple[int, ...]:
-        """Return the sort key of a core: cores that the task has come first, then those of free physical cores, then
-        those of the node with most free cores, then high numbers, because other processes tend to use low numbers."""
+        """Return the sort key of a core. The order is: cores that the task already has (`before`), cores of free
+        physical cores, cores of the node with most free cores, high numbers. Other processes tend to use low numbers.
+        """
         node, physical = self.places.get(core, (0, core))
         split = sum(1 for c in self.cores - free if self.places.get(c, (0, c)) == (node, physical))
         crowd = -sum(1 for c in free if self.places.get(c, (0, c))[0] == node)

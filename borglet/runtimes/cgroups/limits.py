@@ -25,7 +25,9 @@ IO_WEIGHTS = (500, 100, 10)
 class Grant:
     """The present ceilings of one task from the control loop. They replace its usual limits.
 
-    `cpu_milli`: of a greedy task, 0 for none. `ram_bytes`: of a task with memory slack."""
+    `cpu_milli`: for a task that uses more CPU than its limit, 0 for no ceiling. `ram_bytes`: for a task with memory
+    slack.
+    """
 
     cpu_milli: int = 0
     ram_bytes: int = 0
@@ -38,9 +40,10 @@ NO_GRANT = Grant()
 class KernelLimits:
     """The limits of one task for the kernel. 0 in `cpu_quota_milli`, `ram_bytes` and `disk_bps` means no limit.
 
-    `processes` includes threads. `batch`: the task gets only cores that no latency-sensitive task wants; `cpu_idle`:
-    and no batch task. The kernel first reclaims memory above `ram_soft_bytes`. `cpus`: the task's cores, empty for all.
-    `disk_bps` limits reads and, separately, writes."""
+    `processes` includes threads. `batch`: the task gets only CPU that no latency-sensitive task wants. `cpu_idle`: it
+    gets only CPU that no batch task wants either. The kernel first reclaims memory above `ram_soft_bytes`. `cpus`:
+    the cores that the task may use, empty for all. `disk_bps` limits reads and, separately, writes.
+    """
 
     ram_bytes: int
     processes: int
@@ -74,7 +77,7 @@ def kernel_limits(task: RunTask, *, grant: Grant = NO_GRANT, cpus: frozenset[int
 
     Without slack, the limit of CPU is also a ceiling. Within one class, CPU shares are proportional to the limit.
     Latency-sensitive tasks come before batch tasks if the kernel has an idle class; otherwise they get eight times the
-    shares. If memory runs out, the kernel first kills best-effort tasks and last production tasks."""
+    shares. If memory runs out, the kernel kills best-effort tasks first and production tasks last."""
     cpu, ram = task.limit.get("cpu", 0), task.limit.get("ram", 0)
     shares = cpu * 1024 // 1000
     best_effort = is_best_effort(task)
@@ -100,7 +103,9 @@ def kernel_limits(task: RunTask, *, grant: Grant = NO_GRANT, cpus: frozenset[int
 
 
 def ceiling(task: RunTask, grant: Grant = NO_GRANT) -> dict[str, int]:
-    """Return the limits beyond which the Borglet ends the task. With memory slack, the grant sets that of memory."""
+    """Return the limits beyond which the Borglet ends the task. For a task with memory slack, `grant` sets the memory
+    limit.
+    """
     if not task.slack.ram or not task.limit.get("ram"):
         return task.limit
     return {**task.limit, "ram": max(task.limit["ram"], grant.ram_bytes)}

@@ -40,7 +40,7 @@ class GroupUsage:
 
 
 def limit(groups: Groups, limits: KernelLimits, *, disk: str) -> list[str]:
-    """Write all limits. Return the writes that the kernel rejected. Raises OSError."""
+    """Write all limits of a task. Return a text per write that the kernel rejected. Raises OSError."""
     refused = []
     if directory := groups.get("memory"):
         refused = bound_memory(directory, limits.ram_bytes)
@@ -68,7 +68,9 @@ def weigh(directory: str, shares: int, *, idle: bool) -> None:
 
 
 def make_idle(directory: str, idle: bool) -> bool:
-    """Move a group into or out of the idle class. Return whether it is in it. Old kernels have no idle class."""
+    """Move a group into or out of the idle class. Return whether the group is now in this class, which old kernels
+    lack.
+    """
     if not os.path.exists(os.path.join(directory, "cpu.idle")):
         return False
     cgroupfs.write_text(directory, "cpu.idle", str(int(idle)))
@@ -76,7 +78,7 @@ def make_idle(directory: str, idle: bool) -> bool:
 
 
 def cap(directory: str, milli: int) -> None:
-    """Limit CPU to `milli`; 0 for no quota."""
+    """Limit the CPU of the group to `milli` milli-cores; 0 for no limit."""
     write_where_present(directory, "cpu.cfs_period_us", str(PERIOD_US))
     write_where_present(directory, "cpu.cfs_quota_us", str(quota_us(milli) or -1))
 
@@ -99,7 +101,7 @@ def measure(groups: Groups) -> GroupUsage:
 
 
 def quota_us(milli: int) -> int:
-    """Return the CPU quota per period in microseconds; 0 for no quota."""
+    """Return the CPU quota per period in microseconds, for `milli` milli-cores; 0 for no quota."""
     return max(1000, milli * PERIOD_US // 1000) if milli else 0
 
 
@@ -125,7 +127,7 @@ def pin(directory: str, cpus: frozenset[int]) -> None:
 
 
 def bound_memory(directory: str, ram_bytes: int) -> list[str]:
-    """Set the memory limit; 0 for none. Return the writes that the kernel rejected.
+    """Set the memory limit; 0 for none. Return a text per write that the kernel rejected.
 
     The limit must never exceed the limit that includes swap, so the order of the two writes depends on the values."""
     value = str(ram_bytes) if ram_bytes else _UNLIMITED

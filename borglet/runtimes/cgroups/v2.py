@@ -50,7 +50,7 @@ def weigh(directory: str, shares: int, *, idle: bool) -> None:
 
 
 def cap(directory: str, milli: int) -> None:
-    """Limit CPU to `milli`; 0 for no quota."""
+    """Limit the CPU of the group to `milli` milli-cores; 0 for no limit."""
     write_where_present(directory, "cpu.max", f"{quota_us(milli) or 'max'} {PERIOD_US}")
 
 

@@ -68,7 +68,9 @@ class AllocFolders:
             return None
 
     def adopt_logs(self, key: TaskKey, task: str) -> None:
-        """Keep the logs of a task in the alloc, and move its present logs there. `task`: name of its directory."""
+        """Store the logs of a task in the alloc from now on, and move its present logs there. `task`: name of its
+        directory.
+        """
         inside = self.ensure(key) / "logs" / task
         outside = self._home / "logs" / task
         if outside.is_symlink():
@@ -95,9 +97,11 @@ class AllocFolders:
         self._walks.pop(folder.name, None)
 
     def forget_old_logs(self, *, now: float, present: Collection[str], keep_s: float) -> list[str]:
-        """Delete logs of tasks in present allocs that ended more than `keep_s` ago. Return the names of the tasks.
+        """In the folders of existing allocs, delete the logs of tasks that ended more than `keep_s` seconds ago.
+        Return the names of the tasks.
 
-        `present`: names of the directories of all tasks that have not been removed."""
+        `present`: names of the directories of all tasks that have not been removed.
+        """
         forgotten = []
         for key in self.present():
             logs = self.folder(key) / "logs"

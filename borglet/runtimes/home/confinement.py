@@ -51,7 +51,7 @@ class Confinement(ABC):
         trees: Mapping[str, Path],
         kept: Mapping[str, TaskRecord],
     ) -> LaunchPlan:
-        """Return the plan of one run. Only the stored users of tenants may change. Raises `StartFailed`.
+        """Return the plan of one run. This changes nothing except the stored users of tenants. Raises `StartFailed`.
 
         `kept`: the records of all tasks of the home by directory name, including an earlier run of this task."""
 
@@ -68,7 +68,7 @@ class Confinement(ABC):
         Raises `StartFailed`, `ShellRefused`."""
 
     async def clear(self, directory: TaskDirectory) -> None:
-        """Remove the network of a run that has ended or failed to start, also if another runtime made the network.
+        """Remove the network of a run that has ended or failed to start, even if another runtime made the network.
 
         The kernel removes all other namespaces and mounts with the last process."""
         await self._former_networks.disconnect(directory.name)

@@ -58,7 +58,9 @@ class Containers:
 
     def manners(self, limits: KernelLimits) -> dict[str, int]:
         """Return niceness and scheduling class of a task's threads. If control groups have weights, threads of batch
-        are in the idle class too: otherwise the kernel may let a waking thread wait for its next tick."""
+        are in the idle class too: otherwise the kernel may let a waking latency-sensitive thread wait until the next
+        timer tick.
+        """
         if self.tree.enforces("cpu"):
             return {"nice": 0, "policy": os.SCHED_IDLE if limits.batch else os.SCHED_OTHER}
         policy = os.SCHED_IDLE if limits.cpu_idle else os.SCHED_BATCH if limits.batch else os.SCHED_OTHER
@@ -126,7 +128,9 @@ class Containers:
     def resize(self, task: RunTask) -> list[str]:
         """Apply a changed limit, class or priority of a running task. Return the writes that the kernel rejected.
 
-        If cores are missing, the task keeps its present ones. Raises `StartFailed` then, after all other changes."""
+        If too few cores are free, the task keeps its present cores. All other changes are made, then `StartFailed` is
+        raised.
+        """
         held = self._held.get(task.key)
         if held is None:
             return []
@@ -144,7 +148,9 @@ class Containers:
         return refused
 
     def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool) -> None:
-        """Apply the grants of the control loop, `NO_GRANT` to a task without one. Only changes are written."""
+        """Apply the grants (present ceilings) of the control loop. A task without a grant gets its usual limits. Only
+        changed limits are written to the kernel.
+        """
         if not self.tree.roots:  # without control groups, the usual limits apply
             return
         for key, held in self._held.items():
@@ -158,7 +164,9 @@ class Containers:
     def hold_alloc(self, alloc: RunAlloc) -> None:
         """Limit the memory of all tasks in an alloc together to the alloc's limit (§2.4). Raises OSError.
 
-        An ended alloc, whose folder is kept, has no limit, because its log savers have limits of their own."""
+        An ended alloc, whose folder is kept, has no limit, because the tasks that save its logs have limits of their
+        own.
+        """
         ram_bytes = 0 if alloc.ended else alloc.limit.get("ram", 0)
         if self._envelopes.get(alloc.key) == ram_bytes:
             return

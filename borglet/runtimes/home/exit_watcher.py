@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class ExitWatcher:
-    """The watcher of all supervisors of one home."""
+    """Watches the supervisors of all tasks in one home directory of the Borglet, and reports each task that ends."""
 
     def __init__(self, home: RuntimeHome) -> None:
         self._home = home
@@ -92,7 +92,7 @@ class ExitWatcher:
         return exit_
 
     async def give_up(self, incarnation: SupervisedTask, reason: str) -> None:
-        """Clear a failed start and store its exit. `reason` is for the owner of the job."""
+        """Clean up after a failed start, and store an exit for it. `reason` is for the owner of the job."""
         directory = incarnation.directory
         supervisor = directory.supervisor()
         if supervisor is not None:

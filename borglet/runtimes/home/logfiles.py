@@ -40,7 +40,8 @@ class LogRetention:
 def read_log(home: Path, request: LogRequest) -> LogChunk:
     """Return the existing part of the requested range, or the lines that contain the searched text.
 
-    Text is cut between characters, and bad bytes become U+FFFD. A search takes up to `SEARCH_S`: call it in a thread.
+    Text is cut between characters, and bad bytes become U+FFFD. A search takes up to `SEARCH_S` seconds: call this
+    function in a thread.
     """
 
     def refuse(error: str) -> LogChunk:
@@ -83,7 +84,7 @@ def _read(directory: int, request: LogRequest) -> LogChunk:
 
 
 def printed_since(directory: int, stream: str, since: float) -> int:
-    """Return an offset in the log before all output of `since` (seconds since the epoch) or later."""
+    """Return an offset in the log. All output from `since` (seconds since the epoch) on is after this offset."""
     found = 0
     for offset, at in times_of(directory, stream):
         if at > since:
@@ -152,7 +153,8 @@ class _Found:
 def search(directory: int, request: LogRequest) -> LogChunk:
     """Return lines from `request.offset` on that contain the plain text `request.search`.
 
-    One call searches for at most `SEARCH_S` and through `SEARCH_BYTES`. `ignore_case` works for ASCII letters."""
+    One call takes at most `SEARCH_S` seconds and reads at most `SEARCH_BYTES`. `ignore_case` works for ASCII letters.
+    """
     needle = request.search.encode("utf-8", "replace")
     marks = times_of(directory, request.stream)
     start = max(0, request.offset, printed_since(directory, request.stream, request.since))
@@ -192,7 +194,7 @@ def _chunk(request: LogRequest, start: int, end: int, found: _Found, *, complete
 
 
 def _scan(lines: bytes, offset: int, needle: bytes, ignore_case: bool, found: _Found) -> int:
-    """Add matching lines to `found`. Return -1, or the offset at which to continue if the limits are reached."""
+    """Add matching lines to `found`. At its limits, return the offset at which to continue, otherwise -1."""
     hay = lines.lower() if ignore_case else lines
     wanted = needle.lower() if ignore_case else needle
     at = hay.find(wanted)
@@ -209,8 +211,10 @@ def _scan(lines: bytes, offset: int, needle: bytes, ignore_case: bool, found: _F
 def sweep_logs(home: Path, *, now: float, present: set[str], retention: LogRetention) -> list[str]:
     """Delete expired logs, then more until the rest fits into the budget. Return the names of deleted directories.
 
-    The budget first costs logs of removed tasks, then rotated files of tasks in `present` (names of directories), the
-    oldest first, and never the newest file of a stream. The time of a directory is that of `RuntimeHome.discard`."""
+    To fit into the budget, this deletes logs of removed tasks first, then rotated files of tasks in `present` (names
+    of directories), the oldest first. It never deletes the newest file of a stream of these tasks. The age of a
+    directory counts from the call of `RuntimeHome.discard`.
+    """
     left = []  # (time of removal, bytes, name)
     deleted = []
     rotated: list[tuple[float, int, Path]] = []  # files of present tasks: (time of the last write, bytes, path)

@@ -127,7 +127,9 @@ class RuntimeHome:
 
 
 def write_end(directory: TaskDirectory, exit_: Exit) -> None:
-    """Store an end. If the disk is full, only log that: this Borglet reports the end anyway."""
+    """Write the exit of a task to its directory. A failure is only logged, because this Borglet reports the exit
+    anyway.
+    """
     try:
         directory.write_exit(exit_)
     except OSError as error:
@@ -135,7 +137,9 @@ def write_end(directory: TaskDirectory, exit_: Exit) -> None:
 
 
 def reap(pid: int) -> None:
-    """Collect a supervisor that has ended. Init collects an adopted supervisor, which is not our child."""
+    """Collect the ended supervisor `pid`. Do nothing for an adopted supervisor: it is not our child, and init
+    collects it.
+    """
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

@@ -87,8 +87,9 @@ async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
 
 
 async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) -> bool:
-    """Return whether an adopted supervisor runs. A new one gets time to begin or to end, because the earlier Borglet
-    may have died before it sent the task."""
+    """Return whether an adopted supervisor runs. A supervisor that has not begun gets time to begin or to end,
+    because the earlier Borglet may have died before it sent the task.
+    """
     gone = select.poll()
     gone.register(pidfd, select.POLLIN)
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - supervisor.started / os.sysconf("SC_CLK_TCK")

@@ -90,8 +90,8 @@ def link_into_alloc(alloc: TaskKey, task: str) -> str:
 
 
 class TaskDirectory:
-    """The files of one incarnation of a task. Each write replaces a whole file. Only the file of its exit survives a
-    power loss.
+    """The files of one incarnation of a task. Each write replaces a whole file. Only exit.json is forced to the disk,
+    so that it survives a power loss.
     """
 
     def __init__(self, home: Path, key: TaskKey, *, alloc: Path | None = None) -> None:
@@ -180,7 +180,7 @@ class TaskDirectory:
         return last_line(str(self.path / "supervisor.log"))
 
     def _read(self, name: str, kind: type[Content]) -> Content | None:
-        """Return the content of a file; None if it does not exist, or a crash of the machine left a part of it."""
+        """Return the content of a file; None if it does not exist, or is incomplete after a crash of the machine."""
         try:
             return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
         except FileNotFoundError:

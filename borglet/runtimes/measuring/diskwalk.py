@@ -1,4 +1,4 @@
-"""Measure the disk usage of a task's folders by walking them, in steps for any number of files and levels.
+"""Measure the disk usage of a task's folders by walking through them, in steps of bounded size.
 
     step ─ at most `STEP` entries ─► sum so far ─ … ─► total, reported until the next walk ends or exceeds it
 
@@ -24,7 +24,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folder(NamedTuple):
-    """One folder of a walk. It has its parent instead of its path, because paths need megabytes in deep trees."""
+    """One folder of a walk. It has its parent and no path, because the paths of a deep tree need megabytes."""
 
     parent: Folder | None
     name: str
@@ -74,7 +74,7 @@ class DiskWalk:
         return self.bytes
 
     def _look(self, folder: Folder) -> int:
-        """Add the entries of a folder to the sum. Return the cost, in entries."""
+        """Add the entries of a folder to the sum. Return how many entries of a step this uses up."""
         cost = 1 + folder.level // LEVELS
         try:
             descriptor = folder.open()

@@ -134,13 +134,15 @@ class Meter:
         return found
 
     def proportional_ram(self, supervisor_pid: int) -> int:
-        """Return a task's exact memory in bytes. It counts shared pages once, which is too slow for each sample."""
+        """Return the exact memory of a task in bytes. Pages that its processes share count once. This is too slow for
+        each sample.
+        """
         children = proctable.children_of(proctable.table())
         return sum(proctable.pss_bytes(pid) or 0 for pid in proctable.descendants(children, supervisor_pid))
 
 
 def _fill(measured: GroupUsage, table: _Table, supervisor: int) -> GroupUsage:
-    """Add the figures that no control group has, from the process table."""
+    """Return `measured` with the figures that its control groups do not have, from the process table."""
     below = [table.processes[pid] for pid in proctable.descendants(table.children, supervisor)]
     ticks = sum(process.cpu_ticks + process.reaped_ticks for process in below)
     if supervisor in table.processes:  # it collects orphans of the task, and their CPU time

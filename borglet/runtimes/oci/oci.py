@@ -155,7 +155,7 @@ class ContainerConfinement(Confinement):
         )
 
     def _address(self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, TaskRecord]) -> str:
-        """Return the address of the task's own network; empty for the machine's."""
+        """Return the task's address in its own network; empty if the task uses the machine's network."""
         if task.network == "host":
             return ""
         if task.network != "own":
@@ -275,7 +275,9 @@ class OciRuntime(SupervisedRuntime):
         super().__init__(home, settings, ContainerConfinement(home, settings, engine=engine, init=init))
 
     def attributes(self) -> dict[str, str]:
-        """Return the attributes, with `isolation.devices`: `nodes` if a task only lacks the nodes in /dev."""
+        """Return the attributes. `isolation.devices` is `cgroup-v1` if the kernel denies other devices. Otherwise it
+        is `nodes`: /dev has no nodes for other devices.
+        """
         guarded = self._runtime_home.tree.enforces("devices")
         return {**super().attributes(), "isolation.devices": "cgroup-v1" if guarded else "nodes"}
 

@@ -58,7 +58,7 @@ _MAX_ETC_BYTES = 2**20
 
 
 class SharedRoot:
-    """The root that all tasks on the machine's /usr share, because forty small files per start are slow.
+    """The root that all tasks on the machine's /usr share, because writing forty small files per start is slow.
 
     If its sources change, the next task gets a new root. Running tasks keep their root."""
 
@@ -225,7 +225,9 @@ def _from_package(root: Path, base: Path) -> list[Mount]:
 
 
 def _mount(source: Path, root: Path, target: str) -> list[Mount]:
-    """Make an empty file or folder at `target`, and return the mount of `source` there; none if it is a link."""
+    """Make an empty file or folder at `target`, and return the mount of `source` there. Return none if `source` is a
+    link.
+    """
     if source.is_symlink() or not (source.is_dir() or source.is_file()):
         return []
     if source.is_dir():
@@ -236,7 +238,9 @@ def _mount(source: Path, root: Path, target: str) -> list[Mount]:
 
 
 def _etc(etc: Path, original: Path, *, system: bool) -> list[Mount]:
-    """Make /etc, and return its mounts. `system`: with all files that /usr needs; otherwise only those for names."""
+    """Make /etc, and return its mounts. `system`: include all files that programs in /usr need, otherwise only the
+    files for host names and time.
+    """
     _folder(etc)
     for name in ("passwd", "group", "hosts"):
         _write(etc / name, "")

@@ -122,7 +122,7 @@ def run_engine(argv: list[str]) -> tuple[int, str]:
 
 
 def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) -> None:
-    """Replace this process by the engine. Without `stdin`, its programs read an empty input.
+    """Replace this process by the engine. If `stdin` is -1, the programs in the container read an empty input.
 
     The engine makes the task's user the owner of these streams, so none of them may be the machine's /dev/null."""
     if stdin < 0:

@@ -30,7 +30,9 @@ def spawn(module: str, *arguments: str, file_actions: Sequence[tuple[object, ...
 
 
 async def read_answer(reader: int, within_s: float) -> str:
-    """Return the text from a pipe, up to its end. An exec in the writing process ends it. Raises TimeoutError."""
+    """Return the text from a pipe, up to its end. The pipe ends when the writing process executes a program or exits.
+    Raises TimeoutError after `within_s`.
+    """
     loop = asyncio.get_running_loop()
     received = b""
     readable = asyncio.Event()

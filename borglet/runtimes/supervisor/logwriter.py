@@ -61,10 +61,11 @@ MARK_BYTES = 4096
 
 
 class LogWriter:
-    """A writer that appends to the newest file, and keeps `keep` files. It begins a new file after `file_bytes` or
-    `file_s`.
+    """A writer that appends to the newest file, and keeps the newest `keep` files. It begins a new file after
+    `file_bytes` bytes or `file_s` seconds.
 
-    A full or broken disk must not stop the task: output that cannot be written is dropped and counted."""
+    A full or broken disk must not stop the task: output that cannot be written is dropped and counted.
+    """
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class LogWriter:
         self.dropped += len(data) - written
 
     def _mark(self, now: float) -> None:
-        """Write the time of the next output if it is due, also if the clock was set back."""
+        """Write a line with the time of the next output, if one is due. It is also due after the clock was set back."""
         since = abs(now - self.marked_at)
         if since < MARK_LEAST_S or (since < MARK_MOST_S and self.unmarked < MARK_BYTES):
             return

@@ -185,7 +185,7 @@ class TaskSupervisor:
         self.outputs.listen(True)
 
     def _look_for_kills(self, until: float) -> None:
-        """End the task if the kernel killed one of its processes. Otherwise it continues.
+        """End the task if the kernel has killed one of its processes. Otherwise, look again until the time `until`.
 
         Version 1 also notifies the groups below a group whose memory ran out, such as an alloc."""
         if cgroupfs.oom_kills(self.launch.groups) > self.oom_kills:
