@@ -143,7 +143,7 @@ def file_digest(path: FilePath, *, checkpoint: Callable[[], None] = go_on) -> st
 
 
 def remove_tree(path: FilePath) -> None:
-    """Delete a file, or a directory with all its content, even if it is read-only. A missing path is no error. Raises
+    """Delete a file, or a directory with all its content, even if it is read-only. Ignore a missing path. Raises
     OSError.
     """
     if path.is_dir() and not path.is_symlink():
