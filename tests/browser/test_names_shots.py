@@ -93,7 +93,7 @@ def test_pages_of_names_look_right(chromium, portal, furnished, size) -> None:
             page.wait_for_load_state("load")
             if name == "admin-names":
                 _pictures(page, "admin-names-asking", size[0])
-                page.get_by_text("Asked at").wait_for()
+                page.get_by_text("The servers were queried at").wait_for()
             _pictures(page, name, size[0])
             sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert sideways <= 0 or name.startswith("admin"), f"{name} is {sideways} px wider than the screen"
