@@ -40,7 +40,7 @@ class CellFigures(msgspec.Struct):
 
 
 class ServerCounters(msgspec.Struct):
-    """The counters of one worker. They continue when the worker restarts.
+    """The counters of one worker. A restarted worker continues with the counters of its predecessor.
 
     The fields from `streams` on describe the present state, and only while the process runs.
     """

@@ -127,7 +127,7 @@ def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
 
 
 def _counts(name: str, text: str, label: str, counts: Mapping[Any, int]) -> CounterMetricFamily:
-    """Return a counter with one label, and its values by that label."""
+    """Return a Prometheus counter. `text`: its help text. `counts`: its values by the value of the label `label`."""
     family = _counter(name, text, label)
     for value, number in counts.items():
         family.add_metric([str(value)], number)

@@ -53,7 +53,7 @@ def nameserver_address(host: str) -> str:
 
 
 def _settle_memory() -> None:
-    """Exempt the tables from garbage collection, because they live as long as the process."""
+    """Exclude all present objects from garbage collection. They are mostly tables, which exist until the end."""
     gc.collect()
     gc.freeze()
 

@@ -32,7 +32,7 @@ class TaskEndpointSerializer(serializers.Serializer[Any]):
     phase = serializers.CharField(allow_blank=True)
     health = serializers.CharField()
     serving = serializers.BooleanField(help_text="Whether the task is up, and healthy if its job has a health check.")
-    weight = serializers.IntegerField(help_text="Share of clients; 0: only if no other task serves.")
+    weight = serializers.IntegerField(help_text="Weight; with 0, clients use the task only if no other task serves.")
     load = serializers.FloatField(allow_null=True, help_text="CPU use as a share of the limit; null: unknown.")
     ttl_s = serializers.IntegerField(help_text="Seconds for which clients may cache the task's address.")
     machine = serializers.CharField(allow_blank=True)
@@ -47,7 +47,7 @@ class _SummarySerializer(serializers.Serializer[Any]):
     tasks = serializers.IntegerField()
     placed = serializers.IntegerField()
     serving = serializers.IntegerField()
-    fail_open = serializers.BooleanField(help_text="No placed task serves, so use all of them.")
+    fail_open = serializers.BooleanField(help_text="If true, no placed task serves; use all placed tasks.")
     ttl_s = serializers.IntegerField(help_text="Seconds for which clients may cache the answer.")
     revision = serializers.IntegerField(
         help_text="The revision of the cell at this time. Give it to a watch as `after`."
@@ -92,7 +92,10 @@ _WATCH = [
 
 
 def _check_watch(request: Request) -> None:
-    """Check the parameters of a wait. `portal.live.polls` has already waited. Raises `Rejected`."""
+    """Check the parameters that ask the server to wait for a change. Raises `Rejected`.
+
+    The function does not wait: `portal.live.polls` has already waited.
+    """
     given = request.query_params
     problems = {
         name: "is not a whole number; give the number from an earlier answer"
@@ -117,7 +120,7 @@ _WITHIN_S = f"Seconds within which servers must answer. The default and the maxi
 
 
 def _within_s(request: Request) -> float:
-    """Return the parameter `within_s`. Raises `Rejected` if it is not valid."""
+    """Return the value of the parameter `within_s` in seconds. Raises `Rejected` if the value is not valid."""
     text = request.query_params.get("within_s", str(survey.TIMEOUT_S))
     if not (_SECONDS.fullmatch(text) and 0 < float(text) <= survey.TIMEOUT_S):
         wrong = f"is not a time in seconds; give a number above 0, at most {survey.TIMEOUT_S:g}"
@@ -216,7 +219,9 @@ class MachineEndpointView(APIView):
 
 
 def _answer(request: Request, path: str) -> Response:
-    """Return the endpoints of the name that a path below `/bns/` denotes. Raises `Rejected` and `NotFound`."""
+    """Return a response with the endpoints of the name in `path`, a path below `/bns/`. Raises `Rejected` and
+    `NotFound`.
+    """
     try:
         name = parse_path(f"{PREFIX}{path}")
     except InvalidName as error:

@@ -46,16 +46,20 @@ _SAME = OpenApiResponse(description="The answer has not changed since the ETag."
 def _feed(
     operation_id: str, answer: str, fields: dict[str, Any], *, many: bool = False, **more: Any
 ) -> Callable[[F], F]:
-    """Return the OpenAPI description of a feed. `answer`: the name for the schema of `fields`."""
+    """Return a decorator that adds the OpenAPI description of a feed to a view.
+
+    `fields`: the fields of the response. `answer`: the name of their schema.
+    """
     responses = {200: inline_serializer(answer, fields, many=many), 304: _SAME}
     return extend_schema(operation_id=operation_id, tags=["names"], responses=responses, **more)
 
 
 @lru_cache(maxsize=1_000)
 def _known_tag(asked: Hashable) -> dict[str, str]:
-    """Return the mutable entry of a request and its caller's rights: the stamp of the names, and the ETag at that time.
+    """Return the stored ETag of a request, with the stamp of the names for which the ETag is valid.
 
-    This process stores the entries of the most recent requests.
+    `asked`: the request and the rights of its caller. The process stores one entry per recent request; callers change
+    the entry.
     """
     return {}
 
@@ -120,7 +124,7 @@ def _reader(request: Request, *also: str) -> Callable[[], list[FeedService]]:
 
 
 def _wrong(name: str, values: Sequence[str]) -> str:
-    """Return the error of the values of a filter, or an empty text if they are valid."""
+    """Return an error text about the values of the filter `name`, or an empty text if all values are valid."""
     if len(values) > 1 and name != "label":
         return f"is given {len(values)} times; give one value per request"
     if not all(values):
@@ -232,7 +236,10 @@ class EnvoyView(APIView):
 
 
 def _cluster(cluster: str) -> tuple[JobName | ServiceName, str]:
-    """Return the job or service in the name of a cluster, and the name of the port, if any. Raises `Rejected`."""
+    """Parse the name of an Envoy cluster. Return its job or service, and the name of the port, or "" without a port.
+
+    Raises `Rejected` if the name is not valid.
+    """
     port, rest = "", cluster
     if cluster.startswith("_"):
         port, _, rest = cluster[1:].partition("._tcp.")

@@ -65,7 +65,7 @@ def prometheus(services: Iterable[FeedService], *, port: str = "") -> list[dict[
 
 
 def _jobs_with_labels(services: Iterable[FeedService]) -> Iterable[tuple[FeedService, dict[str, str]]]:
-    """Yield each job and the labels that its targets share. Tasks of services are already listed under their jobs."""
+    """Yield each job and the labels that all its targets have. Skip services: their tasks also belong to jobs."""
     for service in services:
         if isinstance(service.name, JobName):
             labels = {f"__meta_borg_label_{_NO_LABEL.sub('_', key)}": str(text) for key, text in service.labels.items()}
@@ -113,7 +113,7 @@ def _traefik_name(name: JobName | ServiceName) -> str:
 
 
 def envoy(services: Mapping[str, tuple[FeedService | None, str]], *, version: str) -> dict[str, Any]:
-    """Return a discovery response. `services`: the service and the port of each cluster.
+    """Return Envoy's discovery response. `services`: the job or service and the port name, by the name of the cluster.
 
     A cluster without a service has no endpoints.
     """
@@ -128,7 +128,7 @@ def envoy(services: Mapping[str, tuple[FeedService | None, str]], *, version: st
 
 
 def _assignment(service: FeedService | None, port: str) -> dict[str, Any]:
-    """Return an assignment. Tasks of weight 0 have a separate priority, after all others."""
+    """Return the endpoints of a service for Envoy. Tasks of weight 0 get a lower priority than other tasks."""
     if service is None:
         return {"endpoints": []}
     fail_open = service.fails_open

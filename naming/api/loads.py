@@ -31,7 +31,9 @@ class Busy(NamedTuple):
 
 
 def loads_of(cell_id: int, tasks: Collection[Busy]) -> dict[int, float]:
-    """Return task id -> load, rounded to a hundredth, without unknown loads. The function sends one Redis command."""
+    """Return the load of each task by task id, rounded to a hundredth. Tasks with an unknown load are omitted. The
+    function sends one Redis command.
+    """
     if not tasks or not wakeups.answers():
         return {}
     try:

@@ -139,12 +139,12 @@ def published_of(job: Job) -> Published:
 
 
 def ttl_of(jobs: Collection[Job]) -> int:
-    """Return the time to live of a name in seconds: the shortest value of its jobs."""
+    """Return the seconds for which clients may cache a name: the shortest value that one of its jobs sets."""
     return min((published_of(job).ttl_s or settings.BORG_DNS_TTL for job in jobs), default=settings.BORG_DNS_TTL)
 
 
 def _port_names(jobs: Mapping[int, Job], rows: Sequence[PlacedRow]) -> dict[int, dict[int, tuple[str, ...]]]:
-    """Return job id -> spec version -> port names, for the versions that placed tasks run."""
+    """Return the port names by job id and by spec version, for the versions that placed tasks run."""
     behind = {row.job_id for row in rows if row.machine_id is not None and row.version != jobs[row.job_id].spec_version}
     older: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
     only = next(iter(behind)) if len(behind) == 1 else None
@@ -156,7 +156,7 @@ def _port_names(jobs: Mapping[int, Job], rows: Sequence[PlacedRow]) -> dict[int,
 
 
 def busy_of(rows: Iterable[PlacedRow]) -> list[Busy]:
-    """Return the placed tasks, as `loads_of` expects them."""
+    """Return the facts of the placed tasks from which `loads_of` computes their loads."""
     return [
         Busy(row.task_id, row.incarnation, row.machine_id, row.limit_mcpu or 0)
         for row in rows

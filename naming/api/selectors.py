@@ -158,7 +158,9 @@ def _feed_services(jobs: Mapping[int, Job], by_job: Mapping[int, list[TaskEndpoi
 
 
 def names_stamp() -> str:
-    """Return a text that changes with every change of a name: the history and the last revision of a name per cell.
+    """Return a text that differs after every change of a name. Callers compare it with an earlier text.
+
+    The text contains, per cell, the number of the history and the last revision that changed a name.
 
     One query reads the end of each cell's journal.
     """

@@ -1,4 +1,4 @@
-"""Queries all resolvers and secondaries of a cell at once, within a time limit, for the changes that each has."""
+"""Queries all resolvers and secondaries of a cell at once, and reports which lack changes. The time is limited."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class FollowerReport:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An answer. `facts`: the values of TXT records, by name. If there is no answer, `error` contains the reason."""
+    """The answer of a server. `facts`: values of its TXT records, by name. `error`: why the server did not answer."""
 
     rcode: str = ""
     serial: int | None = None
@@ -91,7 +91,9 @@ class _Answer:
 
 
 def servers() -> list[SurveyedServer]:
-    """Return the servers in the settings, or the own resolver if there are none. Raises `InvalidPeers`."""
+    """Return the DNS servers to query: those in the settings, or else the resolver of this installation. Raises
+    `InvalidPeers`.
+    """
     resolvers = [server_address("BORG_DNS_RESOLVERS", text) for text in settings.BORG_DNS_RESOLVERS]
     resolvers = resolvers or [server_address("BORG_DNS_HOST", f"{settings.BORG_DNS_HOST}@{settings.BORG_DNS_PORT}")]
     secondaries = [server_address("BORG_DNS_SECONDARIES", text) for text in settings.BORG_DNS_SECONDARIES]

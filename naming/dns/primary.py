@@ -3,8 +3,8 @@
     Follower ─► tables ─► Primary.watch ─► publish, every COALESCE_S while names change ─► NOTIFY ─► secondaries
     secondary ─► TCP ─► DnsServer ─► Primary.transfer ─► messages of `naming.dns.transfer`
 
-The process builds a zone at its first transfer, or at once if there are secondaries to notify. Zones are not shared
-between processes: each process stores other changes, and a client that reaches another process gets the whole zone.
+The process builds a zone at its first transfer, or at once if there are secondaries to notify. Each process has its
+own zones and its own list of changes. So a client that reaches another process gets the whole zone.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Peers:
         return self._allows(plain_address(source))
 
     def knows(self, source: str) -> bool:
-        """Return whether an address belongs to a known secondary or to a network that may transfer zones."""
+        """Return whether the address `source` is a known secondary, or is in a network that may transfer zones."""
         address = plain_address(source)
         known = any(address == ipaddress.ip_address(secondary) for secondary, _ in self.secondaries)
         return known or self._allows(address)
@@ -125,7 +125,7 @@ class Primary:
             self.figures.secondaries.setdefault(table.cell, {})[source] = serial
 
     async def _published(self, table: NameTable) -> Zone:
-        """Return the cell's zone with its current records. Calls during the construction of a zone wait for its end."""
+        """Return the cell's zone with its current records. If the zone is being built, wait until it is complete."""
         task = self._building.get(table.cell)
         if task is None:
             zone = self._zones.get(table.cell)
@@ -138,12 +138,12 @@ class Primary:
         return await asyncio.shield(task)
 
     async def _fill(self, table: NameTable) -> Zone:
-        """Build the zone for the first time, or after the table was replaced."""
+        """Build the whole zone from its table: at the first request for the zone, or after the table was replaced."""
         zone = Zone(self.directory, table)
         for _ in zone.fill():
             await asyncio.sleep(0)
         self._zones[table.cell] = zone
-        log.info("zone read", zone=zone.apex.to_text(), serial=zone.serial, records=len(zone))
+        log.info("zone built", zone=zone.apex.to_text(), serial=zone.serial, records=len(zone))
         return zone
 
     async def _publish(self, zone: Zone) -> Zone:
@@ -152,7 +152,7 @@ class Primary:
         return zone
 
     async def watch(self) -> None:
-        """Publish changed zones and notify the secondaries, until cancelled."""
+        """Until the task is cancelled: add changed names to the zones, and notify the secondaries of the changes."""
         try:
             while True:
                 await asyncio.sleep(COALESCE_S)
@@ -244,7 +244,10 @@ def read_transfer(query: bytes, directory: ZoneDirectory) -> dns.message.Message
 def requested_table(
     query: dns.message.Message, source: str, directory: ZoneDirectory, peers: Peers
 ) -> tuple[dns.rcode.Rcode, NameTable | None]:
-    """Return the response code and the table of the zone, or None if the client may not transfer the zone now."""
+    """Return the response code for a zone transfer, and the table of the requested zone.
+
+    The table is None if the client may not transfer the zone now.
+    """
     if not peers.may_transfer(query, source):
         if _rejections.due(time.monotonic()):
             log.info("transfer rejected", source=source, zone=query.question[0].name.to_text())

@@ -57,7 +57,7 @@ Steps = Generator[None, None, bytes | None]
 
 
 def finished(steps: Steps) -> bytes | None:
-    """Run all steps, and return the response or None."""
+    """Run all steps. Return the response as bytes, or None if no response is to be sent."""
     while True:
         try:
             next(steps)
@@ -170,7 +170,7 @@ def header_only(query: bytes, rcode: int) -> bytes:
 
 
 def _most_bytes(message: dns.message.Message, via: Transport) -> int:
-    """Return the maximum size of the answer."""
+    """Return the maximum size of the answer in octets."""
     if via == "tcp":
         return 65_535
     return max(512, min(message.payload, UDP_PAYLOAD)) if message.edns >= 0 else 512

@@ -85,7 +85,7 @@ class _Shuffled:
     repeats: bool
 
     def take(self, query: bytes) -> bytes:
-        """Return the next answer."""
+        """Return the answer to `query` with the next group of neighbouring records."""
         self.left -= 1
         places = len(self.ring) // self.size - self.sent + 1
         first = self.left % places * self.size
@@ -213,7 +213,9 @@ class ShortPath:
             self._octets = 0
 
     def _owner(self, question: Question, named: NamedJob | NamedService) -> bytes:
-        """Return the bytes of a record before its data. The owner is a pointer to the question."""
+        """Return the first bytes of an answer's records: the owner, type, class and TTL. The owner points to the
+        question.
+        """
         return b"\xc0\x0c" + question.fixed + named.ttl_s_or(self._directory.ttl_s).to_bytes(4)
 
     def _negative(self, query: bytes, question: Question, table: NameTable, rcode: int) -> bytes:

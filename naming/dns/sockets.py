@@ -179,7 +179,10 @@ class DnsServer:
         return read_transfer(query, self.directory)
 
     async def _in_steps(self, query: bytes, source: str) -> bytes | None:
-        """Return the answer. After a long answer, the method pauses for half of its time to serve datagrams."""
+        """Return the answer to a query over TCP, built in steps.
+
+        If building the answer took long, the method pauses for half of that time, so that datagrams are served.
+        """
         steps, took_s = self.answering(query, "tcp", source), 0.0
         while True:
             began = time.monotonic()
@@ -256,5 +259,5 @@ def type_asked(query: bytes) -> int:
 
 @lru_cache(maxsize=4_096)
 def packed(source: str) -> bytes:
-    """Return an IP address as octets, without the scope of a link-local address."""
+    """Return an IP address as octets. The scope of a link-local address (`%eth0`) is omitted."""
     return ipaddress.ip_address(source.split("%", 1)[0]).packed

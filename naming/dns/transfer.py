@@ -50,7 +50,10 @@ def serial_asked(query: dns.message.Message) -> int | None:
 
 
 def given(query: dns.message.Message, zone: Zone, source: str) -> str:
-    """Return the kind of the answer of `messages`: `axfr`, `ixfr`, or `current` if the client is up to date."""
+    """Return the kind of answer that `messages` builds for this query.
+
+    The kind is `axfr` (whole zone), `ixfr` (changes), or `current` if the client is up to date.
+    """
     changes = _changes(query, zone, source)
     if changes is None:
         return "axfr"
@@ -73,7 +76,7 @@ def _changes(query: dns.message.Message, zone: Zone, source: str) -> list[ZoneCh
 
 
 def _records(query: dns.message.Message, zone: Zone, source: str) -> Iterator[tuple[Owner, Iterable[bytes]]]:
-    """Return owners with their records. The function copies the state of the zone at the call."""
+    """Return the names (owners) to send, each with its records. Later changes of the zone do not change the result."""
     soa = _soa(zone, zone.soa)
     changes = _changes(query, zone, source)
     if changes is None:
@@ -95,7 +98,10 @@ def _soa(zone: Zone, soa: dns.rdata.Rdata) -> tuple[Owner, Iterable[bytes]]:
 
 
 def _contents(query: dns.message.Message, records: Iterator[tuple[Owner, Iterable[bytes]]]) -> Iterator[bytearray]:
-    """Yield messages without EDNS and signature. Each contains the question, and owners point to its name."""
+    """Yield the messages, without EDNS and signature. Each message contains the question.
+
+    Names of records are compressed: they end with a pointer to the name in the question.
+    """
     question = query.question[0]
     asked = question.name.to_wire() + struct.pack("!HH", question.rdtype, question.rdclass)  # type: ignore[operator]
     flags = _QR_AA | (query.flags & _RD)

@@ -78,7 +78,7 @@ class Follower:
         self.directory.serial = max(self.directory.serial, cell_id)
 
     def _answer_from_kept(self) -> None:
-        """Use the stored tables without the journal, because old answers are better than no answers."""
+        """Answer from the stored tables although the journal is unreachable. Old answers are better than no answers."""
         if self._kept:
             for table in self._kept:
                 table.ready = True
@@ -88,7 +88,7 @@ class Follower:
             self.answers.set()
 
     def identity(self, table: NameTable) -> tuple[int, str]:
-        """Return the id and history of a ready table's cell."""
+        """Return the id of a table's cell, and the id of the cell's history. The table must be ready."""
         cell_id = next(cell_id for cell_id, known in self._tables.items() if known is table)
         return cell_id, self._histories[cell_id]
 
@@ -140,7 +140,7 @@ class Follower:
         self.answers.set()
 
     def _keep_only(self, cells: Iterable[ZoneFacts]) -> None:
-        """Create empty tables for new cells, and remove the tables of cells that were removed or renamed."""
+        """Create an empty table for each new cell in `cells`, and remove the tables of removed or renamed cells."""
         known = {facts.cell_id: facts for facts in cells}
         for cell_id, table in list(self._tables.items()):
             if cell_id not in known or known[cell_id].name != table.cell:

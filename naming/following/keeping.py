@@ -34,7 +34,9 @@ _SUFFIX = ".names"
 
 
 class SnapshotKeeper:
-    """The keeper of the files in `folder`, for the tables of a follower. `clock` returns seconds since the epoch."""
+    """Writes a follower's tables to snapshot files in `folder`, and loads them. `clock` returns seconds since the
+    epoch.
+    """
 
     def __init__(self, follower: Follower, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._follower = follower
@@ -79,11 +81,11 @@ class SnapshotKeeper:
         zone = self._follower.directory.zone
         age_s = self._clock() - head.written_at
         if head.zone != zone:
-            raise Unusable(f"it belongs to zone {head.zone}, but this resolver answers for {zone}")
+            raise Unusable(f"the snapshot belongs to zone {head.zone}, but this resolver answers for {zone}")
         if head.cell != path.stem:
-            raise Unusable(f"it belongs to cell {head.cell}, not to {path.stem}")
+            raise Unusable(f"the snapshot belongs to cell {head.cell}, but its file is named for cell {path.stem}")
         if age_s > EXPIRE_S:
-            raise Unusable(f"it is {age_s / 86_400:.0f} days old; the limit is {EXPIRE_S / 86_400:.0f} days")
+            raise Unusable(f"the snapshot is {age_s / 86_400:.0f} days old; the limit is {EXPIRE_S / 86_400:.0f} days")
         return head
 
     def written_at(self, cell: str) -> float:

@@ -13,7 +13,9 @@ from scheduling.core.vocabulary.events import Event
 
 
 class NewsUnavailable(Exception):
-    """The error if the source is unreachable. The resolver then answers from memory, and the follower retries."""
+    """The error if the source of events is unreachable. The resolver then answers from memory, and the follower
+    retries.
+    """
 
 
 class NewsUnreadable(Exception):

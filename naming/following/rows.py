@@ -78,7 +78,7 @@ def _jobs(cell_id: int) -> Iterable[Event]:
 
 
 def _index_ranges(cell_id: int) -> dict[int, list[tuple[int, int]]]:
-    """Return the ranges of task indexes by job id. Within a range, index minus row number is constant."""
+    """Return the task indexes of each job, by job id, as ranges (first index, last index)."""
     ranges: dict[int, list[tuple[int, int]]] = {}
     for job_id, first, last in query(
         "SELECT job_id, min(index), max(index) FROM ("

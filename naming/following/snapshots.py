@@ -91,7 +91,9 @@ _head_decoder = msgspec.json.Decoder(Head)
 
 @dataclass(slots=True)
 class _Held:
-    """The copy of a job. `early`: the former state of tasks that have changed since the copy, by index."""
+    """The copy of a job in a capture. `early`: for tasks that changed after the copy, their state before the change,
+    by index.
+    """
 
     job: NamedJob
     facts: JobKept
@@ -101,7 +103,7 @@ class _Held:
 
 
 class Capture:
-    """The names of a loaded table at the time of the construction.
+    """The names of a loaded table, as they were when this object was created.
 
     The caller adds the method `before` to the list `table.before` until all blocks are read.
     """
@@ -126,7 +128,7 @@ class Capture:
         self._held: dict[int, _Held] = {}
 
     def before(self, event: Event) -> None:
-        """Copy the state that an event is about to change."""
+        """Copy the names that `event` will change. The table calls this before it applies the event."""
         if isinstance(event, events.MachineSet):
             self._before_machine(event)
             return
@@ -234,22 +236,22 @@ def _facts(machine: MachineAddress) -> tuple[int, str, str]:
 def read_head(data: bytes) -> Head:
     """Return the head of a file. Raises `Unusable` if the file is damaged or its format is unknown."""
     if len(data) <= _DIGEST_SIZE:
-        raise Unusable("it is empty or incomplete")
+        raise Unusable("the snapshot is empty or incomplete")
     content, digest = data[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]
     line, newline, _ = content.partition(b"\n")
     try:
         known = msgspec.json.decode(line)
         found = known["format"]
     except (msgspec.DecodeError, KeyError, TypeError):
-        raise Unusable("it is not a snapshot of names") from None
+        raise Unusable("the file is not a snapshot of names") from None
     if found != FORMAT:
-        raise Unusable(f"it has format {found}, but this version reads only format {FORMAT}")
+        raise Unusable(f"the snapshot has format {found}, but this version reads only format {FORMAT}")
     if not newline or hashlib.blake2b(content, digest_size=_DIGEST_SIZE).digest() != digest:
-        raise Unusable("its checksum is wrong: the file is damaged or incomplete")
+        raise Unusable("the checksum of the snapshot is wrong: the file is damaged or incomplete")
     try:
         return _head_decoder.decode(line)
     except msgspec.DecodeError as error:
-        raise Unusable(f"its head cannot be read: {error}") from None
+        raise Unusable(f"the head of the snapshot cannot be read: {error}") from None
 
 
 def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
@@ -262,7 +264,7 @@ def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
             _apply(table, block)
             yield
     except (msgspec.DecodeError, LookupError) as error:
-        raise Unusable(f"its content cannot be read: {error}") from None
+        raise Unusable(f"the content of the snapshot cannot be read: {error}") from None
     for machine_id in gone:
         table.apply(events.MachineRemoved(machine_id=machine_id), 0)
     for machine in table.machines.values():  # a removed machine may have had the same host name

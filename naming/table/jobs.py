@@ -89,7 +89,9 @@ class NamedJob:
         return len(self.serving)
 
     def ttl_s_or(self, otherwise: int) -> int:
-        """Return the time to live of its answers in seconds, or `otherwise` if the job does not set it."""
+        """Return the seconds for which clients may cache answers about the job, or `otherwise` if the job sets no
+        value.
+        """
         return self.ttl_s or otherwise
 
     def index_of(self, label: str) -> int | None:
@@ -112,7 +114,7 @@ class NamedJob:
         return self._names
 
     def weigh(self, weights: Weights) -> None:
-        """Set the weights of its tasks."""
+        """Set the weights of the job's tasks to `weights`."""
         self.weights = weights
         for task in list(self.placed.tasks):
             weight = weight_of(task.index, weights)
@@ -125,7 +127,9 @@ class NamedJob:
 
 @dataclass(slots=True, eq=False)
 class NamedService:
-    """A service: the jobs of one tenant that have its name as the label `service`. It fails open as a whole."""
+    """A service: the jobs of one tenant that have its name as the label `service`. If no task of any of its jobs
+    serves, clients get all placed tasks.
+    """
 
     tenant: str
     name: str
@@ -159,5 +163,8 @@ class NamedService:
         return set[str]().union(*(job.all_port_names() for job in self.jobs.values()))
 
     def ttl_s_or(self, otherwise: int) -> int:
-        """Return the shortest time to live of its jobs in seconds. Jobs without a value count as `otherwise`."""
+        """Return the seconds for which clients may cache answers about the service: the shortest value of its jobs.
+
+        For a job that sets no value, `otherwise` is used.
+        """
         return min((job.ttl_s or otherwise for job in self.jobs.values()), default=otherwise)

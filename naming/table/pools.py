@@ -67,7 +67,7 @@ class PlacedTask:
 
     @property
     def family(self) -> int:
-        """Return the family of the address."""
+        """Return the family of the address: 4, 6, or 0 if the task has no IP address."""
         return family_of(self.own_address) if self.own_address else self.machine.family
 
     def named_ports(self) -> list[tuple[str, int]]:
@@ -91,7 +91,9 @@ class Stratum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """The tasks in the answers of a name, by weight. Tasks of weight 0 are included only if there are no others."""
+    """The tasks that answers for a name may contain, grouped by weight. Tasks of weight 0 are included only if there
+    are no others.
+    """
 
     strata: Sequence[Stratum]
 
@@ -108,7 +110,7 @@ class Answering:
 
     @property
     def even(self) -> bool:
-        """Return whether all weights are equal."""
+        """Return whether all tasks in the answers have the same weight."""
         return len({weight for weight, _ in self.strata}) < 2
 
     def of_family(self, family: int) -> Answering:
@@ -151,7 +153,7 @@ def _in_proportion(strata: Sequence[Stratum], most: int, rng: Random) -> list[Pl
 
 
 class Bag:
-    """The tasks of one job by index, with changes in O(1), in a list for random draws."""
+    """The tasks of one job, in a list from which tasks can be drawn at random. Adding or removing a task takes O(1)."""
 
     __slots__ = ("_at", "_tasks")
 

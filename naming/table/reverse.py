@@ -108,7 +108,9 @@ class AddressIndex:
 
 
 def _key(path: Path, depth: int) -> bytes:
-    """Return the key of a path. Paths of both address families share one dictionary."""
+    """Return the dictionary key of a path. Keys of IPv4 and IPv6 differ. `depth`: number of labels of a complete
+    address.
+    """
     return path if depth == 4 else b"6" * 5 + path
 
 

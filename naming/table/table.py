@@ -222,7 +222,7 @@ class NameTable:
         return self._touch(job, revision, event.index)
 
     def _placed(self, event: events.TaskEvicted | events.TaskEnded | events.TaskReported) -> PlacedTask | None:
-        """Return the task of an event if this incarnation of the task is placed."""
+        """Return the task that the event is about, or None if this incarnation of the task is not placed."""
         job = self.jobs.get(event.job_id)
         task = None if job is None else job.placed.get(event.index)
         return task if task is not None and task.incarnation == event.incarnation else None
@@ -266,7 +266,7 @@ class NameTable:
             self._forget_address(job, task)
 
     def _serve_under_its_label(self, job: NamedJob, revision: int) -> None:
-        """Add a job to the service in its labels, and remove it from its former service."""
+        """Add a job to the service that its label `service` names, and remove the job from its former service."""
         name = job.labels.get("service", "") if job.kind == "job" else ""
         if not is_service(name):
             name = ""

@@ -93,7 +93,7 @@ class Schema(AutoSchema):
 
 
 def _column_of(field: serializers.Field[Any]) -> Any:  # type: ignore[type-arg]
-    """Return the model field behind a serializer's field, or None if there is none."""
+    """Return the model field from which a serializer's field gets its value, or None if there is none."""
     model = getattr(getattr(field.parent, "Meta", None), "model", None)
     if model is None or not isinstance(field.source, str):
         return None

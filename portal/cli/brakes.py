@@ -77,7 +77,7 @@ def brake_release(
 
 @brake.command("keep")
 def brake_keep(session: Context, kind: Kind, reason: Reason, cell: CellOption = None, dry_run: DryRun = False) -> None:
-    """Keep a brake on until its cause has ended."""
+    """Keep a brake on, so that the stopped actions do not continue before the cause has ended."""
     _decide(session, cell, kind, "keep", {"reason": reason}, dry_run=dry_run)
 
 
@@ -100,7 +100,7 @@ def quarantine_list(session: Context, cell: CellOption = None) -> None:
 
 @quarantine.command("stop")
 def quarantine_stop(session: Context, tasks: QuarantinedTasks) -> None:
-    """Stop quarantined tasks, after their notice."""
+    """Stop quarantined tasks. Each task gets SIGTERM first, and has its notice period to end."""
     tasks.release(session, "stop")
 
 

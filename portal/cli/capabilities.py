@@ -98,7 +98,7 @@ def capability_answer(
 ) -> None:
     """Grant or reject a request for a capability. For SREs."""
     if grant is None:
-        raise bad_usage("no decision is given: use --grant or --refuse", grant="use it, or --refuse")
+        raise bad_usage("no decision is given: use --grant or --refuse", grant="use --grant or --refuse")
     body: dict[str, Any] = {"granted": grant, "answer": answer, **session.end("until", until, None)}
     done = session.client.put(f"{_REQUESTS}{part(number)}/", body, dry_run=dry_run)
     return session.say(done, f"Request {number} of {done['user']} {would_be(dry_run)} {done['state']}.")

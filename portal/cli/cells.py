@@ -102,7 +102,9 @@ def machine_undrain(session: Context, action: MachineAction) -> None:
 
 @machine.command("grow")
 def machine_grow(session: Context, hostname: Hostname, sizes: Sizes, cell: CellOption = None) -> None:
-    """Raise the capacity of a machine that the cell uses. Its attribute capacity.claimed is the reported capacity."""
+    """Raise the capacity of a machine that the cell uses. Its attribute capacity.claimed shows what the machine
+    reported.
+    """
     capacity = sizes.given()
     if not capacity:
         raise bad_usage("no capacity is given: use --cpu, --ram, --disk …", capacity="not given")

@@ -45,7 +45,7 @@ class Context:
         return Client(self.profile)
 
     def say(self, answer: Any, text: str) -> None:
-        """Print the answer of the API with `--json`, otherwise a sentence."""
+        """Print `answer`, the answer of the API, with `--json`. Without `--json`, print the sentence `text`."""
         return output.as_json(answer) if self.json else output.say(text)
 
     def delete(self, path: str, what: str, outcome: str = "removed", *, dry_run: bool) -> None:
@@ -97,7 +97,9 @@ class Context:
         return {field: periods.end("until", until, time_zone=home).isoformat()}
 
     def job(self, name: str) -> JobReference:
-        """Parse `cell/tenant/job`, `tenant/job` or `job`. The profile has the missing parts. Raises `CommandFailed`."""
+        """Parse `cell/tenant/job`, `tenant/job` or `job`. Missing parts are taken from the profile. Raises
+        `CommandFailed`.
+        """
         segments = name.strip("/").split("/")
         if not 1 <= len(segments) <= 3 or not all(segments):
             raise bad_usage(f"{name!r} is not a job name: write cell/tenant/job, or just job", job="not a job name")
@@ -111,7 +113,7 @@ class Context:
         """Parse `JOB/N`. Raises `CommandFailed`."""
         job, index = split_index(name)
         if index is None:
-            raise bad_usage(f"{name!r} is not a task: write job/0, or cell/tenant/job/0", task="without a number")
+            raise bad_usage(f"{name!r} is not a task: write job/0, or cell/tenant/job/0", task="the task has no index")
         return self.job(job), index
 
 

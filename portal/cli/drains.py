@@ -27,7 +27,7 @@ def machine_drain(
     power_domain: Annotated[str | None, typer.Option(help="Drain all machines of this power domain.")] = None,
     deadline: Annotated[str | None, typer.Option(help="Time until the machines must be empty: 90s, 30m, 2h.")] = None,
     break_budgets: Annotated[
-        bool, typer.Option("--break-budgets", help="At the deadline, evict all remaining tasks despite their budgets.")
+        bool, typer.Option("--break-budgets", help="At the deadline, ignore disruption budgets.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the machines are empty. Print progress.")] = False,
     confirm: Confirm = None,
@@ -41,7 +41,9 @@ def machine_drain(
     """
     names = hostnames or []
     if sum(map(bool, (names, rack, power_domain))) != 1:
-        raise bad_usage("no machines, or several selections: give names, --rack or --power-domain", machine="give one")
+        raise bad_usage(
+            "no machines, or several selections: give names, --rack or --power-domain", machine="give one selection"
+        )
     body = {
         "reason": reason,
         "deadline_s": _seconds(deadline) if deadline is not None else None,
@@ -93,8 +95,8 @@ def _progress(session: Context, cell: str | None) -> list[dict[str, Any]]:
 def _wait(session: Context, cell: str | None, wanted: set[str]) -> None:
     """Print changes until no task is left on the machines `wanted`.
 
-    Raises `CommandFailed` if the remaining machines are down, or if only disruption budgets hold tasks after the
-    deadline.
+    Raises `CommandFailed` if the remaining machines are down, or if after the deadline only disruption
+    budgets prevent the eviction of the remaining tasks.
     """
     last = ""
     while True:
@@ -131,7 +133,7 @@ def _format_progress(rows: list[dict[str, Any]], left: list[dict[str, Any]]) -> 
 
 
 def _stuck(row: dict[str, Any]) -> bool:
-    """Return whether the deadline has passed and only disruption budgets hold the machine's tasks."""
+    """Return whether the deadline has passed and only disruption budgets prevent the eviction of the tasks."""
     held = row["tasks_left"] and not row["tasks_leaving"]
     return bool(row["overdue"] and not row["break_budgets"] and held)
 
@@ -155,7 +157,7 @@ def waiting(row: dict[str, Any]) -> str:
 def _deadline(row: dict[str, Any]) -> str:
     if not row["deadline"]:
         return ""
-    what = ", then tasks are evicted despite their budgets" if row["break_budgets"] else ""
+    what = ", then tasks are evicted regardless of disruption budgets" if row["break_budgets"] else ""
     return output.when(row["deadline"]) + (" (passed)" if row["overdue"] else what)
 
 

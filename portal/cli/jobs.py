@@ -68,7 +68,7 @@ def kill(
     confirm: Confirm = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Stop a job, or some of its tasks, after the notice in its job file."""
+    """Stop a job, or some of its tasks. Tasks get the notice period of the job file to end."""
     named = session.job(job)
     body = {"reason": reason, "confirm": confirm, **({"indexes": task} if task else {})}
     answer = session.client.post(f"{named.path}kill/", body, dry_run=dry_run)

@@ -48,7 +48,7 @@ def budget(
         list[int] | None, typer.Option(min=1, max=1000, help="Send a notification at this percentage. Repeat for more.")
     ] = None,
     action: Annotated[
-        str | None, typer.Option(help="Action at 100 %: none, stop-buying, stop-submitting or drop.")
+        str | None, typer.Option(help="Action at 100 %: none, stop-buying, stop-submitting or drop (demote jobs).")
     ] = None,
     overdraft: Annotated[str | None, typer.Option(help="Credits that the balance may go below zero. For SREs.")] = None,
     grant: Annotated[str | None, typer.Option(help="Credits to give to the tenant. For SREs.")] = None,
@@ -69,7 +69,7 @@ def budget(
     if sum((bool(watched), grant is not None, hand_down is not None)) > 1:
         raise bad_usage("settings, --grant and --hand-down cannot be combined: use one", budget="give one change")
     if (hand_down is None) != (to is None):
-        raise bad_usage("--hand-down and --to are needed together: give both", to="one without the other")
+        raise bad_usage("--hand-down and --to are needed together: give both", to="use it with --hand-down")
     if grant is not None:
         body = {"amount": credits_given("grant", grant), "text": text}
         answer = session.client.post(f"{path}grants/", body, dry_run=dry_run)
@@ -148,7 +148,7 @@ def invoice(
         path = f"{_QUOTA}invoices/drafts/{part(session.tenant(tenant))}/"
         answer = session.client.get(path, month=_month(month))
     elif month is not None:
-        raise bad_usage("a number and --month cannot be combined: use one", month="given together with a number")
+        raise bad_usage("a number and --month cannot be combined: use one", month="cannot be combined with a number")
     else:
         path = f"{_QUOTA}invoices/{part(number)}"
         if pdf is not None:

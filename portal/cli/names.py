@@ -29,7 +29,10 @@ def resolve(
         from portal.cli import watching  # takes 50 ms, so other commands do not import it
 
         if path.split("/")[3] == "machine":
-            raise bad_usage(f"{name!r} is a machine; use --watch only for a job, task or service", watch="a machine")
+            raise bad_usage(
+                f"{name!r} is a machine; use --watch only for a job, task or service",
+                watch="not possible for a machine",
+            )
         return watching.run(session, path)
     answer = session.client.get(path)
     if session.json:

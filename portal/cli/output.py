@@ -77,7 +77,9 @@ def sure(question: str) -> None:
 
 
 def complain(failed: CommandFailed, *, json_wanted: bool) -> None:
-    """Write the reason of a failure to standard error. With `--json`, also write its document to standard output."""
+    """Write the reason of a failure to standard error. With `--json`, also write the problem document to standard
+    output.
+    """
     if json_wanted:
         as_json(failed.document)
     lines = [f"borgctl: {failed.detail}"]

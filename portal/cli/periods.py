@@ -22,7 +22,7 @@ class TimeRange(NamedTuple):
     ends: dt.datetime
 
     def body(self) -> dict[str, str]:
-        """Return the fields of a request."""
+        """Return the period as fields of the request body."""
         fields = {"ends_at": self.ends.isoformat()}
         return fields | ({"starts_at": self.begins.isoformat()} if self.begins is not None else {})
 
@@ -42,7 +42,7 @@ def period(begin: str | None, until: str | None, days: int | None, *, time_zone:
     Days are in the tenant's time zone, and the day of `--until` is included. A period from today begins now.
     """
     if (until is None) == (days is None):
-        raise bad_usage("the end is missing or given twice: use either --until or --days", until="use it, or --days")
+        raise bad_usage("the end is missing or given twice: use --until or --days", until="use --until or --days")
     home = zone(time_zone)
     first = _moment("from", begin, home) if begin is not None else now
     begins: dt.datetime | None = None if begin is None or _is_today(begin, home, now) else first
@@ -89,7 +89,10 @@ def _is_today(text: str, home: ZoneInfo, now: dt.datetime) -> bool:
 
 
 def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datetime:
-    """Return the first moment of a day, `after` days later, or a time in UTC. Raises `CommandFailed`."""
+    """Return the time in UTC that `text` denotes: the start of the day `after` days later, or an exact time.
+
+    Raises `CommandFailed`.
+    """
     try:
         if _DAY.fullmatch(text):
             wanted = dt.date.fromisoformat(text) + dt.timedelta(days=after)

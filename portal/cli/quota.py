@@ -195,7 +195,7 @@ def calendar_days(
     tenant: TenantOption = None,
     cell: CellOption = None,
 ) -> None:
-    """Show the minimum quantity that a cell can sell in a band per day, in the tenant's time zone.
+    """Show, for each day, the lowest quantity that is free for sale in a band. Days are in the tenant's time zone.
 
     Example: borgctl quota calendar --band production --days 30
     """

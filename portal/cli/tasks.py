@@ -61,7 +61,9 @@ def tasks(
 
 
 def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
-    """Return phase, health and machine. For a pending task, describe its last incarnation while this still stops."""
+    """Return phase, health and machine. For a pending task whose last incarnation is still stopping, describe this
+    incarnation.
+    """
     if row["machine"] is None and (stopping := row.get("stopping")):
         return "stopping", "", stopping[-1]["machine"]
     return row["phase"], row["health"], row["machine"]

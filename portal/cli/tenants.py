@@ -81,7 +81,7 @@ def create(
     Example: borgctl tenant create acme-search --below acme --title Search
     """
     if alone and below:
-        raise bad_usage("--below and --alone cannot be combined: use one of them", below="given together with --alone")
+        raise bad_usage("--below and --alone cannot be combined: use one of them", below="use it without --alone")
     body: dict[str, Any] = {"name": name, "title": title, "contact": contact}
     body |= {"parent": None if alone else session.tenant(below)}
     body |= {"time_zone": time_zone} if time_zone else {}
@@ -126,7 +126,7 @@ def move(
 ) -> None:
     """Move a tenant to another organisation, or out of its organisation. For SREs."""
     if alone == bool(below):
-        raise bad_usage("no destination is given: use --below TENANT or --alone", below="use it, or --alone")
+        raise bad_usage("no destination is given: use --below TENANT or --alone", below="use --below or --alone")
     answer = session.client.post(f"{path_of(name)}move/", {"parent": below}, dry_run=dry_run)
     return session.say(answer, f"Tenant {name} {would_be(dry_run)} {f'below {below}' if below else 'on its own'} now.")
 

@@ -70,7 +70,7 @@ def tokens_issue(
     tenant: Annotated[str | None, typer.Option(help="Make the token valid only in this tenant.")] = None,
     expires: Annotated[
         str | None,
-        typer.Option(help="Time such as 2030-01-31T00:00:00Z. Default: in 90 days, at most the end of the parent."),
+        typer.Option(help="Time such as 2030-01-31T00:00:00Z. Default: in 90 days, or when the parent token expires."),
     ] = None,
 ) -> None:
     """Issue a token for yourself. Its secret is shown only once.

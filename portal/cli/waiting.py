@@ -89,7 +89,7 @@ class _Waiting:
     def is_over(self) -> bool:
         """Return whether the goal is reached. Raises `CommandFailed` if the goal cannot be reached any more.
 
-        After its first answer, an unreachable portal is not a failure, because it may answer again.
+        If the portal is unreachable after its first answer, this is not a failure, because the portal may answer again.
         """
         try:
             self.answer = self.session.client.get(self.job.path)

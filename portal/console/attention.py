@@ -13,7 +13,7 @@ from quota.models import CapabilityRequest, Order, OrderState, Shortfall
 
 
 def add_market_messages(request: HttpRequest, site: str) -> None:
-    """Add a message for each kind of task that waits: oversold cells, orders and capability requests. Three queries."""
+    """Add one message each about oversold cells, orders and capability requests that wait for an SRE. Three queries."""
 
     def add(level: int, text: str, page: str, query: str, link: str) -> None:
         url = reverse(f"{site}:{page}") + query

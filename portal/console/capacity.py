@@ -31,7 +31,9 @@ AHEAD = dt.timedelta(days=366)
 
 @dataclass(frozen=True, slots=True)
 class CapacityFilter:
-    """The chosen filters. `band`: "" for the whole cell; `resource`: a place on the axis."""
+    """The filters that the user chose. `band`: a band, or "" for the whole cell. `resource`: an index in the resource
+    axis.
+    """
 
     cell: Cell | None
     cells: list[str]
@@ -75,8 +77,8 @@ def download(request: HttpRequest) -> HttpResponse:
 def _forecasts(cell: str, resource: int) -> list[dict[str, Any]]:
     """Return, for each sold band, how much of a resource is sold and when it will be sold out.
 
-    `limit`: the sellable amount; `least`: the lowest free amount within a year; `sold_out_at`: None if some stays free;
-    `already`: whether nothing is free now.
+    `limit`: the sellable amount. `least`: the lowest free amount within a year. `sold_out_at`: None if an amount stays
+    free. `already`: whether nothing is free now.
     """
     if not CellCapacity.objects.filter(cell=cell).exists():
         return []
@@ -132,7 +134,7 @@ def _points(request: HttpRequest, chosen: CapacityFilter, band: str | None) -> l
 
 
 def _figures() -> dict[str, str]:
-    """Return the names of the figures of a band, as the page shows them."""
+    """Return the labels of the figures of a band on the page, by the name of the figure."""
     return {
         "sold": _("sold"),
         "granted": _("granted"),

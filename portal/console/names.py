@@ -124,7 +124,7 @@ def _row(cell: Cell, one: FollowerReport) -> list[Any]:
 def _lag(cell: Cell, one: FollowerReport) -> str:
     """Return as text how far a server is behind the journal. One query for a resolver that is behind."""
     if one.behind:
-        return ngettext("%d in the serial", "%d in the serial", one.behind) % one.behind
+        return ngettext("serial is behind by %d", "serial is behind by %d", one.behind) % one.behind
     if one.revision is None or one.revision >= cell.revision:
         return ""
     behind = cell.revision - one.revision

@@ -51,7 +51,9 @@ def shop_link(fields: dict[str, str]) -> str:
 
 @register.inclusion_tag("sigma/shop/parts.html")
 def price_parts(parts: Iterable[Mapping[str, Any]], total: int) -> dict[str, Any]:
-    """Show how a price is calculated. `parts`: as stored with the price; `total`: the price in micro-credits."""
+    """Show how a price is calculated. `parts`: one mapping per resource, as the price stores them. `total`: the price
+    in micro-credits.
+    """
     rows = [
         {
             "name": part.resource,
@@ -111,7 +113,7 @@ def order_state(order: Order) -> SafeString:
 
 @register.filter
 def order_state_name(state: str) -> str:
-    """Return the name of a state of orders for the filter."""
+    """Return the display name of an order state, for the choices of a filter."""
     return str(_STATES.get(state, state))
 
 

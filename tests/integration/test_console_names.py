@@ -56,7 +56,7 @@ def test_servers_that_have_caught_up_and_one_that_is_behind(world, asked) -> Non
             ("secondary", "caught up", "3", "–"),
             ("secondary", "behind", "1", "–"),
         ]
-        assert (context["problem"], context["table"]["rows"][2][-1]) == ("", "2 in the serial")
+        assert (context["problem"], context["table"]["rows"][2][-1]) == ("", "serial is behind by 2")
         up.cells["cc"].revision = newest - 2
         context = asked(resolver)
         assert reported(context) == [("resolver", "behind", "3", str(newest - 2))]

@@ -27,7 +27,7 @@ class DnsClient(NamedTuple):
 
 
 class Cookies:
-    """The server cookies of one key, which has 16 to 64 octets."""
+    """Creates and checks server cookies with one key of 16 to 64 octets."""
 
     def __init__(self, key: bytes) -> None:
         if not 16 <= len(key) <= 64:
@@ -45,7 +45,10 @@ class Cookies:
         return fresh + self._hash(cookie, fresh, client.address)
 
     def believed(self, cookie: bytes, server: bytes, client: DnsClient) -> bool:
-        """Return whether the server cookie `server` was recently issued to this client for its client cookie."""
+        """Return whether this server recently issued the server cookie `server` to this client.
+
+        `cookie`: the client cookie that the client sent with `server`.
+        """
         if len(cookie) != CLIENT_SIZE or len(server) != SERVER_SIZE or server[:4] != _FRESH:
             return False
         made = int.from_bytes(server[4:8])

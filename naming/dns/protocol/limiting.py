@@ -1,8 +1,8 @@
 """Limits the rate of UDP queries per network, because their source address may be forged. Pure.
 
 Above the rate, every second query gets an empty answer with the TC bit, so that a real client retries over TCP. The
-other queries are dropped. So the victim of forged queries receives at most the rate. Some networks are exempt, and the
-caller exempts clients with a valid cookie.
+other queries are dropped. So a victim, whose address was forged, receives at most this rate of answers. Some networks
+are exempt, and the caller exempts clients with a valid cookie.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ _SOURCE_6 = 64  # bits: the owner of an IPv6 address usually has the whole netwo
 
 @dataclass(eq=False, slots=True)
 class DnsStream:
-    """A TCP connection. `busy`: an answer is being built or sent. `used`: the place of its last use in the order of all
-    uses. `give_way` closes the connection.
+    """A TCP connection. `busy`: an answer is being built or sent. `used`: a number that is higher the
+    later the connection was last used. `give_way`: a function that closes the connection.
     """
 
     source: str
@@ -50,7 +50,10 @@ class Streams:
         return self._number
 
     def open(self, address: str, give_way: Callable[[], None], *, secondary: bool = False) -> DnsStream | None:
-        """Register a new connection, which may close another one. Return None if the new connection is rejected."""
+        """Register a new connection. At a limit, close an unused connection; if there is none, reject the new one.
+
+        Return None if the new connection is rejected.
+        """
         source = source_of(address)
         most = MOST_A_SECONDARY if secondary else self._most_a_source
         limit, chosen = "", None
@@ -79,7 +82,7 @@ class Streams:
                 del self._by_source[stream.source]
 
     def answered(self, stream: DnsStream) -> None:
-        """Mark a connection as idle. Callers set `stream.busy` before they answer."""
+        """Mark a connection as idle after its answer was sent. Callers set `stream.busy` before they answer."""
         stream.busy, stream.used = False, self._next()
         mine = self._by_source.get(stream.source, {})
         if stream in mine:

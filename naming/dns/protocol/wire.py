@@ -1,4 +1,4 @@
-"""Encodes records as bytes, without their owner. Pure.
+"""Encodes DNS records as bytes, without the name (the owner) at their beginning. Pure.
 
     type, class, TTL, length of the data, data; names in the data are not compressed
 

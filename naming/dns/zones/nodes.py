@@ -137,7 +137,8 @@ def one_address(address: str, ttl_s: int) -> Read:
 def soa(directory: ZoneDirectory, mailbox: dns.name.Name, serial: int) -> dns.rdata.Rdata:
     """Return the SOA record of a zone.
 
-    Clients cache a negative answer for the smaller of its TTL and its minimum (RFC 2308 §3). Both are the same here.
+    Clients cache a negative answer for the TTL or the minimum of the SOA, whichever is smaller (RFC 2308 §3). Here both
+    values are equal.
     """
     times = (REFRESH_S, RETRY_S, EXPIRE_S, directory.negative_ttl_s)
     record: dns.rdata.Rdata = _soa_record(IN, SOA, absolute(["ns"], directory), mailbox, serial, *times)
@@ -145,7 +146,10 @@ def soa(directory: ZoneDirectory, mailbox: dns.name.Name, serial: int) -> dns.rd
 
 
 def apex(directory: ZoneDirectory, zone: ZoneApex, more: Read) -> Read:
-    """Return a function that reads the records of an apex: SOA and NS, and other types from `more`."""
+    """Return a function that reads the records of a zone's apex by type.
+
+    The function builds SOA and NS records. For all other types, it calls `more`.
+    """
 
     def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:
         if rdtype == SOA:

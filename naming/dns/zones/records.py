@@ -153,7 +153,7 @@ def _below(directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedSe
 
 
 def with_port(answering: Answering, port: str) -> Answering:
-    """Return the tasks whose job has the port."""
+    """Return only those tasks of `answering` whose job has a port with the name `port`."""
     return Answering([one for one in answering.strata if port in one.tasks[0].job.all_port_names()])
 
 

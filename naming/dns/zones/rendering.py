@@ -1,4 +1,6 @@
-"""Renders the records of each name of a cell's zone as bytes: a fast `naming.dns.zones.records` without limits. Pure.
+"""Renders the records of each name of a cell's zone as bytes. Pure.
+
+The records are those of `naming.dns.zones.records`, but faster to build, and without limits on their number.
 
 A change of one task also changes the names of its job and of its service, each with a record for every task. So these
 records are built without dnspython. Machines and the zone itself change seldom, so dnspython builds their records.
@@ -49,7 +51,7 @@ class Renderer:
         self._longest = _LONGEST - len(self._zone)
 
     def render(self, owner: Owner) -> Data:
-        """Return the records of a name; none for a name that does not exist or is too long for a query."""
+        """Return the records of a name. A name that does not exist, or is too long for a query, has no records."""
         if sum(map(len, owner)) + len(owner) > self._longest:
             return ()
         if not owner or owner[-1] == "machine":

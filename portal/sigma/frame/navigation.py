@@ -9,7 +9,9 @@ from django.utils.translation import gettext_lazy as _
 
 
 class NavigationLink(NamedTuple):
-    """A link to a page. `name`: its name in `portal.sigma.urls`; `also`: the names of its subpages without a link."""
+    """A link to a page. `name`: its name in `portal.sigma.urls`; `also`: the names of subpages that the navigation
+    does not link to.
+    """
 
     name: str
     title: str | Promise

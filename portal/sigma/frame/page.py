@@ -78,7 +78,10 @@ def rendered(request: HttpRequest, template: str, context: dict[str, Any], *, st
 
 
 def narrowed(rows: QuerySet[M], chosen: Mapping[str, str], **lookups: str) -> QuerySet[M]:
-    """Return the rows that match the chosen filters, without the empty ones. `lookups`: the lookup of each filter."""
+    """Return the rows that match the filters in `chosen`. Empty filters are ignored.
+
+    `lookups`: Django's field lookup of each filter, by the name of the filter.
+    """
     return rows.filter(**{lookup: chosen[name] for name, lookup in lookups.items() if chosen[name]})
 
 
@@ -96,7 +99,7 @@ def given_in(fields: Mapping[str, str], *names: str) -> dict[str, str]:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that `text` writes in ASCII digits, or None if it is not a number or is too large."""
+    """Return `text` as a number, or None if it contains anything but ASCII digits or is too large."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 

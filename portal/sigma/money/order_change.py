@@ -90,7 +90,9 @@ def _wanted(row: Order, wish: Wish, given: dict[str, str], errors: dict[str, str
 
 
 def _preview(principal: Principal, row: Order, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return the price, the effect on the budget and the approver of a change. The change is made and rolled back."""
+    """Return the price, the effect on the budget and the approver of a change. To compute them, the function
+    makes the change and rolls it back.
+    """
     with transaction.atomic():
         before = balance_of(row.tenant)
         new = order_change(principal=principal, order=row, **wanted)

@@ -154,7 +154,9 @@ def _order(request: HttpRequest, principal: Principal, row: Order, problem: Reje
 
 
 def _wish_again(row: Order) -> Wish:
-    """Return the order as a new request. If the period of the order has begun, the new period starts today."""
+    """Return a new request to the shop for the same quota as the order. If the order has begun, the request starts
+    today.
+    """
     wish = wish_of(row)
     today = clock.now().astimezone(wish.zone).date()
     if wish.period.first >= today:

@@ -30,7 +30,9 @@ LEAST_HOURS = 6
 
 @dataclass(frozen=True, slots=True)
 class PlanningFilter:
-    """The chosen filters. `places`: the cells and bands of the tenant; `resource`: a place on the axis."""
+    """The filters that the user chose. `places`: the tenant's cells and bands. `resource`: an index in the resource
+    axis.
+    """
 
     tenant: Tenant | None
     places: list[tuple[str, str]]
@@ -127,7 +129,7 @@ def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> lis
 
 
 def _series(points: list[Planned], place: int) -> dict[str, list[int]]:
-    """Return the values of each series over time. `place`: the place of the resource on the axis."""
+    """Return the values of each series over time. `place`: the index of the resource in the resource axis."""
     return {
         _("owned"): [point.owned[place] for point in points],
         _("requested"): [point.asked[place] for point in points],

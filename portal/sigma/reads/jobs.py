@@ -56,7 +56,10 @@ def failing_by_tenant(principal: Principal, tenant_ids: Sequence[int]) -> Counte
 
 
 def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: str = "") -> Job:
-    """Return the job with this `uid`, else the live job of this name, else the last that ended. Raises `NotFound`."""
+    """Return the job with this name and this `uid`. Raises `NotFound`.
+
+    Without `uid`, return the live job with this name, or the job with this name that ended last.
+    """
     full = f"{cell}/{tenant}/{name}"
     if not may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell):
         raise NotFound("job", full)
@@ -65,7 +68,7 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
         try:
             rows = rows.filter(uid=uuid.UUID(uid))
         except (ValueError, ValidationError):
-            raise NotFound("job", f"{full} with uid {uid[:40]}") from None
+            raise NotFound("job", f"{full} (uid {uid[:40]})") from None
     job = rows.order_by(F("ended_at").desc(nulls_first=True), "-id").first()
     if job is None:
         raise NotFound("job", full)
@@ -73,7 +76,10 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """Return the tasks of a job by index, with `departures`. `state`: `up` and `placed` divide the state `running`."""
+    """Return the tasks of a job by index, with `departures`.
+
+    `state`: only tasks in this state. `up`: tasks that run and are up. `placed`: tasks that run but are not up yet.
+    """
     rows = Task.objects.filter(job=job).select_related("machine").prefetch_related(STILL_STOPPING).order_by("index")
     if state == "up":
         return rows.filter(up=True)

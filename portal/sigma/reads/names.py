@@ -81,7 +81,8 @@ class TaskNames(Names):
 
 @dataclass(frozen=True, slots=True)
 class WeightGroup:
-    """Tasks of one job with the same weight. `tasks`: their range, or None for the tasks that no other group has.
+    """Tasks of one job with the same weight. `tasks`: the range of their indexes, or
+    None for all tasks that are in no other group.
 
     `alone`: whether the job has no other group. `share`: the part of the clients that the group gets, from 0 to 1.
     """
@@ -186,7 +187,9 @@ def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int
 
 
 def _groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
-    """Return the groups of tasks of the jobs, without shares. One query, or none if all weights are equal."""
+    """Return the groups of the jobs' tasks with equal weights. Their field `share` is not set yet. One query, or none
+    if all weights are equal.
+    """
     weights = {job.id: published_of(job).weights for job in jobs}
     counted = _counted([(job, first, last) for job, listed in weights.items() for first, last, _weight in listed])
     found = []
@@ -245,7 +248,7 @@ def _dig(question: str) -> str:
 
 
 def _counted(ranges: Collection[tuple[int, int, int]]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return (job, first) -> (placed, serving) tasks of each range."""
+    """Return the numbers of placed and serving tasks of each range, by (job id, first index)."""
     if not ranges:
         return {}
     with connection.cursor() as cursor:

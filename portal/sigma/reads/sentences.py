@@ -16,7 +16,9 @@ _Hosts = Mapping[int, str]
 
 
 def of(event: Event, hostnames: _Hosts) -> str:
-    """Return the sentence of an event. `hostnames`: by machine id. A machine without a hostname is shown by its id."""
+    """Return the sentence of an event. `hostnames`: hostnames by machine id. A machine that is not in them is shown
+    by its id.
+    """
     if event.kind not in SENTENCES:
         return event.kind
     sentence, *details = SENTENCES[event.kind]
@@ -77,7 +79,7 @@ def _shell_closed(facts: _Data) -> str:
 
 
 def _alloc_kept(facts: _Data) -> str:
-    text = _("%(task)s left %(machine)s, which keeps the files of the task for %(number)d log savers")
+    text = _("%(task)s left %(machine)s, which keeps the task's files until %(number)d log savers have copied them")
     return text % {**facts, "number": len(facts.get("savers", ()))}
 
 
@@ -92,7 +94,10 @@ def _packages_held(facts: _Data) -> str:
 
 
 def _by(field: str, sentences: Mapping[Any, Promise], other: Promise | str = "") -> Callable[[_Data], str]:
-    """Return a function that chooses the sentence by the value of a field of the event. `other`: the default."""
+    """Return a function that returns the sentence for an event, chosen by the value of the event's field `field`.
+
+    `other`: the sentence if `sentences` has none for this value.
+    """
     return lambda facts: str(sentences.get(facts.get(field), other)) % facts
 
 
@@ -118,7 +123,9 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
             "step",
             {
                 "asked": gettext_lazy("%(machine)s has to create a new secret"),
-                "offered": gettext_lazy("%(machine)s has a new secret; the old secret is valid until the first use"),
+                "offered": gettext_lazy(
+                    "%(machine)s has a new secret; the old one is valid until the first use of the new one"
+                ),
                 "renewed": gettext_lazy("%(machine)s uses its new secret; the old secret is no longer valid"),
                 "revoked": gettext_lazy("the secret of %(machine)s was revoked"),
             },

@@ -56,7 +56,9 @@ class Chart:
 
 
 def chart(days: Sequence[DayLeft], resource: int, *, asked: int, period: QuotaPeriod) -> Chart:
-    """Return the chart of the resource at this place on the axis. `days`: at least one, in order, without gaps."""
+    """Return the chart of one resource. `resource`: its index in the resource axis. `days`: one or more days without
+    gaps.
+    """
     left = [max(0, day.left[resource]) for day in days]
     # Leave space between the line of the requested amount and the frame.
     top = (max(asked, *left) or 1) * 21 // 20 + 1

@@ -117,7 +117,7 @@ def _key(row: Quote) -> str:
 
 
 def _same(row: Quote) -> Order | None:
-    """Return another live order of the same quota, or None. Another user may have placed it, or the same user."""
+    """Return another live order for the same quota as the quote, or None. Any user may have placed this order."""
     return (
         Order.objects.filter(
             tenant=row.tenant,

@@ -68,7 +68,7 @@ class QuotaOffer:
 
     @property
     def most(self) -> Vector:
-        """Return the amounts that are free in the whole period, up to the requested amounts."""
+        """Return the amount of each resource that can be ordered: the smaller of the free and the requested amount."""
         return tuple(max(0, min(pair)) for pair in zip(self.left, self.wish.amounts, strict=True))
 
     @property
@@ -100,7 +100,9 @@ class QuotaOffer:
 
     @property
     def _short(self) -> list[tuple[int, str]]:
-        """Return each resource of which not enough is free: its place on the axis, and the free amount as text."""
+        """Return each resource of which not enough is free: its index in the resource axis, and the free amount as
+        text.
+        """
         pairs = enumerate(zip(self.most, self.wish.amounts, strict=True))
         return [(index, described(index, most)) for index, (most, asked) in pairs if asked > most]
 

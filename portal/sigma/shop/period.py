@@ -80,5 +80,5 @@ def preset_last(name: str, first: dt.date) -> dt.date:
 
 
 def preset_of(period: QuotaPeriod) -> str:
-    """Return the key of `PRESETS` whose length the period has, or ""."""
+    """Return the key in `PRESETS` of the length that the period has, or "" if no preset has this length."""
     return next((name for name in PRESETS if preset_last(name, period.first) == period.last), "")

@@ -15,7 +15,9 @@ from quota.vocabulary.resources import NAMES, describe
 
 
 class Size(NamedTuple):
-    """A field of the form for the amount of one resource. `more`: whether the field is in the part that is folded."""
+    """A field of the form for the amount of one resource. `more`: whether the field is in the part of the form
+    that is hidden until the user opens it.
+    """
 
     name: str
     label: str | Promise
@@ -66,7 +68,7 @@ def wanted_words(amounts: Sequence[int]) -> str:
 
 
 def described(index: int, value: int) -> str:
-    """Return the amount of the resource at this place on the axis with its name, such as `16 GiB RAM`."""
+    """Return an amount with the name of its resource, such as `16 GiB RAM`. `index`: its place in the axis."""
     text, name = describe(index, value), NAMES[index]
     if name in ("cpu", "accelerators"):
         return text  # it already contains the name of the resource

@@ -63,7 +63,8 @@ class Wish:
 class Form:
     """The form. `given`: the text of each field; `errors`: the error of each wrong field.
 
-    `wish`: the request, or None if a field is wrong. `preset`: the name of the usual length that the period has.
+    `wish`: the request, or None if a field is wrong. `preset`: the key in `PRESETS` of the period's length, if
+    any.
     """
 
     given: dict[str, str]
