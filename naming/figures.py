@@ -112,7 +112,7 @@ class Board:
         self._put(number, msgspec.msgpack.encode(figures))
 
     def read(self, number: int) -> ServerCounters | None:
-        """Return the figures of a worker, or None if they do not exist yet or are just being written."""
+        """Return the figures of worker `number`, or None if they do not exist yet or are being written."""
         data = self._take(number)
         return None if data is None else msgspec.msgpack.decode(data, type=ServerCounters)
 

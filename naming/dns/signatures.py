@@ -30,7 +30,7 @@ _sign: Any = dns.tsig.sign
 
 
 def error_answer(query: bytes, error: int, directory: ZoneDirectory, now: int) -> bytes:
-    """Return an answer with the question and the error code. `now`: seconds since the epoch.
+    """Return an answer with the question of `query` and the TSIG error code `error`. `now`: seconds since the epoch.
 
     If only the time of the signature is wrong, the answer contains this server's time and is signed. Other answers are
     not signed, because the client has not proved that it has the key.

@@ -215,7 +215,7 @@ class Follower:
         log.info("the names are loaded", cell=facts.name, revision=table.revision, serial=table.serial, **counts)
 
     async def _watch(self) -> None:
-        """Set the status to stale if the journal is unreachable for too long, also while a read hangs."""
+        """Set the status to stale if the journal is unreachable for too long, even if a read does not return."""
         await asyncio.sleep(PATIENCE_S)
         self._answer_from_kept()
         while True:

@@ -28,7 +28,9 @@ _POLL_S = 0.25  # between two reads of the journal while Redis is unreachable
 
 
 class JournalNews:
-    """The source of changes in PostgreSQL, for use in one thread. `cells`: names of cells to follow, empty for all."""
+    """The source of changes in PostgreSQL, for use in one thread. `cells`: the names of the cells to follow. If
+    `cells` is empty, it follows all cells.
+    """
 
     def __init__(self, *, cells: Sequence[str] = ()) -> None:
         self._only = frozenset(cells)

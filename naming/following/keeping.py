@@ -94,7 +94,7 @@ class SnapshotKeeper:
         return 0.0 if head is None else head.written_at
 
     async def run(self) -> None:
-        """Write files when they are due, until the task is cancelled."""
+        """Write each cell's file at regular intervals if its names have changed, until the task is cancelled."""
         await asyncio.sleep(FIRST_S)
         while True:
             now = asyncio.get_running_loop().time()

@@ -18,8 +18,9 @@ Weights = Sequence[tuple[int, int, int]]
 class TaskEndpoint(msgspec.Struct, frozen=True, gc=False):
     """The endpoint of one task. `machine` and `address` are empty while the task is not placed.
 
-    `ports`: by name, in the order of the job file. `load`: CPU used now as a share of the limit, or None if unknown.
-    `ttl_s`: seconds for which clients may cache the address. `revision` and `history`: those of the cell.
+    `ports`: port numbers by port name, in the order of the job file. `load`: CPU used now as a share of the limit, or
+    None if unknown. `ttl_s`: seconds for which clients may cache the address. `revision` and `history`: those of the
+    cell.
     """
 
     name: str

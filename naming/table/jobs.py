@@ -89,9 +89,7 @@ class NamedJob:
         return len(self.serving)
 
     def ttl_s_or(self, otherwise: int) -> int:
-        """Return the seconds for which clients may cache answers about the job, or `otherwise` if the job sets no
-        value.
-        """
+        """Return the seconds for which clients may cache answers about the job, or `otherwise` if it sets no value."""
         return self.ttl_s or otherwise
 
     def index_of(self, label: str) -> int | None:

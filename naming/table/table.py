@@ -116,7 +116,7 @@ class NameTable:
         return True
 
     def _machine_set(self, event: events.MachineSet, revision: int) -> bool:
-        """Set a machine. Tasks refer to their machine, so a new address takes effect for all its tasks at once."""
+        """Add a machine or change its address. A new address applies at once to all tasks of the machine."""
         machine = self.machines.get(event.machine_id)
         host, family = event.hostname.lower(), family_of(event.address)
         if machine is None:

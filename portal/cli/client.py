@@ -141,7 +141,7 @@ class Client:
 
 
 def part(text: object) -> str:
-    """Return the text as a quoted segment of a URL path."""
+    """Return `text` with percent-encoding, as one segment of a URL path."""
     return quote(str(text), safe="", errors="surrogateescape")
 
 

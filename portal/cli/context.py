@@ -87,7 +87,7 @@ class Context:
         return self.client.get(f"/api/v1/tenants/{part(tenant)}/").get("time_zone") or "UTC"
 
     def end(self, field: str, until: str | None, tenant: str | None) -> dict[str, str]:
-        """Return `--until` as the request field `field`, or nothing if it is not given.
+        """Return {`field`: the time that `--until` denotes}, or an empty dictionary if `--until` is not given.
 
         Days are in the time zone of the tenant, or in UTC without a tenant.
         """
@@ -97,9 +97,7 @@ class Context:
         return {field: periods.end("until", until, time_zone=home).isoformat()}
 
     def job(self, name: str) -> JobReference:
-        """Parse `cell/tenant/job`, `tenant/job` or `job`. Missing parts are taken from the profile. Raises
-        `CommandFailed`.
-        """
+        """Parse `cell/tenant/job`, `tenant/job` or `job`. Missing parts come from the profile. Raises `CommandFailed`."""
         segments = name.strip("/").split("/")
         if not 1 <= len(segments) <= 3 or not all(segments):
             raise bad_usage(f"{name!r} is not a job name: write cell/tenant/job, or just job", job="not a job name")

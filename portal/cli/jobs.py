@@ -165,7 +165,7 @@ def _show_change(session: Context, answer: dict[str, Any]) -> None:
 
 
 def _kind(answer: dict[str, Any]) -> str:
-    """Return a text about the special properties of a job, or an empty text if there are none."""
+    """Return a text about special properties of a job, such as its alloc set, or an empty text if it has none."""
     parts = ["alloc set"] if answer["kind"] == "alloc-set" else []
     if answer["alloc_set"]:
         parts.append(f"inside alloc set {answer['alloc_set']}")

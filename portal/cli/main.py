@@ -111,7 +111,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments before a `--` into global options and all others. Raises `CommandFailed`."""
+    """Split the arguments into global options and all others. After `--`, no argument is a global option.
+
+    Raises `CommandFailed`.
+    """
     front: list[str] = []
     rest: list[str] = []
     remaining = iter(arguments)

@@ -170,7 +170,7 @@ def _path(number: int) -> str:
 
 
 def _refund(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Return a text about the credits that a cancelled order returns."""
+    """Return a text about the credits that the tenant gets back for a cancelled order."""
     if before["state"] != "active":
         return f"{credits_of(before['price'])} held credits are available again"
     back = after["refunded"] - before["refunded"]

@@ -21,7 +21,9 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 class ReaderGone(Exception):
-    """The error if the reader of standard output has closed it (`borgctl tasks web | head`)."""
+    """The error if the program that reads standard output has closed it, for example `head` in `borgctl tasks web |
+    head`.
+    """
 
 
 def write(text: str, *, flush: bool = False) -> None:
@@ -97,7 +99,9 @@ def remark(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Return the text with spaces instead of control characters, because a text may come from a stranger."""
+    """Return `text` with spaces instead of control characters. The text may come from a stranger, who could misuse
+    them.
+    """
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 

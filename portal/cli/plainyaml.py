@@ -24,7 +24,7 @@ _RESOLVERS = (
 
 
 class NotPlain(Exception):
-    """The error for a text that is not a job. `line` and `column` count from 1; 0 means unknown."""
+    """The error for a text that is not a job file in YAML. `line` and `column` count from 1; 0 means unknown."""
 
     def __init__(self, detail: str, mark: yaml.Mark | None = None) -> None:
         super().__init__(detail)

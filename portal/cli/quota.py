@@ -282,7 +282,7 @@ def _show_price(quote: dict[str, Any]) -> None:
 
 
 def exact(name: str, value: int) -> str | int:
-    """Return a quantity as the API expects it. Cores and accelerators have the suffix `m` for thousandths."""
+    """Return a quantity in the form of the API. CPU cores and accelerators are thousandths with the suffix `m`."""
     return f"{value}m" if name in ("cpu", "accelerators") else value
 
 

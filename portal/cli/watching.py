@@ -65,7 +65,7 @@ def _ended(closed: ConnectionClosed) -> str:
 
 
 class _Watching:
-    """The endpoints that were printed last."""
+    """Compares new endpoints of a name with the endpoints that were printed last."""
 
     def __init__(self, *, json: bool) -> None:
         self._json = json

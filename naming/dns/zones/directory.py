@@ -30,7 +30,7 @@ class Status(StrEnum):
 class ZoneDirectory:
     """The cells of a resolver, and the constants of their zones.
 
-    `loaded`: whether the list of cells was read, so that a cell that is not in `cells` does not exist.
+    `loaded`: whether the list of cells was read. If so, a cell that is not in `cells` does not exist.
     `nameserver`: the address at which clients reach this resolver, published at `ns.<zone>`.
     `serial`: the serial of the parent zone, which is the highest id of a cell so far.
     `keyring`: keys with which queries may be signed (TSIG), by name.
@@ -65,5 +65,5 @@ class ZoneDirectory:
 
     @property
     def all_ready(self) -> bool:
-        """Return whether all tables are loaded, so that a missing name does not exist."""
+        """Return whether all tables are loaded. If so, a name that is in no table does not exist."""
         return self.loaded and all(table.ready for table in self.cells.values())

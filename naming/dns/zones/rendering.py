@@ -33,7 +33,7 @@ Data = tuple[bytes, ...]  # records without their owner, without duplicates
 
 
 class _Services(NamedTuple):
-    """The SRV records of one task. While a task is placed, only its weight may change."""
+    """The stored SRV records of one task. As long as the task is placed, only the weight in them may change."""
 
     weight: int
     all: Data

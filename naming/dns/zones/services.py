@@ -66,7 +66,7 @@ def message(
 
 
 class _OfJob(NamedTuple):
-    """The parts that the records of a job's tasks share.
+    """The parts of records that are equal for all tasks of a job.
 
     `target`: the target of SRV records, without the index. `owner`: the owner of address records, without the index and
     with a pointer at its end.
@@ -116,7 +116,7 @@ class _Parts:
         return known
 
     def _pointing(self, name: bytes) -> bytes:
-        """Return the name as labels and a pointer into the question, whose name ends with the same cell and zone."""
+        """Return `name` in compressed wire form. It ends with a pointer to the cell and zone in the question's name."""
         for start in self._starts:
             end = self._name[start:]
             if name.endswith(end):

@@ -174,7 +174,7 @@ class Zone:
                 yield from _with_ports(service, (service.name, SERVICE, service.tenant))
 
     def _owners_of(self, touched: Touched) -> Iterator[Owner]:
-        """Yield the owners of a change, also owners that no longer exist."""
+        """Yield the names of all records that may have changed, also names that no longer exist."""
         tenant, name, index, whole, of_service = touched
         if tenant == "machine":
             yield (name, "machine")
@@ -192,7 +192,9 @@ class Zone:
 
 
 class _Work:
-    """A publication: changed owners that are rendered one by one, or just before an event changes them again."""
+    """The work of one call of `publishing`: renders changed names one by one, or just before an event changes them
+    again.
+    """
 
     def __init__(self, zone: Zone, owners: set[Owner]) -> None:
         self.owners = owners
@@ -231,7 +233,7 @@ class _Work:
                 yield
 
     def before(self, event: Event) -> None:
-        """Render the owners that the event will change. The table calls this before it applies the event."""
+        """Render the names that `event` will change. The table calls this method before it applies the event."""
         if not self._left:
             return
         if isinstance(event, events.MachineSet | events.MachineRemoved):
@@ -269,7 +271,7 @@ class _Work:
         self._take((host, "machine") for host in hosts)
 
     def _take(self, owners: Iterable[Owner]) -> int:
-        """Render the owners that are not rendered yet. Return the number of these owners plus their records."""
+        """Render those of `owners` that are not rendered yet. Return the number of these names plus their records."""
         done = 0
         for owner in owners:
             left = self._left.get(_named(owner))
@@ -281,7 +283,7 @@ class _Work:
 
 
 def _named(owner: Owner) -> Owner:
-    """Return the name of the job or service that contains the owner. For a machine or the apex, return the owner."""
+    """Return the name of the job or service to which `owner` belongs. Return a machine or the apex unchanged."""
     if owner[-2:-1] == (SERVICE,) and len(owner) > 2 and is_service(owner[-3]):
         return owner[-3:]
     return owner if owner[-1:] == ("machine",) else owner[-2:]

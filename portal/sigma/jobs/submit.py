@@ -108,7 +108,7 @@ def _unreadable(why: str) -> Rejected:
 
 
 def _steps_of(plan: JobPlan) -> list[tuple[str, int, str]]:
-    """Return what happens to the tasks of a plan, with the number of the tasks and the ranges of their indexes."""
+    """Return one row per step of a plan: what happens to tasks, the number of these tasks, and their index ranges."""
     words = {
         "added": _("will be added"),
         "removed": _("will be ended"),

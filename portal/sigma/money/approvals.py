@@ -26,7 +26,7 @@ def approvals(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def _cases(orders: list[Order]) -> list[dict[str, Any]]:
-    """Return each order with the tenant's granted and used quota in its band and cell, and the tenant's budget.
+    """Return one dictionary per order: the order, the tenant's budget, and its quota in the order's band and cell.
 
     Three queries in total. Amounts of money are in micro-credits.
     """

@@ -122,7 +122,7 @@ def draft_file(request: HttpRequest, principal: Principal, form: str) -> HttpRes
 
 
 def _shown(request: HttpRequest, principal: Principal, tenant: Tenant, changes: dict[str, Any]) -> HttpResponse:
-    """Show the billing page of a tenant. `changes`: replace values of the template context."""
+    """Show the billing page of a tenant. `changes`: values that replace values of the template context."""
     spending = spending_of(tenant)
     row = Budget.objects.filter(tenant=tenant).first() or Budget(tenant=tenant)
     days = month_days(principal, tenant, spending.month, until=clock.now())

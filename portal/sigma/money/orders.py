@@ -67,7 +67,10 @@ def order(request: HttpRequest, principal: Principal, number: int) -> HttpRespon
 
 
 def _action(act: Callable[[Principal, Order, QueryDict], tuple[Order, str]]) -> Callable[..., HttpResponse]:
-    """Return the view of a form that changes an order. `act`: makes the change, and returns the order and a message."""
+    """Return a view for a form that changes an order.
+
+    `act`: a function that makes the change, and returns the changed order and a message for the user.
+    """
 
     @page
     @require_POST

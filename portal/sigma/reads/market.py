@@ -14,7 +14,7 @@ from scheduling.models import Job
 
 
 def cells_sold(principal: Principal) -> list[str]:
-    """Return the names of the visible cells that sell quota, because they have reported their capacity."""
+    """Return the names of the visible cells that sell quota. A cell sells quota once it has reported its capacity."""
     names = CellCapacity.objects.order_by("cell").values_list("cell", flat=True)[:200]
     return [name for name in names if may(principal, Action.CELL_VIEW, cell=name)]
 

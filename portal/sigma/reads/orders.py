@@ -76,7 +76,10 @@ def money_of(order: Order) -> list[dict[str, Any]]:
 
 
 def refund_of(order: Order, now: dt.datetime) -> int:
-    """Return the refund of cancelling an order now: its price before it starts, later the price of whole days left."""
+    """Return the refund in micro-credits if the order is cancelled now.
+
+    Before the order starts, the refund is the full price. Later it is the price of the remaining whole days.
+    """
     if order.state != OrderState.ACTIVE.value:
         return order.price
     rest = calendar.whole_days_left(now, order.ends_at, zone_of(order.tenant))

@@ -15,7 +15,7 @@ from quota.vocabulary.resources import NAMES, ZERO, Vector
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """The quota and the usage of a tenant in a band of a cell. `hours`: the number of hours with usage data.
+    """The quota and the usage of a tenant in a band of a cell. `hours`: the number of hours for which usage is known.
 
     `rows`: for each resource, its name and label, the amount that live jobs request (`asks`), and its usage (`use`).
     `suggested`: the highest request of the jobs. `leaner`: the amounts that are enough for the measured usage, or zeros
