@@ -97,7 +97,10 @@ class Context:
         return {field: periods.end("until", until, time_zone=home).isoformat()}
 
     def job(self, name: str) -> JobReference:
-        """Parse `cell/tenant/job`, `tenant/job` or `job`. Missing parts come from the profile. Raises `CommandFailed`."""
+        """Parse `cell/tenant/job`, `tenant/job` or `job`. The profile supplies missing parts.
+
+        Raises `CommandFailed`.
+        """
         segments = name.strip("/").split("/")
         if not 1 <= len(segments) <= 3 or not all(segments):
             raise bad_usage(f"{name!r} is not a job name: write cell/tenant/job, or just job", job="not a job name")
