@@ -251,7 +251,7 @@ def read_head(data: bytes) -> Head:
     try:
         return _head_decoder.decode(line)
     except msgspec.DecodeError as error:
-        raise Unusable(f"the head of the snapshot cannot be read: {error}") from None
+        raise Unusable(f"the snapshot's head cannot be read: {error}") from None
 
 
 def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
@@ -264,7 +264,7 @@ def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
             _apply(table, block)
             yield
     except (msgspec.DecodeError, LookupError) as error:
-        raise Unusable(f"the content of the snapshot cannot be read: {error}") from None
+        raise Unusable(f"the snapshot's content cannot be read: {error}") from None
     for machine_id in gone:
         table.apply(events.MachineRemoved(machine_id=machine_id), 0)
     for machine in table.machines.values():  # a removed machine may have had the same host name
