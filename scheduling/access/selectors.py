@@ -1,6 +1,6 @@
-"""Reads of cells, machines, jobs, tasks and events for REST, pages and the console.
+"""Functions that read cells, machines, jobs, tasks and events for REST, pages and the console.
 
-They return only rows that the caller may see. The number of queries of each function does not depend on the rows.
+They return only rows that the caller may see. Each function makes the same number of queries for any number of rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def cell_named(principal: Principal, name: str) -> Cell:
 
 
 def cell_counts(principal: Principal, cell: Cell) -> dict[str, dict[str, int]]:
-    """Return numbers by state of `machines`, and of `jobs` and their live `tasks` that the principal may see."""
+    """Return how many `machines`, `jobs` and live `tasks` are in each state. Only jobs that the principal may see
+    count, with their tasks.
+    """
     visible = jobs_of_tenants(principal, cell)
     machines = Machine.objects.filter(cell=cell).exclude(state=REMOVED)
     sums = {name: Coalesce(Sum(f"tasks_{name}"), 0) for name in ("pending", "running", "up")}
@@ -55,7 +57,9 @@ def _by_state(rows: QuerySet[Any]) -> dict[str, int]:
 
 
 def machines_of(cell: Cell, *, state: str = "") -> QuerySet[Machine]:
-    """Return the machines in a state, or all that have not been removed. Raises `Rejected` for an unknown state."""
+    """Return the machines in `state`, or all machines that have not been removed if `state` is empty. Raises
+    `Rejected` for an unknown state.
+    """
     rows = Machine.objects.filter(cell=cell).annotate(tasks_running=tasks_there())
     if not state:
         return rows.exclude(state=REMOVED).order_by("id")
@@ -102,9 +106,10 @@ def jobs_of_tenants(principal: Principal, cell: Cell) -> QuerySet[Job]:
 def jobs_visible(
     principal: Principal, cell: Cell, *, tenant: str = "", state: str = "", labels: Iterable[str] = ()
 ) -> QuerySet[Job]:
-    """Return jobs for lists, with tenant, wanted number of tasks, open update and verdict. `labels`: `key=value`.
+    """Return the jobs that the principal may see, each with its tenant, desired number of tasks, open update and
+    verdict. `labels`: required labels, each as `key=value`.
 
-    `state`: pending, running, dead, or `live` for all that are not dead.
+    `state`: `pending`, `running`, `dead`, or `live` for all jobs that are not dead.
     """
     rows = with_details(jobs_of_tenants(principal, cell))
     if tenant:
@@ -144,24 +149,24 @@ def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
 
 
 def job_current_spec(job: Job) -> Mapping[str, Any]:
-    """Return the current spec, as a job file."""
+    """Return the current spec of a job, in the form of a job file."""
     file: Mapping[str, Any] = JobSpec.objects.values_list("spec", flat=True).get(job=job, version=job.spec_version)
     return file
 
 
 def spec_shown(principal: Principal, job: Job, file: Mapping[str, object]) -> Mapping[str, object]:
-    """Return a job file of `job`, in which values that look secret are masked if `principal` may not change the job."""
+    """Return `file`, a job file of `job`. Values that look secret are masked if `principal` may not change the job."""
     writes = may(principal, Action.JOB_WRITE, tenant=job.tenant.name, cell=job.cell.name)
     return file if writes else masked(file)
 
 
 def job_update_shown(job: Job) -> Update | None:
-    """Return the open update, or the last one."""
+    """Return the job's open update. If none is open, return its last update."""
     return Update.objects.filter(job=job).order_by("-id").first()
 
 
 def update_followers(update: Update) -> int:
-    """Return how many tasks have the new spec of the update."""
+    """Return how many tasks already have the new spec of `update`."""
     return Task.objects.filter(job_id=update.job_id, spec_version=update.to_version).count()
 
 
@@ -174,7 +179,8 @@ STILL_STOPPING = Prefetch("departures", Departure.objects.select_related("machin
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """Return the tasks of a job by index, with their machines and `departures`. `state`: only tasks in this state.
+    """Return the tasks of a job in the order of their indexes, with their machines and `departures`. `state`: only
+    tasks in this state; empty: all tasks.
 
     Raises `Rejected` for an unknown state.
     """
@@ -194,7 +200,9 @@ def task_at(job: Job, index: int) -> Task:
 
 
 def alloc_names(tasks: Iterable[Task]) -> dict[int, str]:
-    """Return the allocs in which tasks run (§2.4) by id, as `set/index`. One query, or none without allocs."""
+    """Return the name `set/index` of each alloc in which one of `tasks` runs (§2.4), by alloc id. Makes one query, or
+    none if no task runs in an alloc.
+    """
     ids = {task.alloc_id for task in tasks if task.alloc_id is not None}
     if not ids:
         return {}
@@ -203,7 +211,9 @@ def alloc_names(tasks: Iterable[Task]) -> dict[int, str]:
 
 
 def port_names(job: Job, tasks: Iterable[Task]) -> dict[int, list[str]]:
-    """Return the names of the ports by version of the spec, because tasks may still run an earlier version."""
+    """Return the port names in each version of the job's spec that one of `tasks` runs, by version. The current
+    version is always included.
+    """
     older = {task.spec_version for task in tasks} - {job.spec_version}
     names = {job.spec_version: list(job.port_names)}
     if older:
@@ -218,7 +228,7 @@ def events_of_job(job: Job) -> QuerySet[Event]:
 
 
 def events_of_cell(principal: Principal, cell: Cell) -> QuerySet[Event]:
-    """Return the events of machines and of visible jobs, newest first."""
+    """Return the events of the cell's machines, and of the jobs that the principal may see, newest first."""
     rows = Event.objects.filter(cell_id=cell.id).order_by("-revision", "-seq")
     if principal.sre and principal.tenant is None:
         return rows
@@ -227,7 +237,7 @@ def events_of_cell(principal: Principal, cell: Cell) -> QuerySet[Event]:
 
 
 def tasks_there() -> Coalesce:
-    """Return an expression for the number of tasks on a machine. It counts only the tasks of the selected machines."""
+    """Return a database expression for the number of tasks on a machine, for use in a query of machines."""
     there = Task.objects.filter(machine=OuterRef("pk")).order_by().values("machine")
     return Coalesce(Subquery(there.annotate(number=Count("id")).values("number")), 0)
 

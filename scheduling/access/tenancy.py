@@ -19,7 +19,7 @@ def require_tenant(principal: Principal, action: Action, tenant: str, cell: str)
 
 
 def knows_tenant(principal: Principal, tenant: str, cell: str) -> bool:
-    """Return whether the caller may know that a tenant exists, whatever the scopes of its token are."""
+    """Return whether the caller may know that a tenant exists. The scopes of the caller's token do not matter."""
     if principal.tenant is not None and tenant != principal.tenant:
         return False
     return principal.sre or tenant in principal.roles or principal.has(CapabilityKind.ANY_JOB, cell)

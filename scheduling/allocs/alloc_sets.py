@@ -30,7 +30,7 @@ _MOST_NAMED = 5  # jobs in a message
 
 @dataclass(frozen=True, slots=True)
 class InnerTask:
-    """A running task inside an alloc that leaves. `alloc`: the name of the alloc, `set/index`."""
+    """A running task inside an alloc that is leaving its machine. `alloc`: the name of the alloc, `set/index`."""
 
     task_id: int
     incarnation: int
@@ -47,9 +47,9 @@ class AllocSet:
 
 
 def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[InnerTask]:
-    """Return the tasks inside the given running allocs, by id.
+    """Return the tasks inside the given running allocs, in the order of their ids.
 
-    `leaving`: allocs as (task id, incarnation); None stands for any incarnation.
+    `leaving`: each alloc as (task id, incarnation). An incarnation of None stands for any incarnation.
     """
     rows = query(
         "SELECT i.id, i.incarnation, a.id, j.name || '/' || a.index"
@@ -64,7 +64,7 @@ def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[InnerTask]:
 
 
 def still_there(allocs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return the pairs (task id of an alloc, machine id) of which the alloc still runs on the machine."""
+    """Return those of the pairs (task id of an alloc, machine id) whose alloc still runs on that machine."""
     wanted = set(allocs)
     if not wanted:
         return set()
@@ -76,7 +76,7 @@ def still_there(allocs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
 
 
 def alloc_sets_named(cell: Cell, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], AllocSet]:
-    """Return the live alloc sets of these (tenant id, name). One query, or none without names."""
+    """Return the live alloc sets with these names, by (tenant id, name). Makes at most one query."""
     wanted = set(names)
     if not wanted:
         return {}
@@ -96,7 +96,9 @@ def alloc_sets_named(cell: Cell, names: Iterable[tuple[int, str]]) -> dict[tuple
 
 
 def refusal(job_spec: spec.JobSpecification, alloc_set: spec.JobSpecification | None) -> Rejected | None:
-    """Return why a job cannot be submitted into its alloc set or changed there, or None if it can."""
+    """Return the reason why a job cannot run in its alloc set with this spec, or None if it can. `alloc_set`: the
+    spec of the set, or None if there is no such set.
+    """
     if alloc_set is None:
         detail = f"tenant {job_spec.tenant} has no live alloc set {job_spec.alloc_set!r} in cell {job_spec.cell}"
         cure = "submit the alloc set first (kind: AllocSet), or remove alloc_set"
@@ -109,7 +111,9 @@ def refusal(job_spec: spec.JobSpecification, alloc_set: spec.JobSpecification | 
 
 
 def check_kill(job: Job, indexes: Sequence[int] | None) -> None:
-    """Check that an alloc set with live jobs inside keeps an alloc. Raises `Conflict`, which names the jobs."""
+    """Check that an alloc set keeps at least one alloc if live jobs run in it. Raises `Conflict`, which names the
+    jobs. `indexes`: the allocs to kill; None: all.
+    """
     if job.kind != KIND:
         return
     left = Task.objects.filter(job=job).exclude(state=TaskState.DEAD.value)
@@ -121,7 +125,9 @@ def check_kill(job: Job, indexes: Sequence[int] | None) -> None:
 
 
 def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
-    """Check that all jobs inside an alloc set fit into its new version. Raises `Conflict`, which names the others."""
+    """Check that all jobs inside an alloc set fit into its new version. Raises `Conflict`, which names the jobs that
+    do not fit.
+    """
     if job.kind != KIND:
         return
     inside = inner_jobs(job)
@@ -153,7 +159,9 @@ def inner_jobs(job: Job) -> list[Job]:
 
 
 def _held(job: Job) -> list[int]:
-    """Return the sum of the limits of all tasks inside an alloc set, by resource."""
+    """Return the sum of the limits of all tasks inside an alloc set: one amount per resource, in the order of the
+    resources.
+    """
     rows = query(
         'SELECT sum(r.amount)::bigint FROM scheduling_task AS i, unnest(i."limit") WITH ORDINALITY AS r(amount, n)'
         " WHERE i.alloc_id IN (SELECT id FROM scheduling_task WHERE job_id = %s AND state = 'running')"

@@ -1,7 +1,8 @@
-"""Kept allocs: the folder of an alloc stays on its machine until its log savers have saved it or expire (§4).
+"""Kept allocs: after an alloc leaves, its folder stays on the machine until log savers have saved it or time is up
+(§4).
 
     an alloc with a saver leaves ─► allocs_keep ─► KeptAlloc: `hold` is subtracted from the machine's capacity
-    link: each saver runs there again, until status 0 ─► savers_done ─┐
+    link runs each saver again until it exits with 0 ──► savers_done ─┐
     master, each second: the time is over ────► release_late ─────────┼─► released: the Borglet removes the folder
     an SRE ───────────────────────────────────► kept_release ─────────┘            └─► gone
 
@@ -32,7 +33,9 @@ SAVED, TOO_LATE, DROPPED = "saved", "too-late", "dropped"
 
 
 def allocs_keep(entry: JournalEntry, inner_ids: Sequence[int]) -> None:
-    """Keep the allocs of these running inner tasks that have a saver among them. Call it before the tasks leave."""
+    """Keep the folder of each alloc that has a log saver among these running inner tasks. Call this before the tasks
+    leave.
+    """
     if not inner_ids:
         return
     made = []
@@ -60,7 +63,7 @@ def allocs_keep(entry: JournalEntry, inner_ids: Sequence[int]) -> None:
 
 
 def _lived_in(inner_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the inner tasks in the order of their allocs, each with its alloc and its `saves_for_s`."""
+    """Return the inner tasks in the order of their allocs. Each row has the task, its alloc and its `saves_for_s`."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT a.id AS alloc_id, a.machine_id, a.job_id AS alloc_job, a.index AS alloc_index,"
@@ -111,9 +114,9 @@ def _kept(entry: JournalEntry, tasks: Sequence[dict[str, Any]], savers: Sequence
 
 
 def savers_done(entry: JournalEntry, done: Sequence[tuple[int, int]]) -> None:
-    """Store that log savers ended with status 0. The last saver releases the alloc.
+    """Store that log savers exited with status 0. An alloc is released when all its savers have done so.
 
-    `done`: (id of the kept alloc, position of the saver).
+    `done`: a pair (id of the kept alloc, position of the saver in `savers`) per saver.
     """
     positions: dict[int, set[int]] = {}
     for identity, position in done:
@@ -127,7 +130,7 @@ def savers_done(entry: JournalEntry, done: Sequence[tuple[int, int]]) -> None:
 
 
 def release_late(cell_id: int) -> int:
-    """Release kept allocs whose time is over. Return their number. Makes one query if there are none."""
+    """Release the kept allocs whose time is up. Return how many were released. Makes one query if there are none."""
     late = KeptAlloc.objects.filter(machine__cell_id=cell_id, released=False, until__lt=timezone.now())
     if not late.exists():
         return 0
@@ -138,7 +141,7 @@ def release_late(cell_id: int) -> int:
 
 
 def kept_release(*, principal: Principal, kept: KeptAlloc, reason: str = "") -> None:
-    """Release a kept alloc because an SRE needs its capacity. Its files are removed, whether they are saved or not."""
+    """Release a kept alloc because an SRE needs its capacity. Its files are removed even if they are not saved yet."""
     require(principal, Action.MACHINE_ADMIN, cell=kept.machine.cell.name)
     with journal.write(kept.machine.cell_id, principal) as entry:
         row = KeptAlloc.objects.select_for_update().filter(pk=kept.pk, released=False).first()
@@ -184,7 +187,9 @@ def forget_machine(machine_id: int) -> None:
 
 
 def _announce(entry: JournalEntry, machine_ids: set[int]) -> None:
-    """Update the sums that kept allocs hold on these machines, and append events with the remaining capacity."""
+    """Update how much capacity the kept allocs take on each of these machines, and append events with the remaining
+    capacity.
+    """
     execute(
         "UPDATE scheduling_machine AS m SET kept = coalesce((SELECT array_agg(h.held ORDER BY h.n) FROM ("
         "SELECT r.n, sum(r.amount)::bigint AS held FROM scheduling_keptalloc AS k,"

@@ -42,9 +42,9 @@ AT_ONCE = 20
 class DemotionCause:
     """The reason why jobs of one tenant in one cell are demoted.
 
-    `kind`: of the record and the notification. `reason`: for the journal. `text`: start of the notification, before the
-    names of the jobs. `chosen`: returns the next jobs to demote among the given live ones; none if the cause has ended.
-    `data`: further fields of the record.
+    `kind`: the kind of the record and of the notification. `reason`: the text for the journal. `text`: the start of
+    the notification, before the names of the jobs. `chosen`: a function that returns the next jobs to demote from the
+    given live jobs, or no jobs if the cause has ended. `data`: further fields of the record.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class DemotionCause:
 
 
 def jobs_demote(cell: Cell, tenant: Tenant, cause: DemotionCause) -> list[Job]:
-    """Demote jobs until the cause chooses none. Return the demoted jobs.
+    """Demote jobs until `cause.chosen` returns no more jobs. Return the demoted jobs.
 
     Locks: the cell's row, then the rows that an update of each job locks, for at most `AT_ONCE` jobs at a time.
     """
@@ -72,7 +72,7 @@ def jobs_demote(cell: Cell, tenant: Tenant, cause: DemotionCause) -> list[Job]:
 
 
 def _demote(cell: Cell, tenant: Tenant, cause: DemotionCause, except_ids: set[int]) -> tuple[list[Job], set[int]]:
-    """Demote jobs in one transaction. Return them, and the ids of those that could not be demoted."""
+    """Demote jobs in one transaction. Return the demoted jobs, and the ids of the jobs that could not be demoted."""
     done: list[Job] = []
     failed: set[int] = set()
     with records.write(ME) as entry:
@@ -90,7 +90,12 @@ def _demote(cell: Cell, tenant: Tenant, cause: DemotionCause, except_ids: set[in
                     later=True,
                 )
             except Rejected as problem:
-                log.warning("a job cannot be demoted", job=job.name, cell=cell.name, problem=problem.detail)
+                log.warning(
+                    "a job could not be demoted to the free priority",
+                    job=job.name,
+                    cell=cell.name,
+                    problem=problem.detail,
+                )
                 failed.add(job.id)
             else:
                 done.append(job)
@@ -100,7 +105,7 @@ def _demote(cell: Cell, tenant: Tenant, cause: DemotionCause, except_ids: set[in
 
 
 def _live(cell: Cell, tenant: Tenant, except_ids: Collection[int]) -> QuerySet[Job]:
-    """Return the live jobs, lowest priority first, then newest first."""
+    """Return the tenant's live jobs in the cell without `except_ids`, lowest priority first, then newest first."""
     return (
         Job.objects.select_related("cell", "tenant", "alloc_set")
         .filter(cell=cell, tenant=tenant, priority__gt=FREE_PRIORITY)
@@ -111,7 +116,9 @@ def _live(cell: Cell, tenant: Tenant, except_ids: Collection[int]) -> QuerySet[J
 
 
 def _with_inner(live: QuerySet[Job], chosen: Iterable[Job]) -> list[Job]:
-    """Return at most `AT_ONCE` jobs, each alloc set after the jobs inside it."""
+    """Return the `chosen` jobs and the live jobs inside chosen alloc sets. At most `AT_ONCE` jobs, each alloc set
+    after its inner jobs.
+    """
     jobs = list(chosen)
     sets = [job.id for job in jobs if job.kind == KIND]
     inside = list(live.filter(alloc_set__in=sets)) if sets else []

@@ -1,7 +1,7 @@
 """Demotion of jobs after their quota has expired, if the cell wants it (§2.5).
 
-Jobs with the lowest priority go first, and the newest of these. Only jobs that use a resource in excess are chosen,
-until the others fit.
+Jobs with the lowest priority are demoted first; among equal priorities, the newest. Only jobs that use a resource
+beyond the quota are demoted, until the other jobs fit.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from scheduling.models import Cell, Job
 
 
 def expiries_drop(cell: Cell) -> list[Job]:
-    """Demote jobs for each due expiry of the cell until the others fit their quota. Return the demoted jobs.
+    """Demote jobs whose tenant's quota has expired, until the tenant's other jobs fit the quota. Return the demoted
+    jobs.
 
-    Locks as `jobs_demote`.
+    Takes the same locks as `jobs_demote`.
     """
     return [job for expiry in expiries_due(cell.name) for job in jobs_demote(cell, expiry.tenant, _cause(cell, expiry))]
 

@@ -44,7 +44,7 @@ class Contacts:
 
 
 def key(kind: str, cell_id: int) -> str:
-    """Return the key of a cell. `kind`: contact, holder, shards or overloaded."""
+    """Return the Redis key of a cell. `kind`: contact, holder, shards or overloaded."""
     return f"borg:{kind}:{cell_id}"
 
 
@@ -59,8 +59,8 @@ async def beat(
 ) -> float:
     """Write one heartbeat and return its time. Raises `redis.RedisError`.
 
-    `ages`: cell id -> machine id -> seconds since its last report. `held`: cell id -> machines that have connected to
-    this shard since the last heartbeat.
+    `ages`: cell id -> machine id -> seconds since the machine's last report. `held`: cell id -> machines that have
+    connected to this shard since the last heartbeat.
     """
     seconds, micros = await connection.time()
     now = seconds + micros / 1e6
@@ -86,8 +86,8 @@ async def _rescued(
 ) -> list[str]:
     """Return those of the `taken` machines whose former shard is dead.
 
-    Their hello counts as contact. Otherwise a machine that was without a shard for long would be marked down before its
-    first report.
+    The hello of such a machine counts as contact. Otherwise a machine that was without a shard for long would be
+    marked down before its first report.
     """
     names = [str(machine) for machine in taken]
     former = await connection.hmget(key("holder", cell), names)
@@ -119,7 +119,7 @@ def read(cell_id: int) -> Contacts:
 
 
 def holders(cell_id: int) -> dict[int, str]:
-    """Return the shard of each machine's last connection, by machine id. Raises `redis.RedisError`."""
+    """Return the name of the shard of each machine's last connection, by machine id. Raises `redis.RedisError`."""
     return {
         int(machine): name.decode()  # type: ignore[union-attr]
         for machine, name in wakeups.client().hgetall(key("holder", cell_id)).items()
@@ -127,7 +127,9 @@ def holders(cell_id: int) -> dict[int, str]:
 
 
 def holder_of(cell_id: int, machine_id: int) -> str | None:
-    """Return the shard of the machine's last connection, or None. Raises `redis.RedisError`."""
+    """Return the name of the shard of the machine's last connection, or None if it is unknown. Raises
+    `redis.RedisError`.
+    """
     name = wakeups.client().hget(key("holder", cell_id), str(machine_id))
     return name.decode() if name is not None else None  # type: ignore[union-attr]
 
@@ -156,7 +158,9 @@ def heard_within(cell_id: int, machine_ids: Iterable[int], *, seconds: float = L
 
 
 def silent_machines(contacts: Contacts, since: Mapping[int, float], *, after_s: float) -> list[int]:
-    """Return the machines without a report for more than `after_s`. `since`: machine id -> start of counting. Pure."""
+    """Return the machines that have not reported for more than `after_s` seconds. `since`: machine id -> time since
+    when its silence counts. Pure.
+    """
     return sorted(
         machine
         for machine, began in since.items()

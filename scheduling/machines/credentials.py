@@ -34,7 +34,7 @@ def secret_digest(secret: str) -> str:
 
 
 def is_hex(text: str, length: int) -> bool:
-    """Return whether the text consists of this number of lower-case hexadecimal digits."""
+    """Return whether `text` consists of exactly `length` lower-case hexadecimal digits."""
     return len(text) == length and all(digit in "0123456789abcdef" for digit in text)
 
 
@@ -54,7 +54,7 @@ def must_be_there(machine: Machine) -> None:
 
 @contextlib.contextmanager
 def locked_machine(principal: Principal, machine: Machine) -> Iterator[tuple[JournalEntry, Machine]]:
-    """Yield a journal entry and the locked row of a machine that an SRE changes. Afterwards, refresh `machine`.
+    """Yield a journal entry and the locked row of a machine that an SRE changes. On exit, `machine` is reloaded.
 
     Raises `Forbidden`, and `Conflict` for a machine that was removed. Locks: the cell's row, then the machine's.
     """
@@ -67,7 +67,7 @@ def locked_machine(principal: Principal, machine: Machine) -> Iterator[tuple[Jou
 
 
 def machine_rotate(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
-    """Ask the machine for a new secret with the next poll. Its first use makes the old secret invalid.
+    """Ask the machine for a new secret with the next poll. The first use of the new secret makes the old one invalid.
 
     Locks: the cell's row, then the machine's.
     """
@@ -133,8 +133,8 @@ def secrets_offered(cell_id: int, offers: Mapping[int, tuple[int, str]], *, prin
 def secrets_renewed(cell_id: int, used: Sequence[tuple[int, str]], *, principal: Principal) -> set[tuple[int, str]]:
     """Make the old secrets of machines invalid, because these machines have used their new ones.
 
-    `used`: (machine id, digest of the new secret). Return those that were still valid. Locks: the cell's row, then the
-    machines'.
+    `used`: (machine id, digest of the new secret). Return the pairs whose new secret was still valid. Locks: the
+    cell's row, then the machines'.
     """
     with journal.write(cell_id, principal) as entry:
         execute(

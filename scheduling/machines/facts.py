@@ -26,7 +26,7 @@ _HOSTNAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The checked facts of a machine. `capacity`: a vector over the axis and the cell's own resources."""
+    """The checked facts of a machine. `capacity`: amounts of the fixed resources, then of the cell's own resources."""
 
     hostname: str
     address: str
@@ -44,7 +44,7 @@ class Facts:
         return msgspec.convert(row, cls, from_attributes=True)
 
     def columns(self) -> dict[str, Any]:
-        """Return the facts by column of the row, without the hostname, which never changes."""
+        """Return the facts by column name of the machine's row, without the hostname, which never changes."""
         return {name: getattr(self, name) for name in COLUMNS} | {"capacity": list(self.capacity)}
 
     def as_request(self, *, extra: Sequence[str], **changed: Any) -> JoinRequest:
@@ -87,10 +87,12 @@ def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Fact
 
 
 def counted(own: Mapping[str, int], reported: Mapping[str, int]) -> tuple[dict[str, int], str]:
-    """Return the accepted part of the capacity that a known machine reports, and the larger amounts as text, or "".
+    """Return the part of the `reported` capacity that is accepted, and a text that lists the amounts above `own`, or
+    "".
 
-    A secret proves which machine reports, but not its size. So a report may lower an amount, and only an SRE may raise
-    it above `own`. The disk is an exception, because its free space is reported, and it is useless without CPU and RAM.
+    A secret proves which machine reports, but not its size. So a report may lower an amount, and only an SRE may
+    raise it above `own`. The disk is an exception, because its free space is reported, and it is useless without CPU
+    and RAM.
     """
     more = {name: n for name, n in reported.items() if name != NAMES[DISK] and name in own and n > own[name]}
     accepted = {**reported, **{name: own[name] for name in more}}
@@ -98,7 +100,9 @@ def counted(own: Mapping[str, int], reported: Mapping[str, int]) -> tuple[dict[s
 
 
 def wrong_facts(problems: Mapping[str, str]) -> Rejected:
-    """Return the rejection of wrong fields. `problems`: what is wrong with each field. The text names three of them."""
+    """Return the rejection of wrong fields. `problems`: field -> what is wrong with it. The text of the rejection
+    names at most three fields.
+    """
     shown = "; ".join(f"{path}: {what}" for path, what in list(problems.items())[:3])
     more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
     return Rejected("invalid", shown + more, fields=problems)

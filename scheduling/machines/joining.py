@@ -37,7 +37,8 @@ _MAX_TTL_S = 30 * 86_400
 def join_token_issue(*, principal: Principal, cell: Cell, uses: int = 1, ttl_s: float = 3600) -> str:
     """Return a new token with which `uses` machines can join within `ttl_s` seconds. Only its digest is stored.
 
-    It is `borg1.<key>.<secret>.<fingerprint of the authority>`. A machine recognises its cell by the fingerprint.
+    The token is `borg1.<key>.<secret>.<fingerprint of the authority>`. A machine recognises its cell by the
+    fingerprint.
     """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     problems = {}
@@ -70,7 +71,8 @@ def machine_join(request: JoinRequest) -> JoinAnswer:
 
 
 def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
-    """Add machines to one cell with one token, all or none. Return answers in the order of `requests`.
+    """Add machines to one cell with one token. If one is rejected, none is added. Return the answers in the order of
+    `requests`.
 
     A machine with a known hostname gets a new secret that replaces the old one, unless it has reported recently.
     Raises `Rejected` with the codes `invalid` (fields such as `[3].capacity.cpu`), `join-token-…` and `machine-live`.

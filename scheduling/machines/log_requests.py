@@ -51,7 +51,8 @@ def fetch(
     limit_lines: int = 1000,
     timeout_s: float = 10.0,
 ) -> LogChunk:
-    """Return part of a log, or lines of it (see `LogRequest`). A problem of the Borglet is in the chunk's `error`.
+    """Return part of a task's log. The parameters are those of `LogRequest`. A problem of the Borglet is in the
+    chunk's `error`.
 
     Raises `LogUnavailable` if there is no answer within `timeout_s`.
     """
@@ -95,7 +96,7 @@ async def answer(connection: redis.asyncio.Redis, chunk: LogChunk) -> None:
 
 
 def not_connected(request: LogRequest) -> LogChunk:
-    """Return the answer of a shard to which the machine is no longer connected."""
+    """Return the answer that a shard gives if the machine is no longer connected to it."""
     return LogChunk(request.request_id, 0, 0, "", error="the machine has just disconnected; try again")
 
 

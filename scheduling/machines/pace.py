@@ -20,12 +20,16 @@ T = TypeVar("T", bound=Hashable)
 
 
 def poll_interval(machines: int, setting_s: float = 0.0) -> float:
-    """Return the seconds between polls of one machine. `setting_s`: 0 means a value by the number of machines."""
+    """Return the seconds between two polls of one machine. `setting_s`: the cell's setting; 0: choose by the number
+    of machines.
+    """
     return setting_s or min(LONGEST_S, max(SHORTEST_S, machines / _MACHINES_PER_S))
 
 
 class Timetable(Generic[T]):
-    """Items with one time each. A moved item leaves its old entry in the heap, which is skipped later."""
+    """A heap of items with one time each. If the time of an item changes, its old entry stays in the heap and is
+    skipped later.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, T]] = []
@@ -63,13 +67,17 @@ class Timetable(Generic[T]):
 
 @dataclass(slots=True)
 class EarlyAnswerPace:
-    """The delay before the next poll of a machine that answered early because of a change."""
+    """A limit on how soon a machine is polled again after it answered early because of a change. It allows `BURST`
+    quick polls.
+    """
 
     left: float = BURST
     at: float = 0.0
 
     def gap_s(self, now: float) -> float:
-        """Return the seconds until the next poll and use one poll of the burst."""
+        """Return the seconds to wait before the next poll. Each call uses one of the `BURST` quick polls, which are
+        refilled over time.
+        """
         self.left = min(BURST, self.left + (now - self.at) * REFILL_PER_S) if self.at else float(BURST)
         self.at = now
         self.left -= 1.0

@@ -3,12 +3,14 @@
     Redis: contacts, live shards ──► Silence.judge ──► machines to mark as down
     rows:  machines up, draining ────────┘
 
-A machine is silent only if this process watched it for long enough. Counting starts from scratch when no shard is
-alive, when Redis was unreachable or lost a machine, when this process stood still, and while a shard is overloaded.
+A machine counts as silent only if this process has watched it for long enough. Counting starts from scratch when no
+shard is alive, when Redis was unreachable or lost a machine, when this process stood still, and while a shard is
+overloaded.
 
-If too many machines fall silent together, in the cell or at one shard, the link is suspected first, for a limited time.
-This time starts again when some of the machines report, because the others may be waiting for their turn. The machines
-of a dead shard have the same time to find another shard. `scheduling.machines.evacuation` moves the tasks afterwards.
+If too many machines fall silent together, in the cell or at one shard, the link is suspected first, for a limited
+time. This time starts again when some of the machines report, because the others may be waiting for their turn. The
+machines of a dead shard have the same time to find another shard. `scheduling.machines.evacuation` moves the tasks
+afterwards.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ _WHOLE_CELL = ""
 
 @dataclass(slots=True)
 class _Suspicion:
-    """The suspicion that a shard has failed. `late`: the lowest number of late machines; `hopeful_at`: when it fell."""
+    """The suspicion that a shard has failed. `late`: the lowest number of late machines so far. `hopeful_at`: the
+    time when this number last fell.
+    """
 
     began_at: float
     hopeful_at: float
@@ -64,7 +68,8 @@ class Silence:
     """The detector of silent machines in one master. Times are seconds by Redis' clock.
 
     `late`: the number of machines in the last sweep that missed a poll and are not down. In a network partition, the
-    machines have answered last at different times. So when the first counts as silent, the others are already late.
+    last answers of the machines have different times. So when the first machine counts as silent, the others are
+    already late.
     """
 
     late: int = 0
@@ -109,7 +114,7 @@ class Silence:
         *,
         holders: Callable[[], Mapping[int, str]] = dict,
     ) -> list[int]:
-        """Return the machines to mark as down now. Reads neither Redis nor rows.
+        """Return the ids of the machines to mark as down now. This method itself reads neither Redis nor the database.
 
         `ids`: the machines that are not down. `holders`: returns the shard of each machine's last connection; it is
         called only if a machine is silent.
@@ -156,7 +161,9 @@ class Silence:
         return contacts.now - self._overloaded_since <= OVERLOAD_BELIEVED_S
 
     def _doubt(self, late: list[int], held_by: Mapping[int, str], settings: CellSettings, now: float) -> set[str]:
-        """Return the shards, or the whole cell, that may have failed because too many of their machines are late."""
+        """Return the shards that may have failed because too many of their machines are late. `""` stands for the
+        whole cell.
+        """
         held = Counter(shard for machine in self._since if (shard := held_by.get(machine)) is not None)
         held[_WHOLE_CELL] = len(self._since)
         lost = Counter(shard for machine in late if (shard := held_by.get(machine)) is not None)

@@ -29,7 +29,8 @@ def task_log(
     since: float = 0.0,
     limit_lines: int = 1000,
 ) -> LogChunk:
-    """Return part of a task's log from `offset` on (below 0: from the end), or only the lines that contain `search`.
+    """Return part of a task's log from byte `offset` on, or only its lines that contain `search`. A negative `offset`
+    counts from the end.
 
     `incarnation`: the number of an earlier incarnation; 0: the newest. Raises `Rejected`, which names the field;
     `Conflict` if the task has not run or is simulated; `LogUnavailable` if its machine does not answer.

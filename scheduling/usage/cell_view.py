@@ -2,7 +2,8 @@
 
     master ─► ViewPublisher ─► borg:view:<cell>, a hash in Redis ─► read ─► plans in all web processes
 
-Reading this from rows takes half a second in a cell of 10,000 machines. The view may be some seconds old.
+Reading the same data from database rows takes half a second in a cell of 10,000 machines. The view may be some
+seconds old.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _HELD, _FACTS = "held", "facts"
 
 
 class _Held(msgspec.Struct, frozen=True, array_like=True):
-    """The view of N machines, in the order of their ids, as bytes of arrays. `facts`: the version of its `_Facts`."""
+    """The stored form of a `CellView`: arrays of N machines, in the order of their ids, as bytes. `facts`: the
+    version of the `_Facts` that belong to it.
+    """
 
     facts: str
     revision: int
@@ -45,7 +48,9 @@ class _Held(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Facts(msgspec.Struct, frozen=True, array_like=True):
-    """The attributes of the machines. `columns`: see `Attributes.columns`; codes are bytes of int32[N]."""
+    """The stored attributes of the machines. `columns`: see `Attributes.columns`; the codes are the bytes of an
+    int32[N] array.
+    """
 
     version: str
     columns: dict[str, tuple[bytes, list[str]]]
@@ -69,7 +74,7 @@ class CellView:
 
 
 class ViewPublisher:
-    """The publisher of one cell's view, in the cell's master."""
+    """Publishes the view of one cell to Redis. It runs in the cell's master."""
 
     def __init__(self, cell_id: int) -> None:
         self._cell_id = cell_id
@@ -116,7 +121,9 @@ _attributes: dict[int, tuple[str, Attributes]] = {}
 
 
 def read(cell_id: int, *, revision: int) -> CellView | None:
-    """Return the view of a cell at `revision` or a recent one. Return None without Redis or a recent view."""
+    """Return the view of a cell at `revision`, or another recent view. Return None if Redis is unreachable or has no
+    recent view.
+    """
     if not wakeups.answers():
         return None
     packed = _field(cell_id, _HELD)
@@ -159,7 +166,7 @@ def _store(client: redis.Redis, key: str, fields: dict[str, bytes]) -> None:
 
 
 def _array(raw: bytes, axis: int) -> Ints:
-    """Return an array [N, R]."""
+    """Return the array [N, R] whose bytes are `raw`. `axis`: the number R of resources."""
     return np.frombuffer(raw, np.int64).reshape(-1, axis)
 
 

@@ -44,14 +44,16 @@ _MOST = {  # type: ignore[misc]
 
 
 class CellUsage(NamedTuple):
-    """The usage of a cell. `now`: the time by Redis' clock. `rows`: `SAMPLE`s of any age, in any order of machines."""
+    """The usage of a cell. `now`: the time by Redis' clock. `rows`: an array of `SAMPLE` rows of any age; the
+    machines are in any order.
+    """
 
     now: float
     rows: NDArray[np.void]
 
 
 def pack(measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
-    """Return the packed rows of each machine by id, without tasks that have no processes.
+    """Return the usage of each machine as packed `SAMPLE` rows, by machine id. Tasks without processes are left out.
 
     `measured`: the usage of each machine and the time of its measurement.
     """
@@ -62,7 +64,7 @@ def pack(measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
 
 
 def _pack(columns: int, measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
-    """Pack rows of `columns` figures each."""
+    """Pack the usage of machines whose rows have `columns` figures each. Return the packed rows by machine id."""
     figures = np.frombuffer(b"".join([one.figures for one, _ in measured]), np.int64).reshape(-1, columns)
     sizes = np.array([len(one.task_ids) for one, _ in measured])
     rows = np.zeros(len(figures), dtype=SAMPLE)
@@ -84,7 +86,7 @@ def _pack(columns: int, measured: Sequence[tuple[MeasuredUsage, float]]) -> dict
 
 
 async def store(connection: redis.asyncio.Redis, usages: Mapping[int, Mapping[int, bytes]]) -> None:
-    """Store usage. `usages`: cell id -> machine id -> packed rows. Raises `redis.RedisError`."""
+    """Store usage of machines in Redis. `usages`: cell id -> machine id -> packed rows. Raises `redis.RedisError`."""
     pipe = connection.pipeline(transaction=False)
     for cell_id, machines in usages.items():
         pipe.hset(_key(cell_id), mapping={str(machine): rows for machine, rows in machines.items()})

@@ -53,7 +53,9 @@ _HOUR_S = 3600
 
 
 class HourSink(Protocol):
-    """A function that takes the rows of an hour. It is called in the transaction that marks the hour as reported."""
+    """A function that stores the metered rows of one hour. It is called in the transaction that marks the hour as
+    reported.
+    """
 
     def __call__(self, *, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> object: ...
 
@@ -80,8 +82,8 @@ def look(cell: Cell, *, now: dt.datetime) -> bool:
 def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: HourSink) -> list[dt.datetime]:
     """Report every past hour that is not reported yet, oldest first. Return these hours.
 
-    The first hour of a cell is that of its first sample, and no hour is older than `keep_hours`. Each hour is one
-    transaction with `meter`.
+    The first reported hour of a cell is the hour of its first sample. Hours older than `keep_hours` are not reported.
+    Each hour is one transaction, in which `meter` is called.
     """
     done = []
     for hour in _due(cell, now=now, keep_hours=keep_hours):
@@ -105,7 +107,8 @@ def forget_old(*, now: dt.datetime) -> None:
 
 
 def rows_of(cell: Cell, hour: dt.datetime, *, looks: int) -> list[MeteredRow]:
-    """Return one row per job and band of the hour, in the order of jobs. Jobs with only zeros are left out.
+    """Return the metered amounts of `hour`: one row per job and band, in the order of jobs. Rows with only zeros are
+    left out. `looks`: the number of samples in the hour.
 
     Makes four queries, and one more if specs changed in the hour.
     """
@@ -231,7 +234,9 @@ def _changed(hour: dt.datetime, jobs: Sequence[_Job]) -> dict[int, list[JobSpec]
 
 
 def _asked(job: _Job, versions: Iterable[JobSpec], extra: tuple[str, ...], known: Sequence[Band]) -> dict[str, Vector]:
-    """Return the limit·seconds of a job in the hour by band. Each version counts while it was current."""
+    """Return the limit of a job multiplied by its seconds in the hour, by band. Each version of the spec counts for
+    the time in which it was current.
+    """
     rows = list(versions)
     if not rows:
         return {_account(job.priority, known): _over(job.requested, job.ends_at - job.begins_at)}
@@ -253,7 +258,9 @@ def _over(vector: Vector, span: dt.timedelta) -> Vector:
 
 
 def _account(priority: int, known: Sequence[Band]) -> str:
-    """Return the band in which quota counts the priority, or "" for the free priority and a priority without a band."""
+    """Return the band to which quota charges `priority`. Return "" for the free priority and for a priority without a
+    band.
+    """
     if priority == FREE_PRIORITY:
         return ""
     try:

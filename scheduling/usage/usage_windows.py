@@ -42,7 +42,9 @@ class TaskWindow(NamedTuple):
 
 
 def sensible(window: UsageWindow, now: float) -> bool:
-    """Return whether a machine can have measured this window. `now`: seconds since the epoch."""
+    """Return whether the times of a window are and sizes are plausible, so that a machine can have measured it.
+    `now`: seconds since the epoch.
+    """
     return (
         window.span_s in _SPANS_S
         and now - OLDEST_S <= window.start <= now + NEWEST_S
