@@ -22,6 +22,7 @@ from scheduling.core.kernels.walk import NOT_TRIED, place
 from scheduling.core.placing.allocs import PortsBySlot, place_in_allocs
 from scheduling.core.placing.classes import GroupedQueue, sort_into_groups
 from scheduling.core.placing.cores import cores_held
+from scheduling.core.placing.hardness import hardest_first
 from scheduling.core.placing.pass_cache import Decision, PassCache
 from scheduling.core.placing.queue import pending_in_order, pending_of
 from scheduling.core.placing.tables import tables_of
@@ -73,7 +74,7 @@ def _decide(
 ) -> Decision:
     """Find machines and allocs for the pending tasks `own`, which are slots of tasks in any order."""
     inside = state.tasks.job_alloc_set[state.tasks.job[own]] > 0
-    slots = pending_in_order(state.tasks, own[~inside])
+    slots = hardest_first(state, policy, pending_in_order(state.tasks, own[~inside]))
     held = cores_held(state, slots)
     sorting = sort_into_groups(state, policy, slots, now=now, cores=held is not None)
     tables = tables_of(state, policy, sorting, memory, rng, held)

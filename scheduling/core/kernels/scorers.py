@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from quota.vocabulary.resources import ACCELERATORS
 from scheduling.core.kernels.compiled import inlined
 from scheduling.core.kernels.counts import POWER, RACK, count_of, count_on
+from scheduling.core.kernels.fragments import added_fragments, free_devices
 from scheduling.core.vocabulary.layout import Floats, Groups, MachineArrays, SearchParams, TaskCounts
 
 # Parts of a score, by column of `Placed.parts`; each has its weight in `policy.Weights`.
@@ -28,6 +30,9 @@ PACKINGS = {"hybrid": HYBRID, "best-fit": BEST_FIT, "e-pvm": E_PVM}
 _EPVM_BASE = 10.0
 _LEFT, _STRANDED = 0.25, 0.75
 _NEARLY_FULL = 0.05  # of a machine of which less is left, it matters little what is stranded
+
+# What a fragment of a device costs, and for tasks without devices, a free device on their machine.
+_FRAGMENT, _FREE_DEVICE = 1.25, 0.25
 
 
 @inlined
@@ -65,6 +70,18 @@ def packing(machines: MachineArrays, knobs: SearchParams, m: int, groups: Groups
 
 
 @inlined
+def devices_kept(machines: MachineArrays, knobs: SearchParams, m: int, groups: Groups, g: int) -> float:
+    """Score the use of devices, for the hybrid: a task with devices adds few fragments, and other tasks go where few
+    devices are free. Without tasks that ask for devices in the cell, it is 0.
+    """
+    if knobs.packing != HYBRID or groups.popularity.shape[0] == 0:
+        return 0.0
+    if groups.limit[g, ACCELERATORS] > 0:
+        return -_FRAGMENT * added_fragments(machines, groups, g, m)
+    return -_FREE_DEVICE * free_devices(machines, m)
+
+
+@inlined
 def spread(counts: TaskCounts, job: int, number: int) -> float:
     """The share of the job that would fail with a machine, rack or power domain that has `number` of it (§4)."""
     return float(-number / counts.size[job])
@@ -97,7 +114,8 @@ def mixing(machines: MachineArrays, knobs: SearchParams, m: int, by_limit: bool)
 @inlined
 def own_score(machines: MachineArrays, groups: Groups, knobs: SearchParams, g: int, m: int, parts: Floats) -> float:
     """The parts that depend on class and machine alone: they are what is cached."""
-    parts[PACKING] = knobs.weights[PACKING] * packing(machines, knobs, m, groups, g)
+    fit = packing(machines, knobs, m, groups, g) + devices_kept(machines, knobs, m, groups, g)
+    parts[PACKING] = knobs.weights[PACKING] * fit
     parts[SOFT] = knobs.weights[SOFT] * liking(groups, g, m)
     parts[MIXING] = knobs.weights[MIXING] * mixing(machines, knobs, m, groups.by_limit[g])
     parts[PACKAGES] = knobs.weights[PACKAGES] * present(groups, g, m)

@@ -6,9 +6,11 @@
                none fits at all ─► the group is full for the rest of the pass
 
 A pass only ever takes room, and victims leave it to a task of higher priority: a machine that was too full
-for a group stays so until the pass ends. So each machine is examined once per group and stage. Room that a
-preemption leaves over is offered to every group: there it need not preempt. A gang whose last task finds no room
-gives back what the others took, as if it had not been tried.
+for a group stays so until the pass ends. So a machine that was ruled out is not examined again in this stage. Room
+that a preemption leaves over is offered to every group: there it need not preempt. A group for which capacity is
+tight goes on with its walk: each of its tasks compares a few more machines with the candidates, so that these become
+the best of all that the walk has seen. Such a walk goes round again, because it passes over machines that can hold
+the task. A gang whose last task finds no room gives back what the others took, as if it had not been tried.
 
 Each kernel has a slow obvious twin in `tests/unit/core/twins.py`.
 """
@@ -31,6 +33,8 @@ from scheduling.core.vocabulary.layout import Cache, Floats, Ints, Ints32, Machi
 # How far the search of a group has come.
 DIRECT, PREEMPTING, BREAKING, FULL = range(4)
 NONE_FITS, NOT_TRIED = -1, -2
+# A search for better machines passes at most so many for each that it may compare, and scans them in short steps.
+AHEAD, STEP = 16, 32
 # A task comes, or what came goes again.
 _COMES, _GOES, _NONE = constant(1), constant(-1), constant(0)
 
@@ -152,6 +156,19 @@ def _nearby(t: Tables, g: int) -> None:
 
 
 @compiled
+def _replace_worst(t: Tables, g: int, m: int, score: float) -> None:
+    """Keep a machine instead of the worst candidate if it is better. The walk will come to the other one again."""
+    cache = t.cache
+    worst = 0
+    for k in range(1, cache.filled[g]):
+        if cache.score[g, k] < cache.score[g, worst]:
+            worst = k
+    if score > cache.score[g, worst]:
+        _keep(t, g, worst, m, score)
+    cache.passed_over[g] = True
+
+
+@compiled
 def _candidates(t: Tables, g: int) -> None:
     """Bring the group's candidates up to date, then walk on until there are enough of them."""
     machines, cache, figures = t.machines, t.cache, t.placed.figures
@@ -180,28 +197,44 @@ def _candidates(t: Tables, g: int) -> None:
     total = machines.slot.shape[0]
     width = cache.machine.shape[1]
     level = t.groups.direct[g] if cache.stage[g] == DIRECT else t.groups.level[g]
-    while cache.filled[g] < width and cache.cursor[g] < total:
+    further = t.groups.further[g] if cache.stage[g] == DIRECT else 0
+    if further > 0 and cache.cursor[g] == 0 and not cache.passed_over[g] and t.groups.limit[g, ACCELERATORS] > 0:
+        further = total  # devices are few and easily broken up: the first candidates are the best of all machines
+    known = further > 0 or cache.offered[g] > 0 or cache.near[g] > 0
+    looked = 0  # machines compared with a full list of candidates
+    seen = 0  # machines that were only compared, and those on the way to them
+    while cache.filled[g] < width or (looked < further and seen < AHEAD * further):
+        if cache.cursor[g] >= total:
+            if not cache.passed_over[g]:
+                break
+            cache.cursor[g], cache.passed_over[g] = 0, False
+        full = cache.filled[g] == width
         first = t.groups.start[g] + cache.cursor[g]
         if first >= total:
             first -= total
-        n = min(BLOCK, total - first, total - cache.cursor[g])
+        n = min(STEP if full else BLOCK, total - first, total - cache.cursor[g])
         if not scan(machines, t.levels, level, t.groups, g, first, n, t.scratch.mask):
             cache.cursor[g] += n
+            seen += n if full else 0
             continue
-        seen = n
+        done = n
         for i in range(n):
-            if not t.scratch.mask[i]:
+            if not t.scratch.mask[i] or (known and _among(cache, g, first + i)):
                 continue
             figures[1] += 1
             score = _evaluate(t, g, first + i)
-            known = cache.offered[g] > 0 or cache.near[g] > 0
-            if score == -np.inf or (known and _among(cache, g, first + i)):
+            if score == -np.inf:
                 continue
-            _keep(t, g, cache.filled[g], first + i, score)
-            if cache.filled[g] == width:
-                seen = i + 1
+            if full:
+                _replace_worst(t, g, first + i, score)
+                looked += 1
+            else:
+                _keep(t, g, cache.filled[g], first + i, score)
+            if looked == further if full else cache.filled[g] == width:
+                done = i + 1
                 break
-        cache.cursor[g] += seen
+        cache.cursor[g] += done
+        seen += done if full else 0
 
 
 @compiled
@@ -251,7 +284,7 @@ def _best(t: Tables, g: int, job: int, last: int) -> int:
 @compiled
 def _begin(cache: Cache, g: int, stage: int) -> None:
     cache.stage[g], cache.cursor[g], cache.filled[g], cache.offered[g] = stage, 0, 0, 0
-    cache.near[g] = 0
+    cache.near[g], cache.passed_over[g] = 0, False
 
 
 @compiled

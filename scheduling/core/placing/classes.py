@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import LiveJob
+from scheduling.core.placing.device_demand import typical_tasks
 from scheduling.core.placing.pass_cache import Level, PassCache
-from scheduling.core.placing.walks import beginnings
+from scheduling.core.placing.walks import walks
 from scheduling.core.vocabulary.layout import Groups, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint, Requirement
@@ -149,6 +150,8 @@ def arrays(
     bounds = state.tasks.shapes.bounds[sorting.shape]
     levels = list(zip(sorting.ceiling.tolist(), sorting.by_limit.tolist(), strict=True))
     limit = state.tasks.shapes.limit[sorting.shape]
+    typical, popularity = typical_tasks(state)
+    start, further = walks(state, policy, limit, sorting.by_limit, sorting.of_task, rng)
     return Groups(
         limit=limit,
         by_limit=sorting.by_limit,
@@ -166,13 +169,16 @@ def arrays(
         avoid=np.array([position for own in avoided for position in own], dtype=np.int32),
         allowed=np.array([memory.allowed(d) for d in hard], dtype=np.bool_).reshape(len(hard), machines),
         liking=np.array([memory.liking(w) for w in soft], dtype=np.float64).reshape(len(soft), machines),
-        start=beginnings(state, policy, limit, sorting.by_limit, sorting.of_task, rng),
+        start=start,
         cores=sorting.cores,
         packages=np.array([named.get(own, -1) for own in packages], dtype=np.int32),
         present=np.array([share for share, _ in present], dtype=np.float64).reshape(len(named), machines),
         near_from=(near_to - [len(there) for there in near]).astype(np.int32),
         near_to=near_to,
         near=np.concatenate((np.zeros(0, dtype=np.int64), *near)),
+        further=further,
+        typical=typical,
+        popularity=popularity,
     )
 
 

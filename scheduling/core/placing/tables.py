@@ -70,6 +70,7 @@ def tables_of(
             stage=np.zeros(number, dtype=np.int64),
             offered=np.zeros(number, dtype=np.int64),
             near=np.zeros(number, dtype=np.int64),
+            passed_over=np.zeros(number, dtype=np.bool_),
         ),
         knobs=_knobs(state, policy, sorting, asked),
         placed=Placed(

@@ -1,21 +1,27 @@
-"""The positions at which groups of tasks begin their walks over the machines (§3.4, relaxed randomisation)."""
+"""The walks of groups of tasks over the machines: where they begin, how far they go (§3.4, relaxed randomisation)."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from quota.vocabulary.resources import ACCELERATORS
 from scheduling.core.cell.state import CellState
 from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 
 # Share of the free capacity for a kind of work. A class that asks for more of a resource than this packs from one end.
 _MOST = 0.75
+# How many more machines a task of such a class compares, beyond the candidates that its class has.
+_FURTHER = 4
+# And a task that asks for devices, after the first of its class, which compares all machines.
+_FURTHER_FOR_DEVICES = 64
 
 
-def beginnings(
+def walks(
     state: CellState, policy: Policy, limit: Ints, by_limit: Bools, of_task: Ints32, rng: np.random.Generator
-) -> Ints32:
-    """Return for each group the position [G] in the order of the walk at which its search for machines begins.
+) -> tuple[Ints32, Ints32]:
+    """Return for each group the position [G] in the walk at which its search for machines begins, and how many more
+    machines [G] each of its tasks compares.
 
     `limit` [G, R], `by_limit` [G]: the request of each group, and whether it is placed by limit. `of_task`: group of
     each queued task.
@@ -23,14 +29,15 @@ def beginnings(
     Usually each group begins at a random position, so that different groups share machines. But if the groups placed
     by limit together ask for most of the free capacity, they all begin at one position. The same holds for the groups
     placed by reservation (§5.5). Then the first machines fill up, and the last machines stay empty for large tasks.
-    With the E-PVM scorer, the positions are always random.
+    Tasks of such groups also compare more machines. With the E-PVM scorer, the positions are always random.
     """
     number = len(limit)
+    further = np.zeros(number, dtype=np.int32)
     if not policy.search.randomise or len(state.machines) == 0:
-        return np.zeros(number, dtype=np.int32)
-    result: Ints32 = rng.integers(len(state.machines), size=number, dtype=np.int32)
+        return np.zeros(number, dtype=np.int32), further
+    start: Ints32 = rng.integers(len(state.machines), size=number, dtype=np.int32)
     if policy.scorer == "e-pvm":
-        return result
+        return start, further
     counted = [r for r, weight in enumerate(policy.resource_weights[: state.axis]) if weight > 0]
     asked = limit[:, counted] * np.bincount(of_task, minlength=number)[:, None].astype(np.float64)
     machines = state.machines
@@ -41,5 +48,7 @@ def beginnings(
             continue
         room = np.einsum("m,mr->r", up, np.maximum(machines.capacity - used, 0))[counted]
         if (asked[kind].sum(axis=0) > _MOST * room).any():
-            result[kind] = result[0]
-    return result
+            start[kind] = start[0]
+            further[kind] = _FURTHER
+    further[limit[:, ACCELERATORS] > 0] = _FURTHER_FOR_DEVICES
+    return start, further

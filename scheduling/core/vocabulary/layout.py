@@ -100,6 +100,9 @@ class Groups(NamedTuple):
     near_from: Ints32  # [K] rows of `near`: positions that have most of them, the most first
     near_to: Ints32
     near: Ints
+    further: Ints32  # how many more machines each of its tasks compares, beyond the candidates
+    typical: Ints  # [D, R] what typical tasks with devices ask for
+    popularity: Floats  # [D] their share of all tasks with devices
 
 
 class QueueArrays(NamedTuple):
@@ -138,6 +141,7 @@ class Cache(NamedTuple):
     stage: Ints
     offered: Ints  # how many of `Placed.emptied` it has looked at
     near: Ints  # and of `Groups.near`
+    passed_over: Bools  # the walk left out machines that can hold the task, so it goes round again
 
 
 class SearchParams(NamedTuple):

@@ -11,9 +11,9 @@ ALL = Policy(search=Search(randomise=False))
 
 
 def asking(world: World, *amounts: int, priority: int = 200) -> World:
-    """A job of one task for each amount of milli-accelerators, in this order."""
+    """A job of one task for each amount of milli-accelerators, in this order: each has a lower priority."""
     for number, amount in enumerate(amounts):
-        world.job(f"a{number}", cpu=100, accelerators=amount, priority=priority, tenant=number + 1)
+        world.job(f"a{number}", cpu=100, accelerators=amount, priority=priority - number, tenant=number + 1)
     return world
 
 
@@ -98,3 +98,19 @@ def test_a_machine_that_loses_accelerators_gives_no_more_of_them() -> None:
 
 def test_a_task_without_accelerators_gets_none() -> None:
     assert given(World().machine("m1", accelerators=4000).job("a")) == [()]
+
+
+def test_tasks_without_devices_leave_machines_with_devices_to_others() -> None:
+    world = World().machine("bare").machine("gpu", accelerators=4000)
+    world.job("x", accelerators=1000).place("x", 0, on="gpu", devices=(0,)).job("a", cpu=100)
+    assert world.where(world.plan(ALL), "a") == {0: "bare"}
+
+
+def test_whole_machines_are_kept_for_classes_that_need_them() -> None:
+    """Tasks with eight devices were seen: a share goes to the machine that cannot hold one of them."""
+    world = (
+        World().machine("large", accelerators=8000).machine("small", accelerators=1000).machine("x", accelerators=8000)
+    )
+    world.job("whole", accelerators=8000).place("whole", 0, on="x", devices=tuple(range(8)))
+    world.job("a", cpu=100, accelerators=500)
+    assert world.where(world.plan(ALL), "a") == {0: "small"}

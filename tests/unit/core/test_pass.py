@@ -264,6 +264,8 @@ def test_room_that_a_preemption_leaves_over_is_used() -> None:
 def test_nobody_else_is_preempted_while_such_room_is_left(search: Search) -> None:
     """Even for a class that has machines to choose from, where others would have to go."""
     world = World().machine("m1", cpu=4000).machine("m2", cpu=1000).machine("m3", cpu=1000)
+    # All pending tasks are small beside this machine, so they keep their turns.
+    world.machine("large", cpu=1_000_000).job("full", cpu=1_000_000, priority=300).place("full", 0, on="large")
     world.job("low", tasks=3, cpu=2000, priority=0, disruption_budget=1)
     world.place("low", 0, on="m1").place("low", 1, on="m1")
     world.job("k", tasks=2, priority=25).place("k", 0, on="m2").place("k", 1, on="m3")

@@ -8,7 +8,7 @@ import pytest
 from scheduling.core.cell.state import CellState
 from scheduling.core.placing.classes import sort_into_groups
 from scheduling.core.placing.queue import pending_in_order, pending_of
-from scheduling.core.placing.walks import beginnings
+from scheduling.core.placing.walks import walks
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy, Search
 from scheduling.core.vocabulary.requirement import Group, Requirement
@@ -18,6 +18,10 @@ CLASSES = 8
 
 
 def _starts(policy: Policy, *, tasks: int, priority: int = 200, machines: int = MACHINES) -> list[int]:
+    return _walks(policy, tasks=tasks, priority=priority, machines=machines)[0]
+
+
+def _walks(policy: Policy, *, tasks: int, priority: int = 200, machines: int = MACHINES) -> tuple[list[int], list[int]]:
     """Of CLASSES classes that ask for `tasks` thousandths of the cell's CPU each."""
     state = CellState()
     for number in range(1, machines + 1):
@@ -44,8 +48,8 @@ def _starts(policy: Policy, *, tasks: int, priority: int = 200, machines: int = 
     slots = pending_in_order(state.tasks, pending_of(state.tasks, policy.workload))
     sorting = sort_into_groups(state, policy, slots, now=0.0)
     limit = state.tasks.shapes.limit[sorting.shape]
-    starts = beginnings(state, policy, limit, sorting.by_limit, sorting.of_task, np.random.default_rng(1))
-    return [int(start) for start in starts]
+    start, further = walks(state, policy, limit, sorting.by_limit, sorting.of_task, np.random.default_rng(1))
+    return start.tolist(), further.tolist()
 
 
 @pytest.mark.parametrize("priority", [200, 0])
@@ -68,3 +72,8 @@ def test_without_randomisation_all_begin_at_the_first() -> None:
 
 def test_a_cell_without_machines_has_no_walks() -> None:
     assert set(_starts(Policy(), tasks=1, machines=0)) == {0}
+
+
+@pytest.mark.parametrize(("tasks", "further"), [(80, 0), (110, 4)])
+def test_tasks_look_further_when_capacity_is_tight(tasks: int, further: int) -> None:
+    assert set(_walks(Policy(), tasks=tasks)[1]) == {further}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ from quota.vocabulary.resources import ACCELERATORS, PORTS
 from scheduling.core.cell.attributes import holds
 from scheduling.core.cell.audit import tasks_on
 from scheduling.core.cell.state import CellState
-from scheduling.core.cell.tasks import PENDING, LiveJob
+from scheduling.core.cell.tasks import PENDING, RUNNING, LiveJob
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Requirement, split_task_id
 
@@ -123,7 +124,7 @@ class Twin:
         """One by one, but a gang as one when its first task's turn comes."""
         result: list[list[int]] = []
         gangs: dict[int, list[int]] = {}
-        for task in self._turns():
+        for task in self._hardest_first(self._turns()):
             job = self._job(task)
             if job.gang and job.id in gangs:
                 gangs[job.id].append(task)
@@ -132,6 +133,56 @@ class Twin:
                 if job.gang:
                     gangs[job.id] = result[-1]
         return result
+
+    def _hardest_first(self, turns: list[int]) -> list[int]:
+        """Of each priority, first the tasks that the free capacity is enough for, the hardest of them first."""
+        head = self._head(turns)
+        hardness = {t: max(self._hardness(t, turns), 1 / 32) if t in head else 0.0 for t in turns}
+        for t in turns:
+            if self._job(t).gang:
+                gang = [other for other in turns if self._job(other) is self._job(t)]
+                whole = all(other in head for other in gang)
+                hardness[t] = max(max(self._hardness(other, turns) for other in gang), 1 / 32) if whole else 0.0
+        return sorted(turns, key=lambda t: (-self._job(t).priority, -hardness[t]))
+
+    def _counted(self) -> list[int]:
+        return [r for r, weight in enumerate(self.policy.resource_weights) if weight > 0]
+
+    def _up(self) -> list[int]:
+        return [slot for slot in self.state.machines.slot.values() if self.state.machines.up[slot]]
+
+    def _head(self, turns: list[int]) -> set[int]:
+        machines, head = self.state.machines, set()
+        for kind, used in ((True, machines.prod_limit), (False, machines.reserved)):
+            room = [sum(max(0, int(machines.capacity[m, r] - used[m, r])) for m in self._up()) for r in self._counted()]
+            asked = [0] * len(room)
+            for t in turns:
+                if kind and not self._job(t).by_limit:
+                    continue
+                limit = self._requirement(t).limit
+                asked = [sum_ + limit[r] for sum_, r in zip(asked, self._counted(), strict=True)]
+                if self._job(t).by_limit == kind and all(a <= b for a, b in zip(asked, room, strict=True)):
+                    head.add(t)
+        return head
+
+    def _hardness(self, t: int, turns: list[int]) -> float:
+        """Shares of an average machine, or of the domains that its job needs, over the share that satisfies it."""
+        machines, requirement, up = self.state.machines, self._requirement(t), self._up()
+        share = 0.0
+        for r in self._counted():
+            mean = sum(int(machines.capacity[m, r]) for m in up) / len(up) if up else 0
+            share = max(share, requirement.limit[r] / mean if mean else 0.0)
+        size = sum(self._job(other) is self._job(t) for other in turns)
+        for bound, domains in (
+            (requirement.max_per_machine, len(up)),
+            (requirement.max_per_rack, len({int(machines.rack[m]) for m in up})),
+            (requirement.max_per_power_domain, len({int(machines.power[m]) for m in up})),
+        ):
+            if bound and up:
+                share = max(share, size / bound / domains)
+        demand = [c for c in requirement.constraints if c.hard]
+        able = [m for m in up if all(holds(c, machines.attributes.of(m).get(c.attribute)) for c in demand)]
+        return share / (max(1, len(able)) / len(up)) if up else 0.0
 
     def _turns(self) -> list[int]:
         """Of the highest priority the tenant served least, of its jobs the one served least."""
@@ -242,17 +293,20 @@ class Twin:
 
     def _devices(self, want: int, machine_id: int, without: list[Tenancy]) -> tuple[int, ...]:
         """Which accelerators it gets; none when they are not there. A share lies on the fullest that has room."""
-        capacity = int(self.state.machines.capacity[self.state.machines.slot[machine_id], ACCELERATORS])
-        stay = [tenancy for tenancy in self.there[machine_id] if tenancy not in without]
-        free = [
-            min(WHOLE, capacity - d * WHOLE) - sum(tenancy.holds(d) for tenancy in stay)
-            for d in range(-(-capacity // WHOLE))
-        ]
+        free = self._free_devices(machine_id, without)
         if want < WHOLE:
             return min(((left, d) for d, left in enumerate(free) if left >= want), default=(0,))[1:]
         whole = [d for d, left in enumerate(free) if left == WHOLE]
         number = -(-want // WHOLE)
         return tuple(whole[:number]) if len(whole) >= number else ()
+
+    def _free_devices(self, machine_id: int, without: list[Tenancy]) -> list[int]:
+        capacity = int(self.state.machines.capacity[self.state.machines.slot[machine_id], ACCELERATORS])
+        stay = [tenancy for tenancy in self.there[machine_id] if tenancy not in without]
+        return [
+            min(WHOLE, capacity - d * WHOLE) - sum(tenancy.holds(d) for tenancy in stay)
+            for d in range(-(-capacity // WHOLE))
+        ]
 
     def _within_budgets(self, tenancies: list[Tenancy]) -> list[Tenancy]:
         down = dict(self.down)
@@ -350,7 +404,61 @@ class Twin:
         left /= total
         if self.policy.scorer == "best-fit":
             return -left
-        return -(0.25 * left + 0.75 * (left - least) / (left + 0.05))
+        return -(0.25 * left + 0.75 * (left - least) / (left + 0.05)) + self._devices_kept(task, machine_id)
+
+    def _devices_kept(self, task: int, machine_id: int) -> float:
+        seen = self._typical()
+        if not seen:
+            return 0.0
+        limit = self._requirement(task).limit
+        if limit[ACCELERATORS] == 0:
+            return -0.25 * sum(max(0, left) for left in self._free_devices(machine_id, [])) / WHOLE
+        taken = self._devices(limit[ACCELERATORS], machine_id, [])
+        if not taken:
+            return 0.0
+        before = self._fragments(task, machine_id, seen, ())
+        return -1.25 * (self._fragments(task, machine_id, seen, taken) - before) / max(1.0, limit[ACCELERATORS] / WHOLE)
+
+    def _typical(self) -> list[tuple[tuple[int, ...], float]]:
+        """What tasks with devices ask for, without ports, and their share of such tasks: the 32 most frequent."""
+        tasks, found = self.state.tasks, Counter[tuple[int, ...]]()
+        if any(self.state.machines.capacity[slot, ACCELERATORS] for slot in self.state.machines.slot.values()):
+            for job in tasks.jobs.values():
+                for slot in job.tasks[job.tasks >= 0].tolist():
+                    limit = self._requirement(slot).limit
+                    if tasks.state[slot] in (PENDING, RUNNING) and limit[ACCELERATORS]:
+                        found[(*limit[:PORTS], 0, *limit[PORTS + 1 :])] += 1
+        most = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:32]
+        return [(limit, number / found.total()) for limit, number in most]
+
+    def _fragments(
+        self, task: int, machine_id: int, seen: list[tuple[tuple[int, ...], float]], taken: tuple[int, ...]
+    ) -> float:
+        """The expected part of the free devices that tasks like those seen could not use."""
+        job, limit = self._job(task), self._requirement(task).limit
+        capacity = self.state.machines.capacity[self.state.machines.slot[machine_id]].tolist()
+        there = self.there[machine_id]
+        used = [
+            sum(t.limit[r] for t in there if t.job.by_limit) if job.by_limit else sum(t.reservation[r] for t in there)
+            for r in range(len(limit))
+        ]
+        free = self._free_devices(machine_id, [])
+        for device in taken:
+            free[device] -= min(WHOLE, limit[ACCELERATORS])
+        free = [left for left in free if left > 0]
+        total = 0.0
+        for wanted, share in seen:
+            enough = all(
+                capacity[r] - used[r] - (limit[r] if taken else 0) >= want
+                for r, want in enumerate(wanted)
+                if want and r != ACCELERATORS
+            )
+            usable = [left for left in free if left >= min(WHOLE, wanted[ACCELERATORS])]
+            if enough and len(usable) * min(WHOLE, wanted[ACCELERATORS]) >= wanted[ACCELERATORS]:
+                total += share * (sum(free) - sum(usable))
+            else:
+                total += share * sum(free)
+        return total / WHOLE
 
     def _mixing(self, job: LiveJob, machine_id: int) -> float:
         capacity = self.state.machines.capacity[self.state.machines.slot[machine_id]].tolist()

@@ -1,0 +1,35 @@
+"""The classes of tasks that ask for devices, as the cell has seen them: which fragments are useful depends on them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quota.vocabulary.resources import ACCELERATORS, PORTS
+from scheduling.core.cell.state import CellState
+from scheduling.core.cell.tasks import PENDING, RUNNING
+from scheduling.core.vocabulary.layout import Floats, Ints
+
+# The classes with most tasks count, up to this number.
+MOST_CLASSES = 32
+
+
+def typical_tasks(state: CellState) -> tuple[Ints, Floats]:
+    """Return what typical tasks with devices ask for [C, R], and their share [C] of all tasks with devices.
+
+    Running and pending tasks count. Without devices in the cell, or without such tasks, there are none.
+    """
+    tasks, axis = state.tasks, state.axis
+    nothing = np.zeros((0, axis), dtype=np.int64), np.zeros(0, dtype=np.float64)
+    if not state.machines.capacity[:, ACCELERATORS].any():
+        return nothing
+    live = (tasks.state == PENDING) | (tasks.state == RUNNING)
+    number = np.bincount(tasks.shape[live], minlength=len(tasks.shapes.requirement))
+    asking = np.flatnonzero((number > 0) & (tasks.shapes.limit[: len(number), ACCELERATORS] > 0))
+    if len(asking) == 0:
+        return nothing
+    wanted = tasks.shapes.limit[asking].copy()
+    wanted[:, PORTS] = 0
+    limits, which = np.unique(wanted, axis=0, return_inverse=True)
+    sums = np.bincount(which.reshape(-1), weights=number[asking])
+    most = np.argsort(-sums, kind="stable")[:MOST_CLASSES]
+    return np.ascontiguousarray(limits[most]), sums[most] / sums.sum()

@@ -1,0 +1,103 @@
+"""Tasks that are hard to place come first, among those that the free capacity is enough for (§3.2).
+
+     in turn:  A1 B1 A2 B2 A3 B3 | A4 A5 …         the free capacity is enough for six tasks
+    to place:  B1 B2 B3 A1 A2 A3 | A4 A5 …         tasks of B are hard to place
+
+Round-robin decides which tasks get the free capacity. These tasks are the *head* of the queue. Their order does not
+change what a tenant gets, so the hardest can come first: large tasks, tasks of a job that needs many machines at once,
+and tasks that few machines satisfy. If a large job with one task per machine came last, most machines would be full.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.cell.state import CellState
+from scheduling.core.vocabulary.layout import Bools, Floats, Ints, Ints32
+from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import Constraint
+
+Slots = NDArray[np.int64]
+
+# Tasks that are less hard than this stay in the order of their turns: they are small, and fit almost everywhere.
+ORDINARY = 1 / 32
+
+
+def hardest_first(state: CellState, policy: Policy, slots: Slots) -> Slots:
+    """Return the queue `slots` with the head of each priority sorted by hardness. Equally hard tasks keep their turns.
+
+    A gang stays together, as hard as its hardest task.
+    """
+    tasks, up = state.tasks, np.flatnonzero(state.machines.up)
+    if len(slots) < 2 or len(up) == 0:
+        return slots
+    job = tasks.job[slots]
+    shapes, shape = np.unique(tasks.shape[slots], return_inverse=True)
+    counted = [r for r, weight in enumerate(policy.resource_weights[: state.axis]) if weight > 0]
+    limit = tasks.shapes.limit[shapes][:, counted]
+    head = _head(state, counted, up, tasks.job_by_limit[job], limit[shape])
+    head[policy.max_assignments :] = False
+    if not head.any():
+        return slots
+    hard = np.maximum(_hardness(state, counted, up, job, shapes.astype(np.int32), shape, limit), ORDINARY)
+    ganged = tasks.job_gang[job]
+    if ganged.any():
+        most = np.zeros(len(tasks.job_gang))
+        np.maximum.at(most, job[ganged], hard[ganged])
+        hard[ganged] = most[job[ganged]]
+        whole = np.ones(len(tasks.job_gang), dtype=np.bool_)
+        np.logical_and.at(whole, job[ganged], head[ganged])
+        head[ganged] = whole[job[ganged]]
+    hard[~head] = 0.0
+    result: Slots = slots[np.lexsort((np.arange(len(slots)), -hard, -tasks.job_priority[job].astype(np.int64)))]
+    return result
+
+
+def _head(state: CellState, counted: list[int], up: Slots, by_limit: Bools, limit: Ints) -> Bools:
+    """Return [Q]: the tasks that the free capacity of all machines together is enough for, taken in turn.
+
+    Tasks placed by limit leave out what lower priorities use (§5.5); other tasks come after all before them.
+    """
+    machines = state.machines
+    head = np.zeros(len(by_limit), dtype=np.bool_)
+    capacity = machines.capacity[up][:, counted]
+    for kind, used in ((True, machines.prod_limit), (False, machines.reserved)):
+        own = np.flatnonzero(by_limit == kind)
+        if len(own):
+            room = np.maximum(capacity - used[up][:, counted], 0).sum(axis=0)
+            asked = np.cumsum(np.where((by_limit | (not kind))[:, None], limit, 0), axis=0)
+            head[own] = (asked[own] <= room).all(axis=1)
+    return head
+
+
+def _hardness(
+    state: CellState, counted: list[int], up: Slots, job: Ints32, shapes: Ints32, shape: Slots, limit: Ints
+) -> Floats:
+    """Return [Q]: the share of an average machine that a task needs, or the share of all machines, racks or power
+    domains that its job needs if this is larger; over the share of machines that satisfy its hard constraints.
+    """
+    table, machines = state.tasks.shapes, state.machines
+    mean = machines.capacity[up][:, counted].mean(axis=0)
+    share = np.divide(limit, mean, out=np.zeros(limit.shape), where=mean > 0).max(axis=1, initial=0.0)
+    bounds = table.bounds[shapes]
+    needed = np.zeros(len(job))
+    if bounds.any():
+        size = np.bincount(job)[job]
+        domains = (len(up), len(np.unique(machines.rack[up])), len(np.unique(machines.power[up])))
+        for kind, number in enumerate(domains):
+            bound = bounds[shape, kind]
+            needed = np.maximum(needed, np.where(bound > 0, size / np.maximum(bound, 1) / number, 0.0))
+    satisfied = np.ones(len(shapes))
+    known: dict[tuple[Constraint, ...], float] = {(): 1.0}
+    for place, requirement in enumerate(table.requirement[row] for row in shapes.tolist()):
+        if requirement.constraints:
+            demand = tuple(one for one in requirement.constraints if one.hard)
+            if demand not in known:
+                mask = np.ones(len(up), dtype=np.bool_)
+                for constraint in demand:
+                    mask &= machines.attributes.mask(constraint)[up]
+                known[demand] = max(1, int(mask.sum())) / len(up)
+            satisfied[place] = known[demand]
+    result: Floats = np.maximum(share[shape], needed) / satisfied[shape]
+    return result
