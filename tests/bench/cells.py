@@ -98,12 +98,12 @@ def _read(read: job_spec.JobSpecification, number: int) -> _Job:
     )
 
 
-def google2011(clones: int = 5, *, constraints: bool = True) -> Workload:
+def google2011(clones: int = 5, *, constraints: bool = True, seed: int = SEED) -> Workload:
     """The fifth of the real cell, `clones` times, each clone with the attributes and constraints of the first.
 
-    Jobs of a clone are new ones: their id plus the clone's number.
+    Jobs of a clone are new ones: their id plus the clone's number. `seed` draws the attributes and constraints.
     """
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(seed)
     real = _equipped(trace.machines(), rng)
     demands = [_demand(rng, real) if constraints else None for _ in _real_jobs()]
     return _workload(

@@ -7,8 +7,11 @@ is the result, beside the range. Every scorer sees the same machines go in the s
 all policies are on (spreading, mixing, sampling, as a cell has them by default). The threshold is found by bisection,
 to 1/1000 of the cell.
 
-Cases: `google2011x5-prod-hybrid`, `-bestfit`, `-epvm`; `floor` is the share at which the CPU asked for alone would fill
-the average machine. And `openb-default-130`, a GPU cell by its own published protocol: see `tests.bench.openb`.
+Cases: `google2011x5-prod-hybrid`, `-bestfit`, `-epvm`; the cells of `tests.bench.variants`; and
+`worst-distance`, the largest `distance` of these cells. `floor` is a true lower bound (`tests.bench.floors`), its
+median over the seeds. `distance` is how far the share is above the floor of the same seed, the 90th percentile.
+`must-wait` is a cell of full size with newly drawn constraints: tasks left pending, and how many of them no order
+could place. The GPU cell by its own published protocol: see `tests.bench.openb`.
 """
 
 from __future__ import annotations
@@ -21,12 +24,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quota.vocabulary.resources import CPU
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy
-from tests.bench import cells, openb
+from tests.bench import cells, floors, openb, variants
 from tests.bench.wanted import wanted
 
 SEEDS = 11
@@ -39,53 +42,92 @@ SCORERS = {
     "google2011x5-prod-epvm": "e-pvm",
 }
 OPENB = "openb-default-130"
+WORST, MUST_WAIT = "worst-distance", "must-wait"
+NEW_CONSTRAINTS = 3
 
 
 def measure() -> Iterator[dict[str, Any]]:
     seeds = range(3 if os.environ.get("BENCH_SMALL") == "1" else SEEDS)
+    distances: dict[str, float] = {}
     with ProcessPoolExecutor(min(len(seeds), os.cpu_count() or 1)) as pool:
-        for case in wanted((*SCORERS, OPENB)):
+        for case in wanted((*SCORERS, *variants.CELLS, WORST, MUST_WAIT, OPENB, *openb.ONLINE)):
             if case == OPENB:
                 yield openb.measure_case(case)
-                continue
-            shares = [100 * share for share in pool.map(compacted, seeds, [SCORERS[case]] * len(seeds))]
-            workload = _workload()
-            yield {
-                "case": case,
-                "value": round(float(np.percentile(shares, PERCENTILE, method="higher")), 1),
-                "unit": "%",
-                "better": "lower",
-                "min": round(min(shares), 1),
-                "median": round(float(np.median(shares)), 1),
-                "max": round(max(shares), 1),
-                "floor": round(100 * floor(workload), 1),
-                "seeds": len(shares),
-                "machines": len(workload.machines),
-                "tasks": workload.tasks,
-            }
+            elif case in openb.ONLINE:
+                yield openb.measure_online(case)
+            elif case == MUST_WAIT:
+                yield _must_wait()
+            elif case == WORST:
+                if distances:
+                    name = max(distances, key=lambda one: distances[one])
+                    yield {"case": WORST, "value": distances[name], "unit": "points", "better": "lower", "cell": name}
+            else:
+                result = _result(case, list(pool.map(compacted, [case] * len(seeds), seeds)))
+                if case in variants.CELLS:
+                    distances[case] = result["distance"]
+                yield result
+
+
+def _result(case: str, found: list[tuple[float, float]]) -> dict[str, Any]:
+    """`found`: share and floor by seed."""
+    shares, floored = 100 * np.array(found).T
+    workload = _workload(case)
+    return {
+        "case": case,
+        "value": _percentile(shares),
+        "unit": "%",
+        "better": "lower",
+        "min": round(float(shares.min()), 1),
+        "median": round(float(np.median(shares)), 1),
+        "max": round(float(shares.max()), 1),
+        "floor": round(float(np.median(floored)), 1),
+        "distance": _percentile(shares - floored),
+        "seeds": len(shares),
+        "machines": len(workload.machines),
+        "tasks": workload.tasks,
+    }
+
+
+def _percentile(values: NDArray[np.float64]) -> float:
+    return round(float(np.percentile(values, PERCENTILE, method="higher")), 1)
+
+
+def _must_wait() -> dict[str, Any]:
+    """Production of the cell of full size, on all its machines, with constraints drawn by another seed."""
+    workload = cells.google2011(seed=NEW_CONSTRAINTS).prod()
+    state = workload.load()
+    plan = schedule_pass(state, Policy(max_assignments=2**40), now=0.0, rng=np.random.default_rng(NEW_CONSTRAINTS))
+    return {
+        "case": MUST_WAIT,
+        "value": state.pending - len(plan.assignments),
+        "unit": "tasks",
+        "better": "lower",
+        "bound": floors.must_wait(workload, workload.machines),
+        "tasks": workload.tasks,
+    }
 
 
 @cache
-def _workload() -> cells.Workload:
-    return cells.google2011().prod()
+def _workload(case: str) -> cells.Workload:
+    return cells.google2011().prod() if case in SCORERS else variants.CELLS[case](variants.REPORTED)
 
 
-def floor(workload: cells.Workload) -> float:
-    asked = sum(group.requirement.limit[CPU] * group.size for job in workload.jobs for group in job.groups)
-    return asked / sum(machine.capacity[CPU] for machine in workload.machines)
+def compacted(case: str, seed: int) -> tuple[float, float]:
+    """The smallest share of the cell's machines into which the work fits, and the floor, a share too.
 
-
-def compacted(seed: int, scorer: str) -> float:
-    """The smallest share of the cell's machines into which the work fits; 1 even when it doesn't fit at all."""
-    cell = Shrinking(_workload(), seed, Policy(scorer=scorer, max_assignments=2**40))
-    low, high = math.floor(STEPS * floor(_workload())) - 50, STEPS  # below `low` too little CPU is left
+    The share is 1 even when the work does not fit at all.
+    """
+    workload = _workload(case)
+    cell = Shrinking(workload, seed, Policy(scorer=SCORERS.get(case, "hybrid"), max_assignments=2**40))
+    floor = floors.floor(workload, cell.machines, may_wait=cell.may_wait) / len(workload.machines)
+    low, high = math.floor(STEPS * floor) - 1, STEPS  # below `low` too little capacity is left
     while high - low > 1:
         middle = (low + high) // 2
         if cell.fits(middle / STEPS):
             high = middle
         else:
             low = middle
-    return high / STEPS
+    return high / STEPS, floor
 
 
 class Shrinking:

@@ -1,11 +1,11 @@
-"""Tasks that are hard to place come first, among those that the free capacity is enough for (§3.2).
+"""Tasks that are hard to place come first, if the free capacity is enough for the whole queue (§3.2).
 
-     in turn:  A1 B1 A2 B2 A3 B3 | A4 A5 …         the free capacity is enough for six tasks
-    to place:  B1 B2 B3 A1 A2 A3 | A4 A5 …         tasks of B are hard to place
+     in turn:  A1 B1 A2 B2 A3 B3        tasks of B are hard to place
+    to place:  B1 B2 B3 A1 A2 A3
 
-Round-robin decides which tasks get the free capacity. These tasks are the *head* of the queue. Their order does not
-change what a tenant gets, so the hardest can come first: large tasks, tasks of a job that needs many machines at once,
-and tasks that few machines satisfy. If a large job with one task per machine came last, most machines would be full.
+Then the order does not change what a tenant gets, so the hardest can come first: large tasks, tasks of a job that needs
+many machines at once, and tasks that few machines satisfy. If a large job with one task per machine came last, most
+machines would be full. If the queue asks for more than is free, tasks stay in the order of their turns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ORDINARY = 1 / 32
 
 
 def hardest_first(state: CellState, policy: Policy, slots: Slots) -> Slots:
-    """Return the queue `slots` with the head of each priority sorted by hardness. Equally hard tasks keep their turns.
+    """Return the queue `slots` with each priority sorted by hardness. Equally hard tasks keep their turns.
 
     A gang stays together, as hard as its hardest task.
     """
@@ -36,9 +36,7 @@ def hardest_first(state: CellState, policy: Policy, slots: Slots) -> Slots:
     shapes, shape = np.unique(tasks.shape[slots], return_inverse=True)
     counted = [r for r, weight in enumerate(policy.resource_weights[: state.axis]) if weight > 0]
     limit = tasks.shapes.limit[shapes][:, counted]
-    head = _head(state, counted, up, tasks.job_by_limit[job], limit[shape])
-    head[policy.max_assignments :] = False
-    if not head.any():
+    if not _enough(state, counted, up, tasks.job_by_limit[job], limit[shape]):
         return slots
     hard = np.maximum(_hardness(state, counted, up, job, shapes.astype(np.int32), shape, limit), ORDINARY)
     ganged = tasks.job_gang[job]
@@ -46,29 +44,27 @@ def hardest_first(state: CellState, policy: Policy, slots: Slots) -> Slots:
         most = np.zeros(len(tasks.job_gang))
         np.maximum.at(most, job[ganged], hard[ganged])
         hard[ganged] = most[job[ganged]]
-        whole = np.ones(len(tasks.job_gang), dtype=np.bool_)
-        np.logical_and.at(whole, job[ganged], head[ganged])
-        head[ganged] = whole[job[ganged]]
-    hard[~head] = 0.0
+    if len(slots) > policy.max_assignments:
+        # The pass places only the first of them. A gang that begins there ends there.
+        hard[policy.max_assignments :][~ganged[policy.max_assignments :]] = 0.0
     result: Slots = slots[np.lexsort((np.arange(len(slots)), -hard, -tasks.job_priority[job].astype(np.int64)))]
     return result
 
 
-def _head(state: CellState, counted: list[int], up: Slots, by_limit: Bools, limit: Ints) -> Bools:
-    """Return [Q]: the tasks that the free capacity of all machines together is enough for, taken in turn.
+def _enough(state: CellState, counted: list[int], up: Slots, by_limit: Bools, limit: Ints) -> bool:
+    """Return whether the free capacity of all machines together is enough for tasks with these limits [Q, R].
 
-    Tasks placed by limit leave out what lower priorities use (§5.5); other tasks come after all before them.
+    Tasks placed by limit leave out what lower priorities use (§5.5); other tasks come after all of them.
     """
     machines = state.machines
-    head = np.zeros(len(by_limit), dtype=np.bool_)
     capacity = machines.capacity[up][:, counted]
     for kind, used in ((True, machines.prod_limit), (False, machines.reserved)):
-        own = np.flatnonzero(by_limit == kind)
-        if len(own):
+        if (by_limit == kind).any():
             room = np.maximum(capacity - used[up][:, counted], 0).sum(axis=0)
-            asked = np.cumsum(np.where((by_limit | (not kind))[:, None], limit, 0), axis=0)
-            head[own] = (asked[own] <= room).all(axis=1)
-    return head
+            asked = limit[by_limit | (not kind)].sum(axis=0)
+            if (asked > room).any():
+                return False
+    return True
 
 
 def _hardness(

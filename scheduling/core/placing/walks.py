@@ -29,7 +29,7 @@ def walks(
     Usually each group begins at a random position, so that different groups share machines. But if the groups placed
     by limit together ask for most of the free capacity, they all begin at one position. The same holds for the groups
     placed by reservation (§5.5). Then the first machines fill up, and the last machines stay empty for large tasks.
-    Tasks of such groups also compare more machines. With the E-PVM scorer, the positions are always random.
+    If there is enough for all tasks, they also compare more machines. With the E-PVM scorer, the positions are always random.
     """
     number = len(limit)
     further = np.zeros(number, dtype=np.int32)
@@ -42,6 +42,7 @@ def walks(
     asked = limit[:, counted] * np.bincount(of_task, minlength=number)[:, None].astype(np.float64)
     machines = state.machines
     up = machines.up.astype(np.int64)
+    enough = True
     for placed_by_limit, used in ((True, machines.prod_limit), (False, machines.reserved)):
         kind = by_limit == placed_by_limit
         if not kind.any():
@@ -50,5 +51,9 @@ def walks(
         if (asked[kind].sum(axis=0) > _MOST * room).any():
             start[kind] = start[0]
             further[kind] = _FURTHER
+        everything = asked[kind] if placed_by_limit else asked
+        enough = enough and not (everything.sum(axis=0) > room).any()
+    if not enough:
+        further[:] = 0
     further[limit[:, ACCELERATORS] > 0] = _FURTHER_FOR_DEVICES
     return start, further

@@ -74,6 +74,6 @@ def test_a_cell_without_machines_has_no_walks() -> None:
     assert set(_starts(Policy(), tasks=1, machines=0)) == {0}
 
 
-@pytest.mark.parametrize(("tasks", "further"), [(80, 0), (110, 4)])
-def test_tasks_look_further_when_capacity_is_tight(tasks: int, further: int) -> None:
+@pytest.mark.parametrize(("tasks", "further"), [(80, 0), (110, 4), (130, 0)])
+def test_tasks_look_further_when_capacity_is_tight_but_enough(tasks: int, further: int) -> None:
     assert set(_walks(Policy(), tasks=tasks)[1]) == {further}

@@ -135,14 +135,15 @@ class Twin:
         return result
 
     def _hardest_first(self, turns: list[int]) -> list[int]:
-        """Of each priority, first the tasks that the free capacity is enough for, the hardest of them first."""
+        """Of each priority the hardest tasks first, if the free capacity is enough for all."""
         head = self._head(turns)
-        hardness = {t: max(self._hardness(t, turns), 1 / 32) if t in head else 0.0 for t in turns}
+        if not turns or head != set(turns):
+            return turns
+        hardness = {t: max(self._hardness(t, turns), 1 / 32) for t in turns}
         for t in turns:
             if self._job(t).gang:
                 gang = [other for other in turns if self._job(other) is self._job(t)]
-                whole = all(other in head for other in gang)
-                hardness[t] = max(max(self._hardness(other, turns) for other in gang), 1 / 32) if whole else 0.0
+                hardness[t] = max(max(self._hardness(other, turns) for other in gang), 1 / 32)
         return sorted(turns, key=lambda t: (-self._job(t).priority, -hardness[t]))
 
     def _counted(self) -> list[int]:
