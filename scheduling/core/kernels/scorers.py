@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quota.vocabulary.resources import ACCELERATORS
-from scheduling.core.kernels.compiled import inlined
+from scheduling.core.kernels.compiled import compiled, inlined
 from scheduling.core.kernels.counts import POWER, RACK, count_of, count_on
 from scheduling.core.kernels.fragments import added_fragments, free_devices
 from scheduling.core.vocabulary.layout import Floats, Groups, MachineArrays, SearchParams, TaskCounts
@@ -69,13 +69,12 @@ def packing(machines: MachineArrays, knobs: SearchParams, m: int, groups: Groups
     return -(_LEFT * left + _STRANDED * (left - least) / (left + _NEARLY_FULL))
 
 
-@inlined
-def devices_kept(machines: MachineArrays, knobs: SearchParams, m: int, groups: Groups, g: int) -> float:
-    """Score the use of devices, for the hybrid: a task with devices adds few fragments, and other tasks go where few
-    devices are free. Without tasks that ask for devices in the cell, it is 0.
+@compiled
+def devices_kept(machines: MachineArrays, groups: Groups, g: int, m: int) -> float:
+    """Score the use of devices: a task with devices adds few fragments, and other tasks go where few devices are free.
+
+    Not inlined, because most cells have no devices, and the longer code would slow down their passes.
     """
-    if knobs.packing != HYBRID or groups.popularity.shape[0] == 0:
-        return 0.0
     if groups.limit[g, ACCELERATORS] > 0:
         return -_FRAGMENT * added_fragments(machines, groups, g, m)
     return -_FREE_DEVICE * free_devices(machines, m)
@@ -114,7 +113,9 @@ def mixing(machines: MachineArrays, knobs: SearchParams, m: int, by_limit: bool)
 @inlined
 def own_score(machines: MachineArrays, groups: Groups, knobs: SearchParams, g: int, m: int, parts: Floats) -> float:
     """The parts that depend on class and machine alone: they are what is cached."""
-    fit = packing(machines, knobs, m, groups, g) + devices_kept(machines, knobs, m, groups, g)
+    fit = packing(machines, knobs, m, groups, g)
+    if knobs.packing == HYBRID and groups.popularity.shape[0] > 0:  # some task of the cell asks for devices
+        fit += devices_kept(machines, groups, g, m)
     parts[PACKING] = knobs.weights[PACKING] * fit
     parts[SOFT] = knobs.weights[SOFT] * liking(groups, g, m)
     parts[MIXING] = knobs.weights[MIXING] * mixing(machines, knobs, m, groups.by_limit[g])
