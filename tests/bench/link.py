@@ -3,11 +3,14 @@
 Real shards, fleets of simulated machines that join, dial in over TLS and WebSocket and answer every poll, and rows in
 a durable PostgreSQL. All of it shares this machine.
 
-Cases: `poll-interval-p95` (s, as machines see it, for a minute in which nothing changes: the journal must stay as it
-is), `shard-rss` (MiB, all shard processes), `cut-1000-reconciled` (s, from the return of a tenth of the machines, cut
-off for a minute under a master that reschedules their tasks, until each task runs once, where rows say).
+Cases: `attach-first` (s, from the first dial until the shards have polled every machine), `attach-again` (the same,
+from the moment at which restarted shards listen, with nothing changed: the journal must stay as it is),
+`poll-interval-p95` (s, as machines see it, for a minute in which nothing changes: the journal must stay as it is),
+`shard-rss` (MiB, all shard processes), `cut-1000-reconciled` (s, from the return of a tenth of the machines, cut off
+for a minute under a master that reschedules their tasks, until each task runs once, where rows say).
 
-    BENCH_MACHINES=1000     so many machines instead of 10,000, a multiple of ten; a tenth of them is cut
+    BENCH_SMALL=1           1,000 machines instead of 10,000
+    BENCH_MACHINES=2000     so many machines, a multiple of ten; a tenth of them is cut
     BENCH_SHARDS=2          so many shards
     BENCH_CASES=poll,shard  only the cases that begin so
 """
@@ -43,20 +46,25 @@ _CAPACITY = {"cpu": 16_000, "ram": 2**36, "disk": 2**40}
 
 
 def measure() -> Iterator[dict[str, Any]]:
-    cases = wanted(["poll-interval-p95", "shard-rss", "cut-1000-reconciled"])
-    machines = int(os.environ.get("BENCH_MACHINES", "10000"))
+    cases = wanted(["attach-first", "attach-again", "poll-interval-p95", "shard-rss", "cut-1000-reconciled"])
+    machines = int(os.environ.get("BENCH_MACHINES") or (1_000 if os.environ.get("BENCH_SMALL") == "1" else 10_000))
     shards = int(os.environ.get("BENCH_SHARDS", "1"))
     with databases() as home, ExitStack() as stack:
         cell = _Cell(home, machines)
-        url, running = stack.enter_context(link_cell.shards(home, shards))
+        serving = stack.enter_context(link_cell.Shards(home, shards))
+        url = serving.url
         cell.join(url)
         fleets = [stack.enter_context(link_cell.fleet(home, name, url)) for name in cell.fleets]
-        bench = _Bench(cell, running, fleets)
+        bench = _Bench(cell, serving, fleets)
         more = {"machines": machines, "tasks": machines * TASKS_A_MACHINE, "shards": shards}
-        more |= bench.attach()
+        first = bench.attach()
+        if "attach-first" in cases:
+            yield {**first, **more}
         for result in bench.quiet():
             if result["case"] in cases:
                 yield {**result, **more}
+        if "attach-again" in cases:
+            yield {**bench.attach_again(), **more}
         if "cut-1000-reconciled" in cases:
             yield {**bench.cut(), **more}
 
@@ -147,23 +155,55 @@ class _Cell:
 
 
 class _Bench:
-    def __init__(self, cell: _Cell, shards: list[Program], fleets: list[FleetProgram]) -> None:
-        self.cell, self.shards, self.fleets = cell, shards, fleets
+    def __init__(self, cell: _Cell, serving: link_cell.Shards, fleets: list[FleetProgram]) -> None:
+        self.cell, self.serving, self.fleets = cell, serving, fleets
         self.began = time.monotonic()
+        self.joined_s = _cpu_s(self.shards)
+
+    @property
+    def shards(self) -> list[Program]:
+        return self.serving.programs
 
     def attach(self) -> dict[str, Any]:
-        """Wait until all are connected and what they run is up."""
+        """Wait until all machines are polled for the first time and their tasks are up."""
         cell = self.cell
-        until(lambda: self._connected() == cell.machines, what="all machines to connect", seconds=WAIT_S)
-        attached_s = time.monotonic() - self.began
+        until(lambda: self._polled() == cell.machines, what="a poll of each machine", seconds=WAIT_S)
+        polled_s, shard_s = time.monotonic() - self.began, _cpu_s(self.shards) - self.joined_s
         until(lambda: cell.up() == cell.machines * TASKS_A_MACHINE, what="all tasks to be up", seconds=WAIT_S)
-        up_s = time.monotonic() - self.began
-        return {
-            "attached_s": round(attached_s, 1),
-            "up_s": round(up_s, 1),
-            "attach_shard_cpu_s": round(_cpu_s(self.shards), 1),
-            "attach_fleet_cpu_s": round(_cpu_s(self.fleets), 1),
+        return self._attached("attach-first", polled_s, shard_s) | {
+            "up_s": round(time.monotonic() - self.began, 1),
+            "join_shard_cpu_s": round(self.joined_s, 1),
+            "up_shard_us_a_machine": round(1e6 * (_cpu_s(self.shards) - self.joined_s) / cell.machines),
+            "fleet_cpu_s": round(_cpu_s(self.fleets), 1),
         }
+
+    def attach_again(self) -> dict[str, Any]:
+        """Restart the shards, and wait until they have polled all machines. Nothing has changed meanwhile."""
+        before = self.cell.revision()
+        self.serving.stop()
+        for one in self.fleets:
+            one.ask("unpoll")
+        self.serving.start()
+        started_s, began = _cpu_s(self.shards), time.monotonic()
+        until(lambda: self._polled() == self.cell.machines, what="a poll of each machine", seconds=WAIT_S)
+        result = self._attached("attach-again", time.monotonic() - began, _cpu_s(self.shards) - started_s)
+        time.sleep(2 * INTERVAL_S)
+        if written := self.cell.revision() - before:
+            result["failed"] = f"the journal moved by {written} revisions though nothing changed"
+        return result | {"settled_shard_cpu_s": round(_cpu_s(self.shards) - started_s, 1)}
+
+    def _attached(self, case: str, took_s: float, shard_s: float) -> dict[str, Any]:
+        return {
+            "case": case,
+            "value": round(took_s, 2),
+            "unit": "s",
+            "better": "lower",
+            "shard_us_a_machine": round(1e6 * shard_s / self.cell.machines),
+            "load": round(os.getloadavg()[0], 1),
+        }
+
+    def _polled(self) -> int:
+        return sum(one.ask("polled") for one in self.fleets)
 
     def _connected(self) -> int:
         return sum(one.ask("connected") for one in self.fleets)

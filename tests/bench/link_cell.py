@@ -92,24 +92,39 @@ def program(home: Path, name: str, *arguments: str, kind: type[Program] = Progra
             made.stop()
 
 
-@contextmanager
-def shards(home: Path, number: int) -> Iterator[tuple[str, list[Program]]]:
-    """Link shards on one port; its address."""
-    port = _free_port()
-    url = f"https://127.0.0.1:{port}"
-    env = {
-        "DJANGO_SETTINGS_MODULE": "portal.settings.production",
-        "BORG_SECRET_KEY": _SECRET,
-        "BORG_LINK_PORT": str(port),
-        "BORG_LINK_SHARED_PORT": "1",
-        "BORG_LINK_URL": url,
-    }
-    with ExitStack() as stack:
-        made = [
-            stack.enter_context(program(home, f"shard{index}", "scheduling.link", **env)) for index in range(number)
+class Shards:
+    """Link shards on one port, which run inside the `with` block. `url`: their address."""
+
+    def __init__(self, home: Path, number: int) -> None:
+        self._home, self._number, self._port = home, number, _free_port()
+        self.url = f"https://127.0.0.1:{self._port}"
+        self.programs: list[Program] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Shards:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start all shards, and wait until they listen."""
+        env = {
+            "DJANGO_SETTINGS_MODULE": "portal.settings.production",
+            "BORG_SECRET_KEY": _SECRET,
+            "BORG_LINK_PORT": str(self._port),
+            "BORG_LINK_SHARED_PORT": "1",
+            "BORG_LINK_URL": self.url,
+        }
+        self.programs = [
+            self._stack.enter_context(program(self._home, f"shard{index}", "scheduling.link", **env))
+            for index in range(self._number)
         ]
-        until(lambda: all(_listens(port, one) for one in made), what="a shard to listen", seconds=60.0)
-        yield url, made
+        until(lambda: all(_listens(self._port, one) for one in self.programs), what="a shard to listen", seconds=60.0)
+
+    def stop(self) -> None:
+        self._stack.close()
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """A fleet of simulated machines in a process of its own, which a bench tells what to do line by line.
 
     connected             how many are
+    polled                how many were polled since the start, or since `unpoll`
+    unpoll                forget which machines were polled
     record                keep the intervals of polls from now on
     intervals             those kept, in ms: {interval: how often}
     cut | mend            break every connection; let them come back
@@ -58,6 +60,7 @@ class Machines:
 
     def __init__(self, home: Path, url: str) -> None:
         self._intervals: Counter[int] | None = None
+        self._polled: set[int] = set()  # by id of the agent
         self.fleet = CuttableFleet(read_fleet(home / "machines.csv"), load_secrets(home), url, home)
         for machine in self.fleet.machines:
             self._observe(machine.agent)
@@ -72,6 +75,7 @@ class Machines:
             if self._intervals is not None and session == last[0]:
                 self._intervals[round(1000 * (now - last[1]))] += 1
             last = (session, now)
+            self._polled.add(id(agent))
             polled(session, poll)
 
         agent.polled = observed  # type: ignore[method-assign]
@@ -80,6 +84,10 @@ class Machines:
         match line.split():
             case ["connected"]:
                 return self.fleet.connected
+            case ["polled"]:
+                return len(self._polled)
+            case ["unpoll"]:
+                self._polled.clear()
             case ["record"]:
                 self._intervals = Counter()
             case ["intervals"]:
