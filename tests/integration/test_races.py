@@ -10,12 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from django.db import connection
 
+from borglet.messages import Hello
 from quota.models import QuotaUse
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary import events
 from scheduling.jobs import jobs, updates
 from scheduling.journal import journal
+from scheduling.link.shard import writer
 from scheduling.machines.machines import machine_undrain, machines_down, machines_drain
 from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, Machine, Task
@@ -175,3 +177,21 @@ def test_everybody_at_once(cell, tenant) -> None:
     threads.start(sre)
     threads.join()
     assert validate(cell.id) == []
+
+
+def test_each_hello_of_a_machine_gets_its_own_session(cell) -> None:
+    fleet = [rows.a_machine(cell, f"m{number}") for number in range(5)]
+    hellos = {machine.id: Hello(1, machine.hostname, "boot", "1") for machine in fleet}
+    threads, answers = Threads(), []
+
+    def shard() -> None:
+        for _ in range(10):
+            answers.append(writer.greet(cell.id, hellos))
+
+    for _ in range(4):
+        threads.start(shard)
+    threads.join()
+    for machine in fleet:
+        assert sorted(answer[machine.id] for answer in answers) == list(
+            range(machine.session + 1, machine.session + 41)
+        )

@@ -101,3 +101,18 @@ def test_what_people_gave_a_machine_stays_when_its_borglet_says_hello(cell, mach
         hello = Hello(1, machine.hostname, "boot", "1", capacity=said)
         writer.greet(cell.id, {machine.id: hello})
         assert fresh(machine).capacity[6:] == [had]
+
+
+def test_the_capacities_of_machines_with_and_without_a_new_resource_are_stored_together(cell, machine) -> None:
+    other = rows.a_machine(cell, "other")
+    added(cell)
+    capacity = {"cpu": 64_000, "ram": 2**38, "disk": 2**42}
+    rows.machine_set(fresh(machine), capacity=capacity | {"tpu": 5})
+    before = {one.id: list(fresh(one).capacity) for one in (machine, other)}
+    smaller = {"cpu": 1_000, "ram": 2**30, "disk": 2**30}
+    writer.greet(cell.id, {one.id: Hello(1, one.hostname, "boot", "1", capacity=smaller) for one in (machine, other)})
+    for one in (machine, other):
+        row = fresh(one)
+        assert row.capacity[:3] == [1_000, 2**30, 2**30]
+        assert row.granted == before[one.id]
+    assert fresh(machine).capacity[6:] == [5]

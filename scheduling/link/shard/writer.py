@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import structlog
-from django.db import transaction
 
 from borglet.messages import OLDEST_PROTOCOL, EndCause, Hello, Refusal, common_protocol
 from quota.vocabulary.errors import Rejected
@@ -140,20 +140,21 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
     if changed:
         _take_facts(cell_id, cell.extra_resources, {machine: hellos[machine] for machine in changed})
     welcome = sorted(hellos.keys() - refused.keys())
-    with transaction.atomic():
-        execute("SELECT id FROM scheduling_machine WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [welcome])
-        rows = query(
-            "UPDATE scheduling_machine AS m SET session = m.session + 1, boot_id = h.boot_id, software = h.software,"
-            " authority = h.authority FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[])"
-            " AS h(id, boot_id, software, authority) WHERE m.id = h.id RETURNING m.id, m.session",
-            [
-                welcome,
-                [storable_text(hellos[machine].boot_id[:64]) for machine in welcome],
-                [storable_text(hellos[machine].software[:64]) for machine in welcome],
-                [a if is_hex(a := hellos[machine].authority, DIGEST_LENGTH) else "" for machine in welcome],
-            ],
-        )
-        return refused | dict(rows)
+    rows = query(
+        "WITH h AS (SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[])"
+        " AS h(id, boot_id, software, authority)),"
+        " locked AS MATERIALIZED (SELECT m.id FROM scheduling_machine AS m WHERE m.id IN (SELECT id FROM h)"
+        " ORDER BY m.id FOR NO KEY UPDATE)"
+        " UPDATE scheduling_machine AS m SET session = m.session + 1, boot_id = h.boot_id, software = h.software,"
+        " authority = h.authority FROM h JOIN locked USING (id) WHERE m.id = h.id RETURNING m.id, m.session",
+        [
+            welcome,
+            [storable_text(hellos[machine].boot_id[:64]) for machine in welcome],
+            [storable_text(hellos[machine].software[:64]) for machine in welcome],
+            [a if is_hex(a := hellos[machine].authority, DIGEST_LENGTH) else "" for machine in welcome],
+        ],
+    )
+    return refused | dict(rows)
 
 
 def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
@@ -186,17 +187,42 @@ def _take_facts(cell_id: int, extra: Sequence[str], hellos: Mapping[int, Hello])
     with journal.write(cell_id, ME) as entry:
         machines = Machine.objects.select_for_update().filter(pk__in=hellos, cell_id=cell_id).order_by("id")
         sizes_changed = False
+        changed = []
         for machine in machines:
             before = list(machine.capacity)
             if set_facts(machine, _facts(machine, hellos[machine.id], extra), extra=extra):
                 if not machine.granted and any(map(operator.lt, machine.capacity, before)):
                     machine.granted = before
-                machine.save(update_fields=["attributes", "capacity", "granted"])
+                changed.append(machine)
                 entry.append(machine_set_event(machine))
                 sizes_changed |= before != machine.capacity
+        _store_facts(changed)
         machines_return(entry, list(hellos), "its Borglet connected")
         if sizes_changed:
             publish_capacity(entry)
+
+
+def _store_facts(machines: Sequence[Machine]) -> None:
+    """Write the attributes and the capacity of machines whose rows are locked, in one statement."""
+    if not machines:
+        return
+    # An array of SQL arrays cannot have rows of different lengths, so each vector is passed as the text of an array.
+    execute(
+        "UPDATE scheduling_machine AS m SET attributes = f.attributes::jsonb, capacity = f.capacity::bigint[],"
+        " granted = f.granted::bigint[]"
+        " FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[]) AS f(id, attributes, capacity, granted)"
+        " WHERE m.id = f.id",
+        [
+            [machine.id for machine in machines],
+            [msgspec.json.encode(machine.attributes).decode() for machine in machines],
+            [_array(machine.capacity) for machine in machines],
+            [_array(machine.granted) for machine in machines],
+        ],
+    )
+
+
+def _array(vector: Sequence[int]) -> str:
+    return "{" + ",".join(map(str, vector)) + "}"
 
 
 def apply(cell_id: int, many: Sequence[MachineReportChanges]) -> set[int]:

@@ -38,6 +38,7 @@ from scheduling.spec import job_spec, package_names, parser
 log = structlog.get_logger(__name__)
 
 _MAX_SPECS = 2_000
+_UID = 14  # the column of `_running` with the uid of the job
 _encoder = msgspec.json.Encoder()
 
 
@@ -138,8 +139,9 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
 
 @dataclass(slots=True)
 class _Row:
-    """A running task, with the columns in the order of `_running`."""
+    """A running task: its key, then the columns in the order of `_running`."""
 
+    key: TaskKey
     machine_id: int
     job_id: int
     index: int
@@ -164,10 +166,6 @@ class _Row:
     alloc_uid: uuid.UUID | None
     alloc_index: int
     alloc_incarnation: int
-
-    @property
-    def key(self) -> TaskKey:
-        return TaskKey(self.uid.hex, self.index, self.incarnation)
 
     @property
     def task_id(self) -> int:
@@ -293,7 +291,8 @@ def _running(ids: list[int]) -> list[_Row]:
         " WHERE t.machine_id = ANY(%s) AND t.state = 'running'",
         [ids],
     )
-    return [_Row(*row) for row in rows]
+    uids: dict[uuid.UUID, str] = {}  # the tasks of a job share the text of its uid
+    return [_Row(TaskKey(uids.setdefault(row[_UID], row[_UID].hex), row[2], row[3]), *row) for row in rows]
 
 
 def _departures(ids: list[int]) -> list[tuple[Any, ...]]:
