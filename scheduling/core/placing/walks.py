@@ -29,7 +29,8 @@ def walks(
     Usually each group begins at a random position, so that different groups share machines. But if the groups placed
     by limit together ask for most of the free capacity, they all begin at one position. The same holds for the groups
     placed by reservation (§5.5). Then the first machines fill up, and the last machines stay empty for large tasks.
-    If there is enough for all tasks, they also compare more machines. With the E-PVM scorer, the positions are always random.
+    If there is enough for all tasks, they also compare more machines. With the E-PVM scorer, the positions are always
+    random.
     """
     number = len(limit)
     further = np.zeros(number, dtype=np.int32)
