@@ -44,8 +44,11 @@ def _started(pid: int) -> str:
 _SPACE = hashlib.sha256(
     (Path("/proc/sys/kernel/random/boot_id").read_text() + str(Path("/proc/self/ns/pid").readlink())).encode()
 ).hexdigest()[:8]
-# One holder per process: a restarted process takes over as another holder, with a new epoch.
-HOLDER = f"{socket.gethostname()}:{os.getpid()}:{_SPACE}-{_started(os.getpid())}"
+
+
+def own_holder() -> str:
+    """Return the holder for this process. A restarted process takes over as another holder, with a new epoch."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_SPACE}-{_started(os.getpid())}"
 
 
 def is_gone(holder: str) -> bool:
@@ -59,7 +62,7 @@ def is_gone(holder: str) -> bool:
     return host == socket.gethostname() and space == _SPACE and pid.isdecimal() and _started(int(pid)) != began
 
 
-def renew(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S) -> int | None:
+def renew(cell_id: int, *, scheduler: str, holder: str, ttl_s: float = TTL_S) -> int | None:
     """Extend the lease of `holder`. Return its epoch, or None if the holder has lost it."""
     rows = query(
         "UPDATE scheduling_lease SET expires_at = clock_timestamp() + make_interval(secs => %s)"
@@ -72,7 +75,7 @@ def renew(cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = 
 
 @contextmanager
 def renewed(
-    cell_id: int, *, scheduler: str, needed: Callable[[], bool], holder: str = HOLDER, ttl_s: float = TTL_S
+    cell_id: int, *, scheduler: str, needed: Callable[[], bool], holder: str, ttl_s: float = TTL_S
 ) -> Iterator[None]:
     """Renew the lease in a thread while the body of the `with` runs, whenever `needed` returns true.
 
@@ -101,9 +104,7 @@ def renewed(
         thread.join()
 
 
-def take(
-    cell_id: int, *, scheduler: str, holder: str = HOLDER, ttl_s: float = TTL_S, instead_of: str = ""
-) -> int | None:
+def take(cell_id: int, *, scheduler: str, holder: str, ttl_s: float = TTL_S, instead_of: str = "") -> int | None:
     """Take a free or expired lease under a new epoch, with an event. Return the epoch, or None if another holder has
     the lease.
 
@@ -127,7 +128,7 @@ def take(
     return epoch
 
 
-def release(cell_id: int, *, scheduler: str, holder: str = HOLDER) -> None:
+def release(cell_id: int, *, scheduler: str, holder: str) -> None:
     """Release the lease, so that the next master can start at once."""
     execute(
         "UPDATE scheduling_lease SET expires_at = clock_timestamp()"

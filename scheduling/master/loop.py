@@ -94,7 +94,7 @@ class Master:
     cell_id: int
     scheduler: Scheduler = DEFAULT
     load: Callable[[int], CellState] = load_state
-    holder: str = lease.HOLDER
+    holder: str = field(default_factory=lease.own_holder)
     lease_ttl_s: float = lease.TTL_S
     state: CellState | None = None
     wanted: bool = True  # by the cell's settings, as last read

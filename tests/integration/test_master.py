@@ -199,7 +199,7 @@ def test_a_master_without_the_lease_does_nothing(cell) -> None:
 
 def _holder(pid: int) -> str:
     """Return the name under which a process of this host would hold a lease."""
-    host, _, which = lease.HOLDER.split(":")
+    host, _, which = lease.own_holder().split(":")
     return f"{host}:{pid}:{which.partition('-')[0]}-{lease._started(pid)}"
 
 
@@ -219,14 +219,14 @@ def test_a_master_takes_over_at_once_from_a_process_of_its_host_that_has_ended(c
             time.sleep(0.01)
         assert Master(cell.id).run(0.0) is True
     assert placed(job) == 3
-    assert lease.in_force(cell.id)["default"] == (lease.HOLDER, 2)
+    assert lease.in_force(cell.id)["default"] == (lease.own_holder(), 2)
 
 
 @pytest.mark.parametrize("change", ["elsewhere:1:{space}-1", "{host}:1:00000000-1", "one", "", "{host}:x:{space}-1"])
 def test_of_a_holder_that_this_host_cannot_see_nobody_knows_whether_it_has_ended(change: str) -> None:
-    host, _, which = lease.HOLDER.split(":")
+    host, _, which = lease.own_holder().split(":")
     assert not lease.is_gone(change.format(host=host, space=which.partition("-")[0]))
-    assert not lease.is_gone(lease.HOLDER)
+    assert not lease.is_gone(lease.own_holder())
 
 
 def test_masters_that_load_slowly_take_one_lease_between_them(cell) -> None:
