@@ -10,10 +10,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import structlog
-
-log = structlog.get_logger(__name__)
-
 ANY_PORT_TRIES = 20  # attempts to find a free port: a port that is free for UDP may be in use for TCP
 RECEIVE_BUFFER = 4 * 2**20  # bytes, for a burst of questions while the resolver applies changes
 # Time for an earlier resolver to end. Its workers end within `serving.processes.STOP_S`.
@@ -85,7 +81,11 @@ def _take(lock: socket.socket, host: str, port: int, patience_s: float) -> None:
             if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
                 raise
             if not logged:
-                log.warning("waiting for the port", reason=error.strerror, patience_s=patience_s)
+                import structlog  # not above, because the supervisor of `make up` does without it
+
+                structlog.get_logger(__name__).warning(
+                    "waiting for the port", reason=error.strerror, patience_s=patience_s
+                )
                 logged = True
             time.sleep(_AGAIN_S)
 

@@ -28,15 +28,19 @@ def postgres(url: str) -> str | None:
 
 
 def redis(url: str) -> str | None:
-    """Return None if Redis answers PING, or else the problem. While Redis reads its file, it answers an error."""
-    from redis import Redis, RedisError
+    """Return None if Redis at `unix:///path` answers PING, or else the problem.
 
+    While Redis reads its file, it answers an error.
+    """
     try:
-        with Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S) as client:
-            client.ping()
-    except RedisError as error:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(_TIMEOUT_S)
+            link.connect(url.removeprefix("unix://"))
+            link.sendall(b"PING\r\n")
+            answer = link.recv(200).decode(errors="replace").strip()
+    except OSError as error:
         return f"Redis does not answer PING: {error}"
-    return None
+    return None if answer == "+PONG" else f"Redis does not answer PING: {answer}"
 
 
 def http_ok(host: str, port: int, path: str) -> str | None:
