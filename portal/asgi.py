@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.production")
-# The number of connections that the requests, live pages and shells of one process share.
-os.environ.setdefault("BORG_DATABASE_POOL", "20")
 
 import django
 
@@ -19,6 +17,7 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.db import database_sync_to_async  # noqa: E402
 from channels.routing import URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
+from django.db import connections  # noqa: E402
 from django.urls import get_resolver  # noqa: E402
 
 from portal.http.answers import Receive, Send  # noqa: E402
@@ -30,19 +29,34 @@ from portal.live.hub import hub  # noqa: E402
 from portal.live.names import names_hub  # noqa: E402
 from portal.live.origins import SameOrigin  # noqa: E402
 from portal.live.polls import NamePolls  # noqa: E402
-from portal.settings.environment import exit_with  # noqa: E402
+from portal.settings.base import database  # noqa: E402
+from portal.settings.environment import exit_with, text  # noqa: E402
 
 if settings.STATIC_ROOT and not (Path(settings.STATIC_ROOT) / "staticfiles.json").is_file():
     exit_with(f"Cannot start the web process: {settings.STATIC_ROOT} contains no static files. Run `make install`.")
 
+# The number of connections that the requests, live pages and shells of one process share.
+POOL = 20
 # Python's garbage collector traverses all long-lived objects each time, so it runs less often here. With 10,000
 # connections, the 99th percentile of the time of an answer fell from almost a second to 46 ms (DESIGN §3).
 GC_THRESHOLDS = (50_000, 20, 50)
 
 
+def use_pool(size: int) -> None:
+    """Make all requests of this process share `size` connections.
+
+    The settings cannot contain the pool: a process that forks other servers too may have loaded them. This function
+    changes the settings before the first query of the process.
+    """
+    url, deadline_s = text("BORG_DATABASE_URL"), settings.BORG_REQUEST_DEADLINE_S
+    connections.settings["default"].update(database(url, pool=size, deadline_s=deadline_s))
+
+
 async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    """Load the URLs and tune the garbage collector at the start, and stop the hubs at the end."""
+    """Create the pool, load the URLs and tune the garbage collector at the start. Stop the hubs at the end."""
     await receive()
+    if not os.environ.get("BORG_DATABASE_POOL"):
+        use_pool(POOL)
     assert get_resolver().url_patterns
     gc.collect()
     gc.freeze()

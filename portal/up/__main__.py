@@ -57,10 +57,10 @@ class Up:
         postgres = await asyncio.to_thread(engines.prepare_postgres, self.options.home)
         redis = await asyncio.to_thread(engines.prepare_redis, self.options.home)
         self.sockets = {postgres.sockets, redis.sockets}
-        self.supervisor.start([postgres, redis])
-        await self.supervisor.wait_up(_ENGINES_S)
         key = self.home.secrets_read()["secret_key"]
         env = environment(self.options, os.environ, database_url=postgres.url, redis_url=redis.url, secret_key=key)
+        self.supervisor.start([postgres, redis, processes.preload(self.home, env)])
+        await self.supervisor.wait_up(_ENGINES_S)
         joins = await self._prepare_database(env)
         self.supervisor.start(
             [
@@ -113,7 +113,7 @@ class Up:
         result = self.home.run / "bootstrap.json"
         if result.exists():  # the previous run crashed before it merged the file
             self._keep(result)
-        await self.supervisor.run_once(processes.schema(env, result))
+        await self.supervisor.run_once(processes.schema(self.home, env, result))
         joins = self._keep(result)
         dns = f"{self.options.host}:{self.options.dns_port}"
         shared = {"url": self.options.portal_url, "cell": CELL, "zone": self.options.zone, "dns": dns}

@@ -62,6 +62,7 @@ def environment(
         "BORG_LINK_URL": options.link_url,
         "BORG_AUTHORITY": str(options.home / "authority"),
         "BORG_CELLS": CELL,
+        "OPENBLAS_NUM_THREADS": "1",  # otherwise the import of NumPy starts a thread per core
         "PROMETHEUS_MULTIPROC_DIR": str(options.home / "run" / "metrics"),
     }
 

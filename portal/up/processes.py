@@ -10,10 +10,11 @@ from pathlib import Path
 
 from portal.up.home import Home
 from portal.up.options import CELL, Options
-from portal.up.supervision import probes
+from portal.up.supervision import forks, probes
 from portal.up.supervision.keeper import Spec
 
 ENGINES = ("postgres", "redis")
+PRELOAD = "preload"
 # These processes start or hold tasks. They stop first, so that the servers do not see the tasks end.
 MACHINES = ("borglet", "fleet")
 # The longest notice between SIGTERM and SIGKILL that a job file may request.
@@ -24,9 +25,30 @@ _CELERY = (sys.executable, "-m", "celery", "-A", "portal.celery")
 _WORKER = ("worker", "--without-gossip", "--without-mingle", "--include", "portal.up.supervision.pulse")
 
 
-def schema(env: Mapping[str, str], result: Path) -> Spec:
+# The space in the command line of the preload process, which its forks overwrite with their own command.
+_COMMAND_BYTES = 400
+
+
+def preload(home: Home, env: Mapping[str, str]) -> Spec:
+    """Return the process that imports the code of all servers once, and forks each server."""
+    path = _preload_socket(home)
+    return Spec(
+        name=PRELOAD,
+        argv=(sys.executable, "-m", "portal.up.preload", str(path), "." * _COMMAND_BYTES),
+        env=env,
+        ready=partial(forks.accepts, path),
+        alive=partial(forks.accepts, path),
+    )
+
+
+def schema(home: Home, env: Mapping[str, str], result: Path) -> Spec:
     """Return the step that runs once per start: it migrates the database, and creates what a first start needs."""
-    return Spec("schema", (sys.executable, "-m", "portal.up.schema", str(result)), env=env, start_s=600.0)
+    argv = (sys.executable, "-m", "portal.up.schema", str(result))
+    return Spec("schema", argv, env=env, start_s=600.0, preload=_preload_socket(home))
+
+
+def _preload_socket(home: Home) -> Path:
+    return home.run / f"{PRELOAD}.sock"
 
 
 def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
@@ -37,9 +59,10 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
             name="web",
             argv=(sys.executable, "-m", "portal.web", "--host", host, "--port", str(options.port)),
             env=env,
-            needs=ENGINES,
+            needs=(*ENGINES, PRELOAD),
             ready=partial(probes.http_ok, host, options.port, "/readyz"),
             alive=partial(probes.http_ok, host, options.port, "/healthz"),
+            preload=_preload_socket(home),
         ),
         # The link touches a file in its loop. A probe by TLS would wait behind the handshakes of 10,000 machines.
         _beating("link", (sys.executable, "-m", "scheduling.link"), home, env, longest_s=30.0),
@@ -68,9 +91,10 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
             name="resolver",
             argv=(sys.executable, "-m", "naming.server"),
             env=env,
-            needs=("postgres",),
+            needs=("postgres", PRELOAD),
             ready=partial(probes.dns_answers, host, options.dns_port, options.zone),
             alive=partial(probes.dns_answers, host, options.dns_port, options.zone),
+            preload=_preload_socket(home),
         ),
     ]
 
@@ -112,9 +136,11 @@ def _beating(
     return Spec(
         name=name,
         argv=argv,
-        env={**env, "BORG_PULSE": str(pulse)},
-        needs=ENGINES,
+        # The preload process has run Django's system checks for all Celery processes. They touch 12 MiB of memory.
+        env={**env, "BORG_PULSE": str(pulse), "CELERY_SKIP_CHECKS": "1"},
+        needs=(*ENGINES, PRELOAD),
         pulse=pulse,
+        preload=_preload_socket(home),
         ready=probe,
         alive=probe,
         stop_signal=stop_signal,

@@ -10,7 +10,7 @@ from tests.quickness import stretch
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 BACK_S = 15.0  # where nobody else is at work
 BOUND_S = 120.0
-_PROCESSES = ("web", "link", "worker", "master", "beat", "resolver", "borglet", "redis", "postgres")
+_PROCESSES = ("preload", "web", "link", "worker", "master", "beat", "resolver", "borglet", "redis", "postgres")
 
 
 @pytest.mark.parametrize("name", _PROCESSES)

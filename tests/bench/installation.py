@@ -55,9 +55,10 @@ class Installation:
         root = psutil.Process(self.process.pid)
         return [root, *root.children(recursive=True)]
 
-    def pss_bytes(self) -> int:
-        """Memory of everything, shared pages counted once."""
-        return sum(process.memory_full_info().pss for process in self.processes())
+    def memory_mib(self) -> list[tuple[str, float, float]]:
+        """Return the name of each process, its PSS, which counts shared pages once in all processes, and its RSS."""
+        found = [(process.name(), process.memory_full_info()) for process in self.processes()]
+        return [(name, memory.pss / 2**20, memory.rss / 2**20) for name, memory in found]
 
     def cpu_s(self) -> float:
         """CPU seconds used so far by everything that runs now."""

@@ -6,19 +6,21 @@ A pid alone is not enough, because the kernel reuses pids. A record contains the
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from portal.up.supervision.account import SystemUser
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
+PR_SET_NAME = 15
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+LIBC = ctypes.CDLL(None, use_errno=True)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -38,11 +40,6 @@ def spawn(
     """
     parent = os.getpid()
 
-    def in_child() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
-        if os.getppid() != parent:  # the parent ended before the call above
-            os._exit(1)
-
     command = account.command(argv, death_signal=death_signal) if account else list(argv)
     return subprocess.Popen(
         command,
@@ -52,8 +49,25 @@ def spawn(
         stdout=output,
         stderr=output,
         start_new_session=True,
-        preexec_fn=in_child,
+        preexec_fn=lambda: end_with_parent(parent, death_signal),
     )
+
+
+def end_with_parent(parent: int, death_signal: signal.Signals) -> None:
+    """Make the kernel send `death_signal` to this process when its parent ends. Exit if `parent` has ended already."""
+    LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
+    if os.getppid() != parent:  # the parent ended before the call above
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def subreaper() -> Iterator[None]:
+    """Make this process, in the block, the parent of each descendant whose parent ends."""
+    LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def start_time_ticks(pid: int) -> int | None:

@@ -23,13 +23,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from portal.up.supervision import children
+from portal.up.supervision import children, forks
 from portal.up.supervision.account import SystemUser
 from portal.up.supervision.logfiles import LogFile
 from portal.up.supervision.patience import ProcessPatience, Work, work_of
 from portal.up.supervision.probes import Probe
 
 log = logging.getLogger("portal.up")
+
+ChildProcess = subprocess.Popen[bytes] | forks.ForkedProcess
 
 _LAST_LINE = 300  # characters of the last log line of a process, for the message about its end
 _MOST_DOUBLINGS = 4  # of the time limit for a start
@@ -42,7 +44,8 @@ class Spec:
     The supervisor calls the probe `ready` during a start, and the probe `alive` every `alive_every_s` seconds after it.
     A start fails after `start_s` seconds, and a process is unwell after `unwell_limit` failed probes in a row. A
     process that works may take ten times as long. `needs`: names of the processes that must be up before. `pulse`: a
-    file that the process touches; the supervisor deletes the file of an earlier run before a start.
+    file that the process touches; the supervisor deletes the file of an earlier run before a start. `preload`: the
+    socket of the process that forks this process; None: the supervisor starts it.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Spec:
     account: SystemUser | None = None
     cwd: Path | None = None
     pulse: Path | None = None
+    preload: Path | None = None
 
 
 @dataclass(slots=True)
@@ -175,7 +179,7 @@ class ProcessKeeper:
 
     async def _until_ready(self, ended: asyncio.Future[None]) -> str | None:
         """Wait until the process is ready, has ended or must stop. Return why its start failed, or None."""
-        patience, pause_s = self._patience(self.start_limit_s), 0.05
+        patience, began = self._patience(self.start_limit_s), time.monotonic()
         while (complaint := await self._ask(self.spec.ready)) is not None:
             self.why = complaint
             if not self._needs_up():
@@ -186,9 +190,9 @@ class ProcessKeeper:
                     return f"was not ready after {now - patience.began:.0f} s: {found.progress}; {complaint}"
                 slow = (self.spec.name, now - patience.began, found.progress, complaint)
                 log.warning("%s is still starting after %.0f s: %s; %s", *slow)
-            if await self._pause(ended, pause_s):
+            # In proportion to the start so far, so that its end is noticed with a delay of at most a tenth.
+            if await self._pause(ended, min(0.5, max(0.05, (time.monotonic() - began) / 10))):
                 return None
-            pause_s = min(0.5, pause_s * 1.5)
         return None
 
     async def _until_unwell(self, ended: asyncio.Future[None]) -> str | None:
@@ -226,7 +230,7 @@ class ProcessKeeper:
     def _patience(self, limit_s: float, *, count_log: bool = True) -> ProcessPatience:
         return ProcessPatience(limit_s, now=time.monotonic(), work=self.work(), count_log=count_log)
 
-    async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Future[None]) -> None:
+    async def _end(self, process: ChildProcess, ended: asyncio.Future[None]) -> None:
         process.send_signal(self.spec.stop_signal)
         await wait_for_either(ended, self._hurry, self.spec.stop_s)
         if not ended.done():
@@ -259,13 +263,11 @@ async def wait_for_either(future: asyncio.Future[Any], event: asyncio.Event, tim
         waiting.cancel()
 
 
-def spawn(spec: Spec, logfile: LogFile, record: Path) -> subprocess.Popen[bytes]:
+def spawn(spec: Spec, logfile: LogFile, record: Path) -> ChildProcess:
     """Start a process that writes to its log file, and write its record."""
     output = logfile.open()
     try:
-        process = children.spawn(
-            spec.argv, env=spec.env, cwd=spec.cwd, output=output, account=spec.account, death_signal=spec.stop_signal
-        )
+        process = _started(spec, output)
     finally:
         os.close(output)
     try:
@@ -277,7 +279,17 @@ def spawn(spec: Spec, logfile: LogFile, record: Path) -> subprocess.Popen[bytes]
     return process
 
 
-def end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[None]:
+def _started(spec: Spec, output: int) -> ChildProcess:
+    if spec.preload is not None:
+        return forks.fork(
+            spec.preload, spec.argv, name=spec.name, env=spec.env, output=output, death_signal=spec.stop_signal
+        )
+    return children.spawn(
+        spec.argv, env=spec.env, cwd=spec.cwd, output=output, account=spec.account, death_signal=spec.stop_signal
+    )
+
+
+def end_of(process: ChildProcess) -> asyncio.Future[None]:
     """Return a future that is done when the process has ended and was reaped."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()

@@ -1,4 +1,7 @@
-"""The heartbeat file of Celery beat, which the variable BORG_PULSE names. The scheduler touches it at each tick."""
+"""The heartbeat file of Celery beat, which the variable BORG_PULSE names.
+
+The scheduler touches it after it has stored the schedule, and at each tick.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ from portal.up.supervision.pulse import pulse
 
 class PulsingScheduler(DatabaseScheduler):  # type: ignore[misc]
     """Celery beat's scheduler, which also touches the heartbeat file."""
+
+    def setup_schedule(self) -> None:
+        super().setup_schedule()
+        pulse()
 
     def tick(self, *args: object, **kwargs: object) -> float:
         wait_s: float = super().tick(*args, **kwargs)
