@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +19,13 @@ from scheduling.core.cell.installed import Packages
 from scheduling.core.cell.machines import MachineTable
 from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.room import count_room
+from scheduling.core.placing.classes import GroupedQueue, Level
 from scheduling.core.placing.cores import Held
 from scheduling.core.vocabulary.layout import Bools, Floats, Ints, Ints32, Levels, MachineArrays, Running, Tables
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint
 
-if TYPE_CHECKING:
-    from scheduling.core.placing.classes import GroupedQueue
-
-Level = tuple[int, bool]  # ceiling, by limit
 # Levels that no group requests at the moment are kept up to this number.
 MOST_LEVELS = 24
 # If there are more results of constraints, they are deleted. Each is an array over all machines.

@@ -13,11 +13,14 @@ from scheduling.core.kernels.counts import count_all
 from scheduling.core.kernels.filters import BLOCK
 from scheduling.core.kernels.scorers import PACKINGS, PARTS, RUNNERS
 from scheduling.core.kernels.victims import NO_BUDGET
-from scheduling.core.placing.classes import GroupedQueue, arrays
+from scheduling.core.placing.classes import GroupedQueue, Level
 from scheduling.core.placing.cores import Held
+from scheduling.core.placing.device_demand import typical_tasks
 from scheduling.core.placing.pass_cache import PassCache
+from scheduling.core.placing.walks import walks
 from scheduling.core.vocabulary.layout import (
     Cache,
+    Groups,
     Placed,
     QueueArrays,
     Running,
@@ -27,6 +30,7 @@ from scheduling.core.vocabulary.layout import (
     TaskCounts,
 )
 from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.requirement import Constraint
 
 
 def tables_of(
@@ -48,7 +52,7 @@ def tables_of(
     rows = memory.follow(state, running, sorting.levels, asked)
     memory.hold_cores(held)
     machines = memory.machines
-    groups = arrays(state, policy, sorting, memory, rows, rng)
+    groups = _groups(state, policy, sorting, memory, rows, rng)
     queue = _queue(state, sorting, memory)
     number, places = len(sorting.requirements), len(sorting.slots)
     sample = policy.search.sample if policy.search.randomise else len(machines.slot)
@@ -208,3 +212,65 @@ def _knobs(state: CellState, policy: Policy, sorting: GroupedQueue, asked: NDArr
         caching=policy.search.caching,
         most=policy.max_assignments,
     )
+
+
+def _groups(
+    state: CellState,
+    policy: Policy,
+    sorting: GroupedQueue,
+    memory: PassCache,
+    rows: dict[Level, int],
+    rng: np.random.Generator,
+) -> Groups:
+    """Return the groups of pending tasks as arrays for the kernels. `rows`: for each level of free capacity, its row
+    in the cache.
+    """
+    number = len(sorting.requirements)
+    demands = [tuple(c for c in r.constraints if c.hard) for r in sorting.requirements]
+    wishes = [tuple(c for c in r.constraints if not c.hard) for r in sorting.requirements]
+    hard, soft = _rows(demands), _rows([wish for wish in wishes if wish])
+    packages = [requirement.packages for requirement in sorting.requirements]
+    named = {distinct: row for row, distinct in enumerate(dict.fromkeys(filter(None, packages)))}
+    present = [memory.present(distinct) for distinct in named]
+    near = [there for _, there in present]
+    near_to = np.cumsum([len(there) for there in near], dtype=np.int32)
+    avoided = [[memory.position[slot] for slot in sorting.avoid.get(g, ())] for g in range(number)]
+    ends = np.cumsum([len(machines) for machines in avoided], dtype=np.int32)
+    machines = len(memory.machines.slot)
+    bounds = state.tasks.shapes.bounds[sorting.shape]
+    levels = list(zip(sorting.ceiling.tolist(), sorting.by_limit.tolist(), strict=True))
+    limit = state.tasks.shapes.limit[sorting.shape]
+    typical, popularity = typical_tasks(state)
+    start, further = walks(state, policy, limit, sorting.by_limit, sorting.of_task, rng)
+    return Groups(
+        limit=limit,
+        by_limit=sorting.by_limit,
+        ceiling=sorting.ceiling,
+        direct=np.array([rows[0, by_limit] for _, by_limit in levels], dtype=np.int32),
+        level=np.array([rows[level] for level in levels], dtype=np.int32),
+        hard=np.array([hard[demand] for demand in demands], dtype=np.int32),
+        soft=np.array([soft.get(wish, -1) for wish in wishes], dtype=np.int32),
+        max_machine=np.ascontiguousarray(bounds[:, 0]),
+        max_rack=np.ascontiguousarray(bounds[:, 1]),
+        max_power=np.ascontiguousarray(bounds[:, 2]),
+        job=sorting.own_job,
+        avoid_from=(ends - [len(machines) for machines in avoided]).astype(np.int32),
+        avoid_to=ends,
+        avoid=np.array([position for own in avoided for position in own], dtype=np.int32),
+        allowed=np.array([memory.allowed(d) for d in hard], dtype=np.bool_).reshape(len(hard), machines),
+        liking=np.array([memory.liking(w) for w in soft], dtype=np.float64).reshape(len(soft), machines),
+        start=start,
+        cores=sorting.cores,
+        packages=np.array([named.get(own, -1) for own in packages], dtype=np.int32),
+        present=np.array([share for share, _ in present], dtype=np.float64).reshape(len(named), machines),
+        near_from=(near_to - [len(there) for there in near]).astype(np.int32),
+        near_to=near_to,
+        near=np.concatenate((np.zeros(0, dtype=np.int64), *near)),
+        further=further,
+        typical=typical,
+        popularity=popularity,
+    )
+
+
+def _rows(constraints: list[tuple[Constraint, ...]]) -> dict[tuple[Constraint, ...], int]:
+    return {distinct: row for row, distinct in enumerate(dict.fromkeys(constraints))}
