@@ -129,8 +129,7 @@ class Guard:
         if not found and not leaving and resource not in self._logged:
             self._logged.add(resource)
             log.warning(
-                "%s; the Borglet cannot free memory, because all tasks are prod and within their limits",
-                shortage.figures,
+                "%s; the Borglet ends no task, because all tasks are prod and within their limits", shortage.figures
             )
         return found
 

@@ -99,7 +99,7 @@ def test_a_machine_that_nobody_here_can_help_says_so_once(caplog: pytest.LogCapt
     readings = Drawn(ram=SHORT)
     guard = Guard(Recorder(), readings)
     told = "the machine ran out of memory: 100 MiB of 8192 MiB are left, and the Borglet keeps 163.8 MiB free"
-    told += "; the Borglet cannot free it, because all tasks are prod and within limits"
+    told += "; the Borglet ends no task, because all tasks are prod and within their limits"
 
     def warnings() -> list[str]:
         return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

@@ -332,7 +332,7 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match="passed_s is -1"):
         UsageHistory().look(tasks, Samples.none(), MEDIUM, passed_s=-1)
     bad = Samples(np.zeros(2, dtype=np.int64), np.zeros(1, dtype=np.int32), np.zeros((2, 3), dtype=np.int64))
-    with pytest.raises(ValueError, match="samples of 2 tasks"):
+    with pytest.raises(ValueError, match="for 2 samples"):
         UsageHistory().look(tasks, bad, MEDIUM, passed_s=1)
 
 
