@@ -91,8 +91,8 @@ class Stratum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """The tasks that answers for a name may contain, grouped by weight. Tasks of weight 0 are included only if there
-    are no others.
+    """The tasks that answers for a name may contain, grouped by weight. Tasks of weight 0 are included only
+    if all tasks have weight 0.
     """
 
     strata: Sequence[Stratum]

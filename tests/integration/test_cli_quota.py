@@ -83,7 +83,7 @@ def test_as_much_as_a_job_asks_for(ann, ubar) -> None:
     [
         (("--band", "production", "--days", "1"), 2, "no quantity is given: use --cpu"),
         (("--cpu", "1", "--days", "1"), 2, "no band is given: use --band"),
-        (SIZE, 2, "use either --until or --days"),
+        (SIZE, 2, "use --until or --days"),
         ((*SIZE, "--days", "0"), 2, "greater than or equal to 1"),
         ((*SIZE, "--until", "soon"), 2, "write a day like 2027-01-31"),
         ((*SIZE, "--until", "2020-01-01"), 2, "before it begins"),
