@@ -29,7 +29,7 @@ def increment(counts: dict[str, int], key: str, by: int = 1) -> None:
 
 
 class CellFigures(msgspec.Struct):
-    """Figures of a cell. `snapshot_at`: time of its newest file in seconds since the epoch; 0: there is no file."""
+    """Figures of a cell. `snapshot_at`: when its names were last stored in a file, in epoch seconds; 0: never."""
 
     revision: int
     serial: int
@@ -42,7 +42,7 @@ class CellFigures(msgspec.Struct):
 class ServerCounters(msgspec.Struct):
     """The counters of one worker. A restarted worker continues with the counters of its predecessor.
 
-    The fields from `streams` on describe the present state, and only while the process runs.
+    The fields from `streams` on are not counters: they describe the present state of a running worker.
     """
 
     short: list[int] = _zeros(256)  # answers of the short path, by the last octet of their flags
@@ -108,16 +108,16 @@ class Board:
         self._memory = mmap.mmap(-1, _SLOT * (workers + 1))
 
     def write(self, number: int, figures: ServerCounters) -> None:
-        """Write the figures of worker `number`. If they do not fit into the slot, the previous figures stay."""
+        """Write the counters of worker `number` to its slot. If they do not fit, keep the previous counters."""
         self._put(number, msgspec.msgpack.encode(figures))
 
     def read(self, number: int) -> ServerCounters | None:
-        """Return the figures of worker `number`, or None if they do not exist yet or are being written."""
+        """Return the counters of worker `number`, or None if the worker has not written any or is writing now."""
         data = self._take(number)
         return None if data is None else msgspec.msgpack.decode(data, type=ServerCounters)
 
     def others(self, number: int) -> list[ServerCounters]:
-        """Return the figures of all workers except worker `number`."""
+        """Return the counters of all workers except worker `number`."""
         found = [self.read(other) for other in range(self._workers) if other != number]
         return [figures for figures in found if figures is not None]
 

@@ -1,4 +1,4 @@
-"""Reports the metrics of a resolver: each process writes its counters to the board, and the first serves them all."""
+"""Reports the metrics of a resolver: processes write counters to shared memory, and the first process serves all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERY_S = 1.0
 
 
 class MetricsReporter:
-    """The reporter of worker `number`. `board` is None if the resolver has only one process."""
+    """The reporter of worker `number`. `board`: the shared memory; None if the resolver has only one process."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class MetricsReporter:
         self._number = number
 
     def figures(self, *, names: bool) -> ServerCounters:
-        """Return the current figures of this process. With `names`, also count the names, which reads every job."""
+        """Return the current figures of this process. `names`: also count the names, which is slow."""
         figures, directory = self._figures, self._follower.directory
         figures.status = directory.status.value
         figures.unheard_s = self._follower.unheard_s()
@@ -54,7 +54,7 @@ class MetricsReporter:
         return exposition(add_up([own, *self._board.others(self._number)]), self._board.restarts())
 
     async def run(self) -> None:
-        """Write the figures to the board once per second, until the task is cancelled."""
+        """Write the counters of this process to the shared memory each second, until the task is cancelled."""
         while self._board is not None:
             self._board.write(self._number, self.figures(names=False))
             await asyncio.sleep(EVERY_S)

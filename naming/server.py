@@ -53,7 +53,7 @@ def nameserver_address(host: str) -> str:
 
 
 def _settle_memory() -> None:
-    """Exclude all present objects from garbage collection. They are mostly tables, which exist until the end."""
+    """Exclude all present objects from garbage collection. Most are parts of tables, which stay until the end."""
     gc.collect()
     gc.freeze()
 
@@ -162,7 +162,7 @@ def main() -> int:
 
 
 def _work(worker: Worker, peers: Peers, port: int, board: Board | None = None) -> int:
-    """Run one process and return its exit status."""
+    """Run one process of the resolver and return its exit status."""
     import uvloop
     from django.conf import settings
 

@@ -1,4 +1,4 @@
-"""Ports: bind them, reserve one for all workers of a resolver, and name the process that has one."""
+"""Binds ports, reserves a port for all workers of a resolver, and finds the process that uses a port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LISTENS = ("07", "0A")  # states of an open UDP socket and of a listening TCP s
 
 
 class NoPort(OSError):
-    """A port cannot be used. The text names the setting, the cure and, if possible, the process that has the port."""
+    """The error for a port that cannot be used. The text names the setting, what to do and, if known, who uses it."""
 
 
 def check_free(host: str, ports: Mapping[str, int], *, udp: Collection[str] = ()) -> None:
@@ -49,7 +49,7 @@ def reserved(host: str, port: int, *, patience_s: float = PATIENCE_S) -> Iterato
     """Reserve a port for this process and its children, and yield its number. For port 0, choose a free port.
 
     Workers share the port (SO_REUSEPORT). Without a check, a second installation of the same user could share it too,
-    and would receive some of the questions. So this function first binds the port alone, and holds a lock until the
+    and would receive some of the queries. So this function first binds the port alone, and holds a lock until the
     end of the block: if two installations start at once, one fails. It waits up to `patience_s` seconds for another
     process to free the port. Raises `NoPort`.
     """
@@ -149,7 +149,7 @@ def bound(host: str, port: int, kind: socket.SocketKind, *, shared: bool = True)
 def both_bound(host: str, port: int, *, tcp: bool, shared: bool) -> tuple[socket.socket, socket.socket | None]:
     """Return a UDP socket and, with `tcp`, a TCP socket on the same port. Raises `OSError`.
 
-    Without `shared`, only the UDP socket is exclusive. Every resolver has a UDP socket, so this is enough.
+    Without `shared`, no other process can bind the UDP port. Other processes may still bind the TCP port.
     """
     for tries_left in reversed(range(1 if port else ANY_PORT_TRIES)):
         datagrams = bound(host, port, socket.SOCK_DGRAM, shared=shared)

@@ -34,7 +34,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker with its `number`, from 0, of `of` workers. `again`: an earlier worker with this number has ended."""
+    """One of `of` workers. `number`: counts from 0. `again`: whether an earlier worker with this number has ended."""
 
     number: int = 0
     of: int = 1
@@ -53,7 +53,7 @@ class Worker:
 
 @dataclass(slots=True)
 class _Place:
-    """The place of one worker. `due`: time of its next start, in seconds of the monotonic clock."""
+    """What the parent stores about one worker. `due`: time of its next start, in seconds of the monotonic clock."""
 
     number: int
     pid: int = 0

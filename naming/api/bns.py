@@ -158,7 +158,7 @@ class CellNamesView(APIView):
         tags=["names"],
     )
     def get(self, request: Request, cell: str) -> Response:
-        """Return the revision and the serial that each resolver and secondary of a cell has reached."""
+        """Return how far each resolver and secondary follows the changes of a cell, as its revision and serial."""
         try:
             check_label(cell, "cell")
         except InvalidName as error:

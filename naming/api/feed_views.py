@@ -56,10 +56,10 @@ def _feed(
 
 @lru_cache(maxsize=1_000)
 def _known_tag(asked: Hashable) -> dict[str, str]:
-    """Return the stored ETag of a request, with the stamp of the names for which the ETag is valid.
+    """Return the stored entry of a request: its ETag, by the stamp of the names for which the ETag is valid.
 
-    `asked`: the request and the rights of its caller. The process stores one entry per recent request; callers change
-    the entry.
+    `asked`: the request and the rights of its caller. The process stores one entry per recent request. The caller of
+    this function writes the new ETag into the entry.
     """
     return {}
 
@@ -72,7 +72,8 @@ def _fed(
 ) -> Response:
     """Return the answer of a feed, or 304 if the caller sent its ETag.
 
-    `compared` returns the part of the answer that the ETag covers.
+    `read` returns the services, and `form` converts them to the answer. `compared` returns the part of the answer
+    from which the ETag is computed.
     """
     shown = {part.strip() for part in request.headers.get("If-None-Match", "").split(",")} - {""}
     stamp = selectors.names_stamp()  # before the rows are read, so that they are never older than the stamp
@@ -105,7 +106,7 @@ def _rights(principal: Principal) -> Hashable:
 
 
 def _reader(request: Request, *also: str) -> Callable[[], list[FeedService]]:
-    """Return a function that reads the services of a request. `also`: further parameters of the request.
+    """Return a function that reads the requested services. `also`: further parameters that the request may have.
 
     Raises `Rejected` for an unknown parameter, or for a value that is not valid.
     """

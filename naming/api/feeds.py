@@ -89,7 +89,7 @@ def without_loads(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def traefik(services: Iterable[FeedService], *, port: str = "", scheme: str = "http") -> dict[str, Any]:
-    """Return the configuration with services `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`.
+    """Return Traefik's configuration of services `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`.
 
     Each server has the port with the name `port`, or the first port of the task if `port` is empty. Weights of 1 are
     omitted, because older versions of Traefik do not support weights.

@@ -61,7 +61,7 @@ def rows_of(jobs: Collection[int], *, tasks: Collection[int] | None = None, pend
 
 
 def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[PlacedRow], *, zone: str) -> list[TaskEndpoint]:
-    """Return one endpoint per row. `jobs` were read with their cells and tenants.
+    """Return one endpoint per row. `jobs`: the jobs by id, read together with their cells and tenants.
 
     The function makes one query per cell with a running update, and one request to Redis per cell with placed tasks.
     """
@@ -134,7 +134,7 @@ def name_of(job: Job) -> JobName:
 
 
 def published_of(job: Job) -> Published:
-    """Return the settings for the names of a job."""
+    """Return the settings of a job for its DNS names: the TTL and the weights of its tasks."""
     return msgspec.convert(job.published, Published)
 
 

@@ -31,7 +31,7 @@ MOST_ENDPOINTS = 100_000  # in one answer
 def endpoints(
     principal: Principal, name: Name, *, zone: str
 ) -> JobEndpoints | ServiceEndpoints | TaskEndpoint | MachineEndpoint:
-    """Return one task, a machine, or the placed tasks of a job or service in the order of jobs and indexes.
+    """Return the endpoints of a name: of a task, a machine, or the placed tasks of a job or service, in order.
 
     Raises `NotFound` if the name does not exist, if `principal` may not see it, and for a service without a live job.
     """

@@ -1,4 +1,4 @@
-"""Queries all resolvers and secondaries of a cell at once, and reports which lack changes. The time is limited."""
+"""Asks all resolvers and secondaries of a cell at once which changes they have. Waits only a limited time."""
 
 from __future__ import annotations
 
@@ -153,7 +153,9 @@ def _resolver(server: SurveyedServer, zone: _Answer, health: _Answer, wanted: in
 
 
 def _secondary(server: SurveyedServer, zone: _Answer, serials: Sequence[int]) -> FollowerReport:
-    """Return the report of a secondary. It has caught up unless its serial is older than all `serials` of resolvers."""
+    """Return the report of a secondary. `serials`: the serials that the resolvers reported.
+
+    The secondary has caught up unless its serial is older than all of them."""
     if zone.error:
         return FollowerReport(server, FollowState.SILENT, detail=zone.error)
     serial = zone.serial

@@ -1,4 +1,4 @@
-"""The long path: computes an authoritative answer from the bytes of a query and a directory of names. Pure.
+"""Computes an authoritative answer from the bytes of a query and a directory of names (the *long path*). Pure.
 
     bytes ─► quick_rcode ─► dnspython ─► records.find ─► answer | NODATA | NXDOMAIN | REFUSED ─► bytes
 
@@ -57,7 +57,7 @@ Steps = Generator[None, None, bytes | None]
 
 
 def finished(steps: Steps) -> bytes | None:
-    """Run all steps. Return the response as bytes, or None if no response is to be sent."""
+    """Run all steps that build a response. Return the response as bytes, or None if no response is to be sent."""
     while True:
         try:
             next(steps)
@@ -236,7 +236,7 @@ def addresses_fitting(octets: int, family: int) -> int:
 
 
 def _limits(response: dns.message.Message, node: ZoneNode, most_bytes: int, via: Transport) -> AnswerLimits:
-    """Return the limits of an answer. `response` has only its question and options so far."""
+    """Return the limits on the tasks in an answer. `response`: the answer, so far with question and options only."""
     if via == "udp":
         question = response.question[0]
         used = wire.HEADER.size + len(question.name.to_wire() or b"") + 4

@@ -1,13 +1,13 @@
-"""The short path: answers UDP queries for addresses of a task, a job or a service from prepared bytes. Pure.
+"""Answers UDP queries for addresses of a task, a job or a service from prepared bytes (the *short path*). Pure.
 
     datagram ─► prepared? ─ yes ─► id + flags + counts + question of the query + prepared answer
                   └─ no ─► parse ─► addresses | NODATA | NXDOMAIN   (answers with addresses are stored)
                              └─ any other query: None, and the long path (`naming.dns.resolver`) answers
 
 The key of a prepared answer is the query without its id, in lower case: flags, counts, name, type, class and EDNS. The
-lower case changes only names: lengths of labels are below 64, and only headers and EDNS records without bytes of
-capital letters are stored. A prepared answer is valid until the revision of its job or service changes. A change of the
-directory's `generation` removes all prepared answers.
+conversion to lower case changes only the name: lengths of labels are below 64, and an answer is not stored if the
+header or EDNS contains bytes of capital letters. A prepared answer is valid until the revision of its job or service
+changes. A change of the directory's `generation` removes all prepared answers.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Question(NamedTuple):
 class _Shuffled:
     """The shuffled records of a job or service, `size` octets each. An answer contains `sent` neighbouring records.
 
-    `ring`: the records, followed by the first `sent - 1` records again. `left`: the number of answers that may still
-    use them. `repeats`: whether several tasks share an address, which an answer contains only once.
+    `ring`: the records, followed by the first `sent - 1` records again. `left`: how many more
+    answers may use this order. `repeats`: whether several tasks share an address, which an answer contains only once.
     """
 
     named: NamedJob | NamedService
@@ -213,8 +213,9 @@ class ShortPath:
             self._octets = 0
 
     def _owner(self, question: Question, named: NamedJob | NamedService) -> bytes:
-        """Return the first bytes of an answer's records: the owner, type, class and TTL. The owner points to the
-        question.
+        """Return the bytes with which each record of an answer begins: owner, type, class and TTL.
+
+        The owner is a pointer to the name in the question.
         """
         return b"\xc0\x0c" + question.fixed + named.ttl_s_or(self._directory.ttl_s).to_bytes(4)
 

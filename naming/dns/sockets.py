@@ -89,7 +89,7 @@ class DnsServer:
         await asyncio.gather(*self._streams, return_exceptions=True)
 
     def answering(self, query: bytes, via: Transport, source: str) -> Steps:
-        """Build and count the answer of the long path, in steps."""
+        """Build the answer to a query with `naming.dns.resolver` (the long path), in steps. Count the answer."""
         figures = self.figures
         try:
             response = yield from self._answering(query, via, source)
@@ -111,7 +111,7 @@ class DnsServer:
         return (yield from answering(query, self.directory, via=via, rng=self._rng, client=client))
 
     def report_error(self) -> None:
-        """Count an error, and log it at most once per second, because a client may repeat the query."""
+        """Count an error. Log at most one error per second, because a client may repeat the query that causes it."""
         self.figures.errors += 1
         if self._error_log.due(time.monotonic()):
             log.exception("cannot answer a DNS query", errors=self.figures.errors)
@@ -157,7 +157,7 @@ class DnsServer:
     async def _serve_query(self, query: bytes, writer: asyncio.StreamWriter, source: str) -> bool:
         """Send the answer to one query. Return False if there is no answer; the caller then closes the connection.
 
-        One connection at a time runs a step. Between two steps, the event loop serves datagrams.
+        Only one connection at a time runs a step that builds an answer. Between steps, the loop serves datagrams.
         """
         async with self._step_lock:
             transfer, response = self._transfer_asked(query), None

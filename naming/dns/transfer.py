@@ -5,8 +5,8 @@
                       only one SOA: the client is up to date
 
 A client that is too far behind for an IXFR, or that got the zone from another process, gets an AXFR instead. Messages
-are built without dnspython. They have about 16 KB, because pointers to names reach no further. Building one takes less
-than a millisecond. If the query was signed, each message is signed (TSIG, RFC 8945 §5.3.1).
+are built without dnspython. A message has about 16 KB, because pointers to names reach only that far. Building a
+message takes less than a millisecond. If the query was signed, each message is signed (TSIG, RFC 8945 §5.3.1).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def wanted(query: dns.message.Message) -> bool:
 
 
 def serial_asked(query: dns.message.Message) -> int | None:
-    """Return the serial of the sender of an IXFR, or None if the query does not contain it."""
+    """Return the serial of the zone that the sender of an IXFR has, or None if the query contains no serial."""
     for rrset in query.authority:
         if rrset.rdtype == SOA:
             return int(rrset[0].serial)
@@ -66,7 +66,7 @@ def messages(query: dns.message.Message, zone: Zone, source: str) -> Iterator[by
 
 
 def _changes(query: dns.message.Message, zone: Zone, source: str) -> list[ZoneChange] | None:
-    """Return the changes for the client at `source`, or None if it needs the whole zone."""
+    """Return the changes to send to the client at `source`, or None if the client needs the whole zone."""
     serial = serial_asked(query) if query.question[0].rdtype == IXFR else None
     if serial is None:
         return None

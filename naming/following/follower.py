@@ -1,4 +1,4 @@
-"""Keeps a directory equal to the journals of its cells. One thread makes all blocking reads.
+"""Keeps a directory of names up to date with the journals of its cells. One thread makes all blocking reads.
 
     round: cells() ─► per changed cell: tail, or a snapshot if the cell is new or restored ─► wait for a notification
 
@@ -64,7 +64,7 @@ class Follower:
         self.answers = asyncio.Event()  # set once the directory has names
 
     def start_from(self, cell_id: int, table: NameTable, history_id: str) -> None:
-        """Continue from a stored table, which replaces another table of this cell. Call this method before `run`.
+        """Follow a cell from a stored table, which replaces the cell's other table, if any. Call this before `run`.
 
         The table is used once it has caught up with the journal. If the journal is unreachable, the table is used
         without it, and the status is stale.

@@ -1,4 +1,4 @@
-"""Reads changes from PostgreSQL: rows at the start, then the journal. Notifications from Redis wake the reader."""
+"""Reads names from PostgreSQL: at the start all rows, then changes in the journal. Redis notifies of new changes."""
 
 from __future__ import annotations
 

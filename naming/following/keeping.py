@@ -105,7 +105,7 @@ class SnapshotKeeper:
             await asyncio.sleep(_LOOK_S)
 
     async def close(self) -> None:
-        """Write the last files, without pauses. The tables must not change any more."""
+        """Write the files of all changed tables, without pauses. The tables must not change any more."""
         for table in list(self._follower.directory.cells.values()):
             if self._due(table, float("inf")):
                 await self._try(table, pause_s=0.0)

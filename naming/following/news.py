@@ -32,7 +32,7 @@ class DatedEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZoneFacts:
-    """The facts of a cell. `history_id`: differs after a restore and in another database. `start`: the first serial."""
+    """Facts of a cell. `history_id`: differs after a restore and in another database. `start`: the first serial."""
 
     cell_id: int
     name: str
@@ -57,7 +57,7 @@ class NamesSnapshot:
 
 
 class NewsSource(Protocol):
-    """A source of changes. All calls block, and one thread makes them. They raise `NewsUnavailable`."""
+    """A source of changes. Its methods block, so only one separate thread calls them. They raise `NewsUnavailable`."""
 
     def cells(self) -> list[ZoneFacts]: ...
 

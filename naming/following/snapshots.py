@@ -1,4 +1,4 @@
-"""Converts the names of a cell to bytes and back. A resolver starts from them if PostgreSQL is unreachable. Pure.
+"""Converts the names of a cell to bytes and back, for files from which a resolver starts without PostgreSQL. Pure.
 
     line of JSON    head: format, zone, cell, history, revisions, time
     blocks          length (4 octets), then MessagePack: machines, jobs, and tasks in groups of a few hundred
@@ -37,7 +37,7 @@ class Unusable(ValueError):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The head of a file. `written_at`: seconds since the epoch. `history_id`: the id of the cell's history."""
+    """The head of a snapshot file. `written_at`: in seconds since the epoch. `history_id`: id of the cell's history."""
 
     format: int = FORMAT
     zone: str
@@ -59,7 +59,7 @@ class SnapshotMachines(msgspec.Struct, frozen=True, array_like=True, tag="machin
 
 
 class JobKept(msgspec.Struct, frozen=True, array_like=True, tag="job"):
-    """A job in a file. Its tasks follow. `versions`: spec versions with their port names, the current version last."""
+    """A job in a snapshot file, before its tasks. `versions`: spec versions with port names, the current one last."""
 
     job_id: int
     tenant: str
@@ -78,7 +78,7 @@ TaskKept = tuple[int, int, int, int, tuple[int, ...], str, str, bool, str, int]
 
 
 class SnapshotTasks(msgspec.Struct, frozen=True, array_like=True, tag="tasks"):
-    """Some tasks of a job in a file."""
+    """A group of tasks of one job in a snapshot file."""
 
     job_id: int
     tasks: list[TaskKept]
@@ -147,7 +147,7 @@ class Capture:
             held.early[index] = self._kept(held, task)
 
     def _before_machine(self, event: events.MachineSet) -> None:
-        """Copy the jobs with tasks on a machine whose address changes. Most events do not change the address."""
+        """Copy the jobs that have tasks on the machine of the event, if the event changes the machine's address."""
         machine = self.table.machines.get(event.machine_id)
         if machine is None or (machine.hostname, machine.address) == (event.hostname.lower(), event.address):
             return
@@ -234,7 +234,7 @@ def _facts(machine: MachineAddress) -> tuple[int, str, str]:
 
 
 def read_head(data: bytes) -> Head:
-    """Return the head of a file. Raises `Unusable` if the file is damaged or its format is unknown."""
+    """Return the head of a snapshot file. Raises `Unusable` if the file is damaged or its format is unknown."""
     if len(data) <= _DIGEST_SIZE:
         raise Unusable("the snapshot is empty or incomplete")
     content, digest = data[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]

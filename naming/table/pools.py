@@ -83,7 +83,7 @@ def family_of(address: str) -> int:
 
 
 class Stratum(NamedTuple):
-    """The tasks of one job that have the same weight, at least one task. Callers must not change or store the list."""
+    """The tasks (at least one) of one job that have the same weight. Callers must not change or store `tasks`."""
 
     weight: int
     tasks: Sequence[PlacedTask]

@@ -128,7 +128,7 @@ def path_of(address: str) -> Path | None:
 def path_of_labels(labels: tuple[bytes, ...]) -> tuple[Path, int] | None:
     """Return the path of a reverse name, and the number of labels that a complete address of its family has.
 
-    `labels`: in lower case, without the root. Return None for a name that no address can have at or below it.
+    `labels`: in lower case, without the root. Return None if no address can have this name or a name below it.
     """
     top = labels[-2:]
     depth = _DEPTHS.get(top)

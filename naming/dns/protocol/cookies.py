@@ -63,7 +63,7 @@ class Cookies:
 def at_the_end(query: bytes) -> tuple[bytes, bytes] | None:
     """Return the client cookie and the server cookie at the end of a message, or None.
 
-    Clients send both cookies as the only option of the last record (EDNS). Other messages return None.
+    Clients send both cookies as the only option of the last record (EDNS). For other messages, the result is None.
     """
     both = CLIENT_SIZE + SERVER_SIZE
     if query[-both - len(_TAIL) : -both] != _TAIL:

@@ -38,7 +38,7 @@ REFRESH_S, RETRY_S, EXPIRE_S = 30, 5, 7 * 86_400
 class AnswerLimits:
     """Limits on the tasks in an answer: `addresses` for A and AAAA, `services` for SRV, `pointers` for PTR.
 
-    `whole`: all tasks, not a sample by weights.
+    `whole`: whether the answer has all tasks instead of a random sample.
     """
 
     addresses: int

@@ -33,7 +33,7 @@ Data = tuple[bytes, ...]  # records without their owner, without duplicates
 
 
 class _Services(NamedTuple):
-    """The stored SRV records of one task. As long as the task is placed, only the weight in them may change."""
+    """The stored SRV records of one task. While the task is placed, only the weight in its records can change."""
 
     weight: int
     all: Data
@@ -41,7 +41,7 @@ class _Services(NamedTuple):
 
 
 class Renderer:
-    """The renderer of one table. It stores the SRV records of tasks, because names of jobs repeat them."""
+    """The renderer of one table. It stores the SRV records of each task, which are also records of the task's job."""
 
     def __init__(self, directory: ZoneDirectory, table: NameTable) -> None:
         self._directory = directory
@@ -78,7 +78,7 @@ class Renderer:
         return tuple(made)
 
     def _several(self, named: NamedJob | NamedService, above: Owner) -> Data:
-        """Return the records of a job or a service, or of one of its ports."""
+        """Return the records of a job or service or, if `above` has labels, of the port that the first label names."""
         ttl_s = named.ttl_s_or(self._directory.ttl_s)
         if above:
             port = above[0][1:]

@@ -23,7 +23,7 @@ _TC = 0x02  # in the third octet
 
 
 class Services(NamedTuple):
-    """The tasks of a cell in an SRV answer, and the port that it lists. If `port` is None, it lists all ports."""
+    """The tasks of a cell in an SRV answer, and the port that the answer lists (None: all ports)."""
 
     tasks: Sequence[PlacedTask]
     port: str | None
@@ -78,7 +78,7 @@ class _OfJob(NamedTuple):
 
 
 class _Parts:
-    """The records under construction. `ends`: the offset in the answer at which the question ends."""
+    """The records of an answer that is being built. `ends`: the offset in the answer at which the question ends."""
 
     def __init__(self, bare: bytes, services: Services, directory: ZoneDirectory) -> None:
         self.records: list[bytes] = []

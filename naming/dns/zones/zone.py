@@ -55,9 +55,9 @@ class ZoneChange:
 class Zone:
     """The zone of one loaded table. It sets `table.touched`, so that the table collects changed names.
 
-    The zone is empty until `fill` has ended. `taken_by`: addresses of the secondaries that received this zone. Another
-    secondary with the same serial received the zone from another process or table. Its copy may have another revision
-    record, so changes would not fit that copy.
+    The zone is empty until `fill` has ended. `taken_by`: addresses of the secondaries that received this zone. Any
+    other secondary received its copy from another process or table. The revision record of that copy may differ, so
+    such a secondary gets the whole zone instead of changes.
     """
 
     def __init__(self, directory: ZoneDirectory, table: NameTable, *, most_remembered: int = MOST_REMEMBERED) -> None:
@@ -260,7 +260,7 @@ class _Work:
                 self._take(list(self._left[named]))
 
     def _before_machine(self, event: events.MachineSet | events.MachineRemoved) -> None:
-        """Render the names of a machine, or all names if its address changes, because this is rare."""
+        """Render the names of a machine. If its address changes, which is rare, render all names of the cell."""
         machine = self._table.machines.get(event.machine_id)
         hosts = {machine.hostname} if machine else set()
         if isinstance(event, events.MachineSet):
