@@ -43,9 +43,9 @@ GC_THRESHOLDS = (50_000, 20, 50)
 
 
 def use_pool(size: int) -> None:
-    """Make all requests of this process share `size` connections.
+    """Make all requests of this process share `size` connections to the database.
 
-    The settings cannot contain the pool: a process that forks other servers too may have loaded them. This function
+    The settings cannot contain the pool: a process that also forks other servers may have loaded them. This function
     changes the settings before the first query of the process.
     """
     url, deadline_s = text("BORG_DATABASE_URL"), settings.BORG_REQUEST_DEADLINE_S
@@ -53,7 +53,7 @@ def use_pool(size: int) -> None:
 
 
 async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    """Create the pool, load the URLs and tune the garbage collector at the start. Stop the hubs at the end."""
+    """At the process's start, create the pool, load URLs and tune garbage collection. At its end, stop the hubs."""
     await receive()
     if not os.environ.get("BORG_DATABASE_POOL"):
         use_pool(POOL)

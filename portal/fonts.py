@@ -1,4 +1,4 @@
-"""Subsets of unfold's fonts with only the icons and characters that pages use (for development only).
+"""Creates small fonts from those of the library unfold, with only the icons and characters that pages use.
 
 Unfold contains 4,000 icons (290 KB) and four weights of the font Inter (115 KB each). The subsets have about 20 KB
 each. They are in `portal/static/` under unfold's own paths, so Django's finders prefer them to unfold's files.

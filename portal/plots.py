@@ -49,9 +49,7 @@ class ChartBar:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot as a page shows it.
-
-
+    """The texts and positions of a plot, for the template that draws it as SVG.
 
     `top`: value at the upper edge, as text. `ticks`: times at the left edge, in the middle and at the right edge.
     `limit`: the value of the limit line, as text; `limit_y`: the vertical position of that line in the image.

@@ -1,4 +1,4 @@
-"""URLs below `/api/v1/`. Each app defines its own."""
+"""URLs below `/api/v1/`. Each app defines its own URLs."""
 
 from __future__ import annotations
 

@@ -71,13 +71,13 @@ def brake_release(
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Release a brake, so that the cell continues with the stopped actions."""
+    """Release a brake, so that the cell continues with the actions that the brake has stopped."""
     _decide(session, cell, kind, "release", {"reason": reason, "seconds": seconds}, dry_run=dry_run)
 
 
 @brake.command("keep")
 def brake_keep(session: Context, kind: Kind, reason: Reason, cell: CellOption = None, dry_run: DryRun = False) -> None:
-    """Keep a brake on, so that the stopped actions do not continue before the cause has ended."""
+    """Keep a brake on, so that the actions it has stopped do not continue before the cause has ended."""
     _decide(session, cell, kind, "keep", {"reason": reason}, dry_run=dry_run)
 
 
@@ -100,7 +100,7 @@ def quarantine_list(session: Context, cell: CellOption = None) -> None:
 
 @quarantine.command("stop")
 def quarantine_stop(session: Context, tasks: QuarantinedTasks) -> None:
-    """Stop quarantined tasks. Each task gets SIGTERM first, and has its notice period to end."""
+    """Stop quarantined tasks. Each task gets SIGTERM, and SIGKILL if it still runs after its notice period."""
     tasks.release(session, "stop")
 
 

@@ -189,7 +189,7 @@ def _is_group(parameter: inspect.Parameter) -> bool:
 
 
 def label(text: str, what: str) -> str:
-    """Return `text` if it is a DNS label. Raises `CommandFailed`."""
+    """Return `text` if it is a DNS label. Raises `CommandFailed` otherwise, with `what` as the name of the text."""
     if _LABEL.fullmatch(text):
         return text
     rule = "use lower-case letters, digits and hyphens, starting with a letter, at most 63 characters"

@@ -34,7 +34,7 @@ def machine_drain(
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Move the tasks of machines elsewhere, within their jobs' disruption budgets. New tasks are not placed there.
+    """Move the tasks of machines elsewhere, within their jobs' disruption budgets. No new tasks are placed on them.
 
     With --wait, the exit status is 1 if disruption budgets still hold tasks at the deadline, or if a machine goes down
     before it reports that all its tasks have stopped.

@@ -1,6 +1,6 @@
 """Evaluates Jsonnet to JSON, in a separate process with limits that the kernel enforces.
 
-A Jsonnet program may run forever or fill the memory. Neither Ctrl-C nor a timer interrupts the library. The separate
+A Jsonnet program may run forever or fill the memory. Neither Ctrl-C nor a timer interrupts its library. The separate
 process runs this file as its program.
 """
 

@@ -156,6 +156,6 @@ def _explain_usage(error: Any) -> int:
 
 
 def _give_up_output(status: int) -> int:
-    """Redirect standard output to /dev/null, because the interpreter flushes it at exit. Return `status`."""
+    """Redirect standard output to /dev/null, so that the flush at exit does not fail. Return `status`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status

@@ -99,8 +99,8 @@ def remark(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Return `text` with spaces instead of control characters. The text may come from a stranger, who could misuse
-    them.
+    """Return `text` with spaces instead of control characters. A text of another user could
+    otherwise control the terminal.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 

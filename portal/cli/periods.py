@@ -89,7 +89,7 @@ def _is_today(text: str, home: ZoneInfo, now: dt.datetime) -> bool:
 
 
 def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datetime:
-    """Return the time in UTC that `text` denotes: the start of the day `after` days later, or an exact time.
+    """Return the time in UTC that `text` denotes. If `text` is a day, return the start of the day `after` days later.
 
     Raises `CommandFailed`.
     """
@@ -106,7 +106,7 @@ def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datet
 
 
 def _after(first: dt.datetime, days: int, home: ZoneInfo, *, exactly: bool) -> dt.datetime:
-    """Return the time `days` later, or with `exactly=False` the midnight at its beginning. Raises `CommandFailed`."""
+    """Return the time `days` after `first`; with `exactly=False`, the start of that day. Raises `CommandFailed`."""
     try:
         if exactly:
             return first + dt.timedelta(days=days)

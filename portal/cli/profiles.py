@@ -34,7 +34,7 @@ class Profile:
 
 
 def path() -> Path:
-    """Return the path of the file: `$BORG_CLIENT`, or client.toml in `$BORG_HOME`, ./.borg or the user's folder."""
+    """Return the path of the profiles: `$BORG_CLIENT`, or client.toml in `$BORG_HOME`, ./.borg or the user's folder."""
     if given := os.environ.get("BORG_CLIENT"):
         return Path(given)
     if home := os.environ.get("BORG_HOME"):

@@ -30,8 +30,8 @@ def login(
 ) -> None:
     """Sign in with a password, and store the token in a profile, which becomes the default.
 
-    The name of the profile is --profile, or the name of the user. If there is only one cell or tenant, the profile uses
-    it.
+    The name of the profile is --profile, or the name of the user. If you can see only one cell or
+    tenant, the profile uses this cell or tenant.
     """
     where = (url or session.profile.url).rstrip("/")
     if not where:
@@ -113,7 +113,7 @@ def shown(rows: list[dict[str, Any]]) -> None:
 
 @tokens.command("revoke")
 def tokens_revoke(session: Context, key: str) -> None:
-    """Revoke a token and all its descendants at once. This needs scope admin, but a token may revoke itself."""
+    """Revoke a token and all its descendants at once. This needs scope admin, except to revoke the token in use."""
     if not key.isalnum():
         raise bad_usage(f"{key!r} is not the key of a token; see `borgctl tokens list`", key="not a key")
     answer = session.client.delete(f"/api/v1/tokens/{part(key)}/")

@@ -63,8 +63,7 @@ class _Waiting:
     """The state of a wait.
 
     `whole_at`: the first revision since which all tasks are up. `serial`: the serial of the resolvers' zone at this
-    revision. `behind`: one text per server that has not reached
-    this revision or serial.
+    revision. `behind`: one text per server that has not reached this revision or serial.
     """
 
     session: Context

@@ -1,6 +1,6 @@
 """`borgctl resolve NAME --watch`: prints one line per change of a name, over a WebSocket.
 
-After a lost connection, it reconnects with growing pauses and prints only the changes.
+After a lost connection, the command reconnects with growing pauses and prints only the changes.
 """
 
 from __future__ import annotations

@@ -31,9 +31,7 @@ AHEAD = dt.timedelta(days=366)
 
 @dataclass(frozen=True, slots=True)
 class CapacityFilter:
-    """The filters that the user chose. `band`: a band, or "" for the whole cell. `resource`: an index in the resource
-    axis.
-    """
+    """The chosen filters. `band`: a band, or "" for the whole cell. `resource`: an index in the resource axis."""
 
     cell: Cell | None
     cells: list[str]
@@ -44,7 +42,7 @@ class CapacityFilter:
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
-    """Show the page. `site`: the admin site, which provides the template context of all console pages."""
+    """Show the capacity page. `site`: the admin site, which provides the template context of all console pages."""
     chosen = _chosen(request)
     context: dict[str, Any] = {
         **site.each_context(request),

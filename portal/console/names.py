@@ -45,7 +45,7 @@ ROLES = {ServerRole.RESOLVER: gettext_lazy("resolver"), ServerRole.SECONDARY: ge
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
-    """Show the page. If the URL has the parameter `ask`, query the DNS servers too."""
+    """Show the page of a cell's names. If the URL has the parameter `ask`, also query the DNS servers."""
     cell, cells = chosen_cell(request)
     context: dict[str, Any] = {
         **site.each_context(request),

@@ -5,7 +5,7 @@
 * Each request has a deadline, which starts when the portal has read its body. Database calls end before the deadline
   (`portal.database`). A request that takes longer for another reason gets 503, and its thread ends without an answer.
 * At most `most` requests run at once, including those that exceeded their deadline. Further requests get 503 at once.
-  Long polls of names do not count: they hold no thread, and have their own limit (`portal.live.watches`).
+  This limit does not apply to long polls of names, which hold no thread (`portal.live.watches` limits them).
 * Errors in front of Django become problem documents, and errors of WebSockets become close codes.
 """
 

@@ -66,7 +66,7 @@ class Check:
 
 
 async def readyz(request: HttpRequest) -> HttpResponse:
-    """Answer 200, or 503 while PostgreSQL is unreachable or accepts no writes. The state of Redis is only reported."""
+    """Answer 200, or 503 while PostgreSQL is unreachable or accepts no writes. Redis does not affect the status."""
     postgresql, redis_ = await asyncio.gather(_POSTGRESQL.answer(), _REDIS.answer())
     ready = postgresql == "ok"
     report = {"status": "ok" if ready else "unready", "postgresql": postgresql, "redis": redis_}

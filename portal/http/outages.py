@@ -97,7 +97,7 @@ def _of_database(error: Exception) -> Outage | None:
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield the error and the errors that caused it.
 
-    `__context__` is followed only for database errors; for all other errors, only `__cause__` is.
+    It follows the attribute `__cause__` of an error, or, if a database error has none, `__context__`.
     """
     each: BaseException | None = error
     for _ in range(_LONGEST_CHAIN):

@@ -35,7 +35,7 @@ SIGN_IN, NOT_FOUND = 4401, 4404
 
 
 class Watcher(AsyncWebsocketConsumer):
-    """A WebSocket that is a viewer of `hub`.
+    """A WebSocket that sends its client the messages of `hub`.
 
     Background tasks serve it until the client disconnects. `threads`: the pool that runs functions that query the
     database; None: the thread of Channels.

@@ -233,7 +233,7 @@ class WatchedName:
     def _read(self, tasks: Collection[int] | None) -> None:
         """Read the name. `tasks`: only these tasks can have changed; None: any can.
 
-        It reads the revision first. Rows that it reads later may be newer, and their events come again.
+        The revision is read before the rows. So rows may be newer, and their events are then handled again.
         """
         cell, jobs = self._find()
         if tasks is None or set(jobs) != set(self._jobs):
@@ -311,7 +311,7 @@ names_hub = NamesHub("names-hub")
 
 
 def watched(principal: Principal, name: Watchable) -> WatchedName:
-    """Return the watched name, which is not read yet. Raises `NotFound` if `principal` may not see it."""
+    """Return an object to watch `name`, without its state. Raises `NotFound` if `principal` may not see it."""
     if isinstance(name, ServiceName):
         service_visible(principal, name)
         jobs = jobs_of_service(name)

@@ -5,7 +5,8 @@
                                                        ◄─ out ──
 
 Every five seconds the portal checks the rights, the session or token, and the task again. At the end of a shell it
-writes one event, with the bytes in each direction. A rejection is the last frame and the close code.
+writes one event, with the bytes in each direction. If the portal rejects the
+client, it sends the rejection as the last frame, and closes with a code for it.
 """
 
 from __future__ import annotations

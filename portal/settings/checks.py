@@ -1,4 +1,4 @@
-"""Checks of settings. A check gets the value of a setting and returns the problem and the cure, or "" if it is valid.
+"""Checks of settings. A check gets a setting's value, and returns the problem and what to do, or "" if all is well.
 
 A check that needs dnspython imports it only when it runs, so that other processes start quickly.
 """

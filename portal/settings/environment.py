@@ -27,7 +27,7 @@ class Setting:
     secret: bool = False
 
     def complaint(self, name: str, value: str) -> str:
-        """Return one line that names the setting, the value, the problem and the cure, or "" if the value is valid."""
+        """Return a line with the setting, the value, the problem and what to do, or "" if the value is valid."""
         wrong = self.check(value) if value not in ("", self.default) else ""
         setting = name if self.secret else f"{name}={value!r}"
         return wrong and f"{setting}: {wrong} ({self.about.rstrip('.')})."

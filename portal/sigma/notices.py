@@ -28,7 +28,7 @@ GROUPS = sorted({kind.name.partition(".")[0] for kind in KINDS})
 
 @page
 def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List notices, newest first. `?before=`: list older notices than this id. The notices are never counted."""
+    """List notices, newest first. `?before=`: list older notices than this id."""
     asked = request.GET
     choice = inbox.Choice(
         tenant=asked.get("tenant", ""),
@@ -168,5 +168,5 @@ def _name(owner: Any) -> str:
 
 
 def _single_kinds(row: NoticeChannel) -> list[str]:
-    """Return the channel's kinds that are not groups. The form offers only groups, and saving keeps these kinds."""
+    """Return the channel's kinds that are not groups. Saving the form keeps them, though it offers only groups."""
     return [kind for kind in row.kinds if kind not in GROUPS]

@@ -127,14 +127,14 @@ def period_of(order: Order | Quote) -> str:
 
 @register.simple_tag
 def order_replaces(order: Order) -> str:
-    """Return the label of the link to the order that this order replaces."""
+    """Return the label of a link from `order` to the older order that `order` replaces."""
     labels = {"change": _("Changes"), "renewal": _("Renews"), "transfer": _("Transferred from")}
     return labels.get(order.replaced_as, _("Replaces"))
 
 
 @register.simple_tag
 def order_followed(order: Order) -> str:
-    """Return the label of the link to this order on the page of the order that it replaces."""
+    """Return the label of a link from a replaced order to `order`, which is its replacement."""
     labels = {"change": _("Changed to"), "renewal": _("Renewed as"), "transfer": _("Transferred as")}
     return labels.get(order.replaced_as, _("Replaced by"))
 

@@ -34,7 +34,7 @@ _PROCESSES_S = 120.0
 
 
 class Up:
-    """One run of all processes of a home."""
+    """One run of `make up`: all processes of a portal whose data is in one folder (BORG_HOME)."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -126,7 +126,7 @@ class Up:
         return joins
 
     def _keep(self, result: Path) -> dict[str, str]:
-        """Move the secrets of the bootstrap into the secrets file. Return its join tokens, which work only once."""
+        """Move the secrets in the file `result` to the secrets file. Return the join tokens in `result`, valid once."""
         news = json.loads(result.read_text())
         joins: dict[str, str] = news.pop("join_tokens", {})
         self.generated = self.home.secrets_add(news)

@@ -2,7 +2,7 @@
 
 Their data is in `HOME/postgres` and `HOME/redis`. They listen only on Unix sockets in `/tmp/borg-UID-HASH`, because
 a socket's path has at most 107 bytes and the path of a home may be longer. Only the engines' user can enter that
-folder (mode 0700), so a process that can reach the socket may use the engine.
+folder (mode 0700), so the engines accept every client that can reach a socket.
 
 PostgreSQL does not run as root. Under root, both engines run as an unprivileged user. This user gets the capability
 to enter closed folders only if the home or the wheel is below such a folder.
@@ -252,7 +252,7 @@ def run_program(
 
 
 def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | None) -> None:
-    """Create the data directory beside its final place, and then move it. So a crash never leaves a partial one."""
+    """Create the data directory beside its final place, and then move it. So a crash leaves no partial data."""
     fresh = home / "postgres.new"
     if fresh.exists():
         shutil.rmtree(fresh)

@@ -1,4 +1,4 @@
-"""The environment variables of each process: those of `deploy/borg.env`, with values for one host."""
+"""The environment variables of each process: the variables of `deploy/borg.env`, with values for one host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BORGLET = (
 
 
 def machine_environment(options: Options, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a Borglet. It has no database URL and no key, because tasks run below the Borglet."""
+    """Return the environment of a Borglet, without database URL and keys, because tasks are its child processes."""
     kept = {name: inherited[name] for name in _INHERITED if name in inherited}
     tuned = {name: value for name, value in inherited.items() if name.startswith(_BORGLET)}
     return {

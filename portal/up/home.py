@@ -31,7 +31,7 @@ LAYOUT = 1
 
 
 class HomeError(RuntimeError):
-    """The home cannot be used. The message gives the cause and what to do."""
+    """The error if BORG_HOME cannot be used. The message gives the cause and what to do."""
 
 
 class Home:

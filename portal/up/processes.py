@@ -1,4 +1,4 @@
-"""The processes of one host and their needs. A new process is one new entry in this module."""
+"""The processes of one host, and the processes that each one needs. A new process is a new entry in this module."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mappin
 
 
 def stop_tasks(home: Home, env: Mapping[str, str], *, notice_s: float = LONGEST_NOTICE_S) -> Spec:
-    """Return the step that stops the tasks, which outlive the Borglet by design. Each gets at most `notice_s` seconds.
+    """Return the step that stops tasks, which outlive the Borglet. `notice_s`: longest time in seconds before SIGKILL.
 
     The step ends after the longest notice of the tasks. If it hangs, the supervisor ends it 60 s after `notice_s`.
     """

@@ -64,7 +64,7 @@ def rejection_page(request: HttpRequest, problem: Rejected) -> HttpResponse:
 
 @contextmanager
 def problem_kept(context: dict[str, Any]) -> Iterator[None]:
-    """Store a `Rejected` from the block as `context["problem"]`, so that the page shows it above its form."""
+    """Catch a `Rejected` that the block raises, and store it in `context["problem"]` for display above the form."""
     try:
         yield
     except Rejected as problem:

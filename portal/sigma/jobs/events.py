@@ -1,4 +1,4 @@
-"""The event list of a job. A page is addressed by a position in the journal, so that events are never counted."""
+"""The event list of a job. A page's URL names a position in the journal, so that no query counts the events."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ SPLIT_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class CostsFilter:
-    """The chosen filters. `tenants`: the tenant, with its teams if `teams` is chosen. `over`: a key of `PERIODS`."""
+    """The filters that the user chose. `tenants`: the tenant and, if chosen, its teams. `over`: a key of `PERIODS`."""
 
     tenant: Tenant
     tenants: list[Tenant]
@@ -121,7 +121,7 @@ def _costs(chosen: CostsFilter) -> list[Cost]:
 
 
 def _rows(found: list[Cost], by: str) -> list[dict[str, Any]]:
-    """Return the rows of the table. The widths of the bar's parts are in thousandths of the highest cost's bar."""
+    """Return the table's rows. Each has a bar; the widths of its parts are in thousandths of the longest bar."""
     names = {
         "job": _("bought, but not requested by any job"),
         "label": _("without this label"),

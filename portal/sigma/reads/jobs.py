@@ -76,7 +76,7 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """Return the tasks of a job by index, with `departures`.
+    """Return the tasks of a job by index, each with its `departures`.
 
     `state`: only tasks in this state. `up`: tasks that run and are up. `placed`: tasks that run but are not up yet.
     """

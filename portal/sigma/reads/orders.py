@@ -36,7 +36,7 @@ def order_numbered(principal: Principal, number: int) -> Order:
 def waiting_for(principal: Principal) -> QuerySet[Order]:
     """Return the pending orders that wait for a decision of this principal, oldest first.
 
-    Orders that wait for an owner are not in the list of an SRE, who may decide them too.
+    For an SRE, the result omits orders that wait for an owner, although the SRE may decide them.
     """
     rows = Order.objects.filter(state=OrderState.PENDING.value).select_related("tenant", "band").order_by("id")
     owned = [name for name in principal.roles if may(principal, Action.QUOTA_APPROVE, tenant=name)]

@@ -16,8 +16,8 @@ _Hosts = Mapping[int, str]
 
 
 def of(event: Event, hostnames: _Hosts) -> str:
-    """Return the sentence of an event. `hostnames`: hostnames by machine id. A machine that is not in them is shown
-    by its id.
+    """Return the sentence of an event. `hostnames`: hostnames by machine id. Other machines are shown by
+    their ids.
     """
     if event.kind not in SENTENCES:
         return event.kind

@@ -24,7 +24,7 @@ class DayLeft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityBar:
-    """Days with the same free amount, as a rectangle. `tone`: `fits` or `short`, or `beside` if not in the period."""
+    """Days with the same free amount, as a rectangle. `tone`: `fits`, `short`, or `beside` (outside the period)."""
 
     x: float
     y: float

@@ -162,7 +162,7 @@ def _enough(left: Sequence[int], amounts: Sequence[int]) -> bool:
 
 
 def _days_left(wish: Wish, *, today: dt.date) -> list[DayLeft]:
-    """Return the free amounts on the days of a period and on some days around it, at least four weeks."""
+    """Return the free amounts per day for the requested period and days around it, for at least four weeks."""
     first = max(today, wish.period.first - 3 * DAY)
     count = max(28, (wish.period.last - first).days + 1 + BESIDE)
     days = market.calendar_days(wish.cell, wish.band, first, count, wish.zone)

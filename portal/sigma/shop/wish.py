@@ -26,7 +26,7 @@ _TOO_MUCH = re.compile(r"[0-9]{7,}(\.[0-9]+)?[a-zA-Z]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The choices that the form offers. The first of each is the default.
+    """The choices that the form offers. The first value of each list is the default.
 
     `zones`: the time zone by tenant name; `longest_days`: the longest period by cell name.
     """
@@ -41,7 +41,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A valid request to the shop. It can be priced and ordered. `ends_at` is not included."""
+    """A valid request to the shop. The shop can price and order it. The period ends just before `ends_at`."""
 
     tenant: str
     cell: str

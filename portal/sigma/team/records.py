@@ -37,7 +37,7 @@ GROUPS = (
 
 @page
 def record_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
-    """List records, newest first. `?before=`: list older records than this revision. Records are never counted."""
+    """List records, newest first. `?before=`: list older records than this revision."""
     row = tenant_named(principal, tenant)
     chosen = given_in(request.GET, "kind", "actor", "since", "until")
     first, last = _day(chosen, "since"), _day(chosen, "until")

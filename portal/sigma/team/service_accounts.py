@@ -52,7 +52,7 @@ def account_list(request: HttpRequest, principal: Principal, tenant: str) -> Htt
 @never_cache
 @page
 def account(request: HttpRequest, principal: Principal, tenant: str, account: str) -> HttpResponse:
-    """Show, change or remove a service account, or issue a token. Only the response to the POST contains its secret."""
+    """Show, change or remove a service account, or issue a token. Only the response to its POST contains a secret."""
     row = tenant_named(principal, tenant)
     require(principal, Action.TENANT_ADMIN, tenant=row.name)
     found = service_account_named(row, account)

@@ -18,7 +18,7 @@ _ANSWER_S = 10.0
 
 
 class ForkedProcess:
-    """A child of this process that another process forked, with the methods of `Popen` that keepers use."""
+    """A child of this process that another process forked, with the methods of `Popen` that `ProcessKeeper` calls."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -55,7 +55,7 @@ def fork(
 ) -> ForkedProcess:
     """Start `argv`, which must be `python -m MODULE …`, as a fork of the process that listens on the socket `preload`.
 
-    The process is a child of this process, in its own session. Call this function in the main thread, as
+    The process is a child of this process, in its own session. Call this function in the main thread, like
     `children.spawn`. Raises `OSError` if the process that listens does not answer.
     """
     if list(argv[1:2]) != ["-m"]:
@@ -88,7 +88,7 @@ def accepts(preload: Path) -> str | None:
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Yield another path of a Unix socket. It is valid in the block only, and short: a socket's path has 107 bytes."""
+    """Yield a short path to a Unix socket, valid only in the block. The limit for a socket's path is 107 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -198,7 +198,7 @@ class ProcessKeeper:
     async def _until_unwell(self, ended: asyncio.Future[None]) -> str | None:
         """Wait until the process has ended or must stop. Return why it is unwell, or None.
 
-        Lines in its log do not count as work.
+        New lines in its log are no sign that the process works.
         """
         patience: ProcessPatience | None = None
         unwell = 0
@@ -220,11 +220,11 @@ class ProcessKeeper:
 
     @property
     def start_limit_s(self) -> float:
-        """Return the time limit in seconds for a start in which the process does not work."""
+        """Return the time limit in seconds for a start in which the process shows no sign of work."""
         return float(self.spec.start_s * 2 ** min(self._slow_starts, _MOST_DOUBLINGS))
 
     def work(self) -> Work:
-        """Return the work of the process so far."""
+        """Return what the process has done so far, as CPU time, log bytes and pulse."""
         return work_of(self.pid, self.logfile.path, self.spec.pulse) if self.pid is not None else Work()
 
     def _patience(self, limit_s: float, *, count_log: bool = True) -> ProcessPatience:

@@ -29,14 +29,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class PatienceVerdict:
-    """The result of a time limit. `over`: the limit has passed. `progress`: the work of the process, as a clause."""
+    """The result of a check of a time limit. `over`: it has passed. `progress`: a clause about the process's work."""
 
     over: bool
     progress: str
 
 
 class ProcessPatience:
-    """The time limit of one wait from `now` (monotonic seconds). `limit_s` applies to a process that does not work."""
+    """The time limit of one wait from `now` (monotonic seconds). `limit_s`: for a process without any sign of work."""
 
     def __init__(self, limit_s: float, *, now: float, work: Work, count_log: bool = True) -> None:
         self.limit_s, self.began, self._count_log = limit_s, now, count_log

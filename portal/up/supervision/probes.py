@@ -18,7 +18,7 @@ _TIMEOUT_S = 3
 
 
 def postgres(url: str) -> str | None:
-    """Return None if PostgreSQL accepts clients or has no free connection, or else the problem."""
+    """Return None if PostgreSQL is up, even if all its connections are in use, or else the problem."""
     from psycopg import pq
 
     answer = pq.PGconn.ping(f"{url}&connect_timeout={_TIMEOUT_S}".encode())
@@ -30,7 +30,7 @@ def postgres(url: str) -> str | None:
 def redis(url: str) -> str | None:
     """Return None if Redis at `unix:///path` answers PING, or else the problem.
 
-    While Redis reads its file, it answers an error.
+    While Redis loads its data file, it answers PING with an error.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:

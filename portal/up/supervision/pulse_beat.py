@@ -1,6 +1,6 @@
 """The heartbeat file of Celery beat, which the variable BORG_PULSE names.
 
-The scheduler touches it after it has stored the schedule, and at each tick.
+The scheduler touches the file after it has stored the schedule, and at each tick.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The supervisor of all processes of one host. A process starts as soon as its needs are up, and stops before them."""
+"""The supervisor of all processes of one host. A process starts once its needs are up, and stops before its needs."""
 
 from __future__ import annotations
 
