@@ -27,7 +27,7 @@ _CONNECT_S = 5
 
 
 class NoAnswer(psycopg.OperationalError):
-    """PostgreSQL did not answer in time, and the client has closed the connection."""
+    """The error if PostgreSQL did not answer in time. The client has closed the connection."""
 
 
 def end_at(until: float) -> None:

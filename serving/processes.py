@@ -47,7 +47,7 @@ class Worker:
 
     @property
     def waits(self) -> bool:
-        """Return whether other workers may answer while this one cannot."""
+        """Return whether this worker must not open its socket before it can answer, because others may answer."""
         return self.again or not self.first
 
 

@@ -152,7 +152,7 @@ class Primary:
         return zone
 
     async def watch(self) -> None:
-        """Until the task is cancelled: add changed names to the zones, and notify the secondaries of the changes."""
+        """Add changed names to the zones, and notify the secondaries of the changes, until the task is cancelled."""
         try:
             while True:
                 await asyncio.sleep(COALESCE_S)

@@ -91,8 +91,8 @@ _head_decoder = msgspec.json.Decoder(Head)
 
 @dataclass(slots=True)
 class _Held:
-    """The copy of a job in a capture. `early`: for tasks that changed after the copy, their state before the change,
-    by index.
+    """The copy of a job in a capture. `early`: the earlier state of tasks that changed after the copy, by task
+    index.
     """
 
     job: NamedJob

@@ -19,8 +19,8 @@ class TaskEndpoint(msgspec.Struct, frozen=True, gc=False):
     """The endpoint of one task. `machine` and `address` are empty while the task is not placed.
 
     `ports`: port numbers by port name, in the order of the job file. `load`: CPU used now as a share of the limit, or
-    None if unknown. `ttl_s`: seconds for which clients may cache the address. `revision` and `history`: numbers of
-    the cell.
+    None if unknown. `ttl_s`: seconds for which clients may cache the address. `revision`, `history`: position in
+    the cell's journal.
     """
 
     name: str
@@ -43,8 +43,8 @@ class TaskEndpoint(msgspec.Struct, frozen=True, gc=False):
 class _Summary(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The common fields of the endpoints of jobs and services. `endpoints`: the placed tasks.
 
-    `fail_open`: whether no placed task serves, so that clients get all of them. `revision` and `history`: numbers of
-    the cell at the time of the read. `history` rises when a cell is restored from a backup.
+    `fail_open`: whether no placed task serves, so that clients get all of them. `revision`, `history`: position in
+    the cell's journal at the time of the read. `history` rises when a cell is restored from a backup.
     """
 
     name: str

@@ -113,7 +113,7 @@ class MachineName(_Name):
 
 
 def check_label(label: str, field: str) -> str:
-    """Return `label` if it is a DNS label in lower case. Raises `InvalidName` with `field` otherwise."""
+    """Return `label` if it is a DNS label in lower case. Otherwise, raises `InvalidName`, which names `field`."""
     if not label:
         raise InvalidName(field, "is empty; give 1 to 63 letters, digits or hyphens")
     if len(label) > MAX_LABEL:

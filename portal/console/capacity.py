@@ -31,7 +31,7 @@ AHEAD = dt.timedelta(days=366)
 
 @dataclass(frozen=True, slots=True)
 class CapacityFilter:
-    """The chosen filters. `band`: a band, or "" for the whole cell. `resource`: an index in the resource axis."""
+    """The chosen filters. `band`: a band, or "" for the whole cell. `resource`: an index in the list of resources."""
 
     cell: Cell | None
     cells: list[str]
@@ -64,7 +64,7 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
 
 
 def download(request: HttpRequest) -> HttpResponse:
-    """Return a CSV file with every band and resource of the period."""
+    """Return a CSV file with the figures of every band and resource in the chosen period."""
     chosen = _chosen(request)
     if chosen.cell is None:
         return csv_answer("capacity.csv", table([], cell=""))

@@ -153,7 +153,7 @@ def _type_name(kind: Any) -> str:
 
 
 def reasons() -> str:
-    """Return the page of states, causes and reasons."""
+    """Return the page of the states of jobs and tasks, and of the causes and reasons that users see."""
     parts = []
     for title, about, members in (
         ("Why a task is pending", "Each machine counts under the first reason that rules it out.", ReasonCode),
@@ -232,7 +232,7 @@ def _command(path: str, command: click.Command) -> Iterator[str]:
 
 
 def rest() -> str:
-    """Return the page of all addresses of REST."""
+    """Return the page of all addresses of the REST interface."""
     known: dict[str, list[list[str]]] = {}
     for path, item in SchemaGenerator().get_schema(public=True)["paths"].items():  # type: ignore[no-untyped-call]
         for method in (each for each in _METHODS if each in item):

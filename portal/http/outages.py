@@ -26,7 +26,7 @@ _LONGEST_CHAIN = 20
 
 
 class Overloaded(Exception):
-    """This process already has too much work of one kind. The message names the work and says what to do."""
+    """The error if this process has too much work of one kind. The message names the work and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Up:
                 folder.rmdir()
 
     def hurry(self) -> None:
-        """Make `stop` end at once: it waits neither for processes nor for the notice of tasks."""
+        """Make `stop` end at once: it waits neither for processes nor for the notice periods of tasks."""
         self.hurried.set()
         self.supervisor.hurry()
 

@@ -46,7 +46,7 @@ _READY_S = 90.0
 
 
 class BackupError(RuntimeError):
-    """A backup cannot be made or restored. No file and no home has changed."""
+    """The error if a backup cannot be made or restored. No file and no home has changed."""
 
 
 def save(home: Home, file: Path) -> dict[str, Any]:

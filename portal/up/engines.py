@@ -36,7 +36,7 @@ _ENVIRONMENT: Mapping[str, str] = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC
 
 
 class EngineError(RuntimeError):
-    """An engine cannot be prepared or does not start. The message gives the cause and what to do."""
+    """The error if an engine cannot be prepared or started. The message gives the cause and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ _FLEET_CURE = "write MACHINES=simulated:100 or MACHINES=simulated:FILE.csv"
 
 
 class OptionError(ValueError):
-    """A setting is not valid. The message names the setting and says what to do."""
+    """The error for an invalid setting. The message names the setting and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ _REQUEST_S = 5.0
 
 
 class ForkUnsafe(RuntimeError):
-    """This process has a second thread or a connection to PostgreSQL, which a server would inherit."""
+    """The error if this process has a second thread or a PostgreSQL connection, which a server would inherit."""
 
 
 def load(modules: Sequence[str] = MODULES) -> None:
@@ -115,7 +115,7 @@ def _answer(connection: socket.socket, supervisor: int) -> list[str] | None:
 
 
 def _become_server(request: dict[str, Any], output: int, connection: socket.socket, supervisor: int) -> list[str]:
-    """Give this process the parent, the session, the output, the environment and the name of a server."""
+    """Turn this process into a server: set its parent, session, output, environment and name."""
     children.wait_until(lambda: os.getppid() == supervisor, _REPARENTED_S, every_s=0.001)
     children.end_with_parent(supervisor, signal.Signals(request["death_signal"]))
     os.setsid()

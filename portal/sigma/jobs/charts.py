@@ -56,7 +56,7 @@ def newest_sample(task: Task) -> Sample | None:
 def usage_charts(
     windows: Sequence[InstanceUsage], sample: Sample | None, *, limit: Sequence[int], until: dt.datetime
 ) -> list[Plot]:
-    """Return the plots of CPU and RAM usage, or [] if there is no data. `limit`: a vector over the resource axis."""
+    """Return the plots of CPU and RAM usage, or [] if there is no data. `limit`: the limits of all resources."""
     if not windows and sample is None:
         return []
     times = [window.start_time for window in windows]

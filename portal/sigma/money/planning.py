@@ -30,8 +30,8 @@ LEAST_HOURS = 6
 
 @dataclass(frozen=True, slots=True)
 class PlanningFilter:
-    """The filters that the user chose. `places`: the tenant's cells and bands. `resource`: an index in the resource
-    axis.
+    """The filters that the user chose. `places`: the tenant's cells and bands. `resource`: an index in the list
+    of resources.
     """
 
     tenant: Tenant | None
@@ -129,7 +129,7 @@ def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> lis
 
 
 def _series(points: list[Planned], place: int) -> dict[str, list[int]]:
-    """Return the values of each series over time. `place`: the index of the resource in the resource axis."""
+    """Return the values of each series over time. `place`: the index of the resource in the list of resources."""
     return {
         _("owned"): [point.owned[place] for point in points],
         _("requested"): [point.asked[place] for point in points],

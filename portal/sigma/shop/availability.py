@@ -56,8 +56,8 @@ class Chart:
 
 
 def chart(days: Sequence[DayLeft], resource: int, *, asked: int, period: QuotaPeriod) -> Chart:
-    """Return the chart of one resource. `resource`: its index in the resource axis. `days`: one or more days without
-    gaps.
+    """Return the chart of one resource. `resource`: its index in the list of resources. `days`: consecutive days, at
+    least one.
     """
     left = [max(0, day.left[resource]) for day in days]
     # Leave space between the line of the requested amount and the frame.

@@ -100,7 +100,7 @@ class QuotaOffer:
 
     @property
     def _short(self) -> list[tuple[int, str]]:
-        """Return each resource of which not enough is free: its index in the resource axis, and the free amount as
+        """Return each resource of which not enough is free: its index in the list of resources, and the free amount as
         text.
         """
         pairs = enumerate(zip(self.most, self.wish.amounts, strict=True))

@@ -68,7 +68,7 @@ def wanted_words(amounts: Sequence[int]) -> str:
 
 
 def described(index: int, value: int) -> str:
-    """Return an amount with the name of its resource, such as `16 GiB RAM`. `index`: its place in the axis."""
+    """Return an amount with its resource, such as `16 GiB RAM`. `index`: the place in the list of resources."""
     text, name = describe(index, value), NAMES[index]
     if name in ("cpu", "accelerators"):
         return text  # it already contains the name of the resource

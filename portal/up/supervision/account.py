@@ -17,7 +17,7 @@ _NAMES = ("postgres", "nobody")
 
 
 class AccountError(RuntimeError):
-    """This host has no suitable user for the engines. The message says what to do."""
+    """The error if this host has no suitable user for the engines. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)

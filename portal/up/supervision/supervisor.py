@@ -21,7 +21,7 @@ _ROTATE_EVERY_S = 10.0
 
 
 class SupervisorError(RuntimeError):
-    """The processes of this host cannot run. The message names the process, its log file and the end of its log."""
+    """The error of a process that cannot run. The message contains its name, its log file and the end of its log."""
 
 
 class ProcessSupervisor:
