@@ -102,8 +102,8 @@ def machine_undrain(session: Context, action: MachineAction) -> None:
 
 @machine.command("grow")
 def machine_grow(session: Context, hostname: Hostname, sizes: Sizes, cell: CellOption = None) -> None:
-    """Raise the capacity of a machine that the cell uses. Its attribute capacity.claimed shows what the machine
-    reported.
+    """Raise how much of a machine's capacity the cell uses. The attribute capacity.claimed of the machine shows the
+    capacity that the machine reported.
     """
     capacity = sizes.given()
     if not capacity:

@@ -142,7 +142,7 @@ def package_show(session: Context, reference: Reference, store: Store) -> None:
 
 @package.command("delete")
 def package_delete(session: Context, reference: Reference, store: Store, dry_run: DryRun = False) -> None:
-    """Delete a tag of a package, or with a digest the package. A package without tags is deleted too."""
+    """Delete a tag of a package, or the package if you give its digest. A package without tags is deleted too."""
     name, version = _split(reference)
     answer = session.client.delete(store.path(session, name, version), dry_run=dry_run)
     kept = "" if answer["deleted"] else "; the package stays, because it has other tags"

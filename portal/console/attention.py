@@ -13,7 +13,7 @@ from quota.models import CapabilityRequest, Order, OrderState, Shortfall
 
 
 def add_market_messages(request: HttpRequest, site: str) -> None:
-    """Add one message each about oversold cells, orders and capability requests that wait for an SRE, with three queries."""
+    """Add one message each about oversold cells, orders and capability requests that wait for an SRE."""
 
     def add(level: int, text: str, page: str, query: str, link: str) -> None:
         url = reverse(f"{site}:{page}") + query

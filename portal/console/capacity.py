@@ -132,7 +132,7 @@ def _points(request: HttpRequest, chosen: CapacityFilter, band: str | None) -> l
 
 
 def _figures() -> dict[str, str]:
-    """Return the labels of the figures of a band on the page, by the name of the figure."""
+    """Return the label of each figure that the page shows for a band, by the name of the figure."""
     return {
         "sold": _("sold"),
         "granted": _("granted"),

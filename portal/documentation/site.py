@@ -55,8 +55,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_post_page(output: str, page: Any, config: MkDocsConfig) -> str:
-    """Return the page after two changes: its scripts are in separate files, and attributes instead of styles align
-    the cells of tables.
+    """Return the page with its scripts moved to separate files. Attributes replace the styles that align the cells
+    of tables.
     """
     return _ALIGNMENT.sub(r'\1 align="\2"', _INLINE_SCRIPT.sub(lambda m: _script(m[1], config), output))
 

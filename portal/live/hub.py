@@ -187,7 +187,7 @@ class Hub:
         self._histories = {cell_id: history for cell_id, (_, history) in known.items()}
 
     def _follow(self, cell_id: int, pages: list[Page], until: int, marks: dict[int, Any], *, restored: bool) -> None:
-        """Send the changes of a cell up to the revision `until` to the viewers of `pages`.
+        """Send the viewers of `pages` the changes of a cell up to the revision `until`.
 
         `restored`: the cell was restored from a backup, and its revision may have increased since then.
         """

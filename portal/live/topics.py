@@ -41,7 +41,7 @@ class Happened(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CellNews:
-    """The new events of a cell up to `revision`. `events`: None if there are too many."""
+    """The new events of a cell up to `revision`. `events`: None if there are too many to read."""
 
     revision: int
     events: Sequence[Happened] | None

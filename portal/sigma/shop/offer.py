@@ -124,7 +124,7 @@ class QuotaOffer:
 def offer_for(
     principal: Principal, tenant: Tenant, wish: Wish, cells: Sequence[str], *, now: dt.datetime
 ) -> QuotaOffer:
-    """Return the offer for a request. `cells`: the cells that sell. Raises `Rejected` if there is no price for it."""
+    """Return the offer for a request. `cells`: the cells that sell. Raises `Rejected` if the request has no price."""
     rules = market.market_of(wish.cell)
     quote = quote_preview(principal=principal, tenant=tenant, **wish.goods)
     left = _left_for(wish)
@@ -172,7 +172,7 @@ def _days_left(wish: Wish, *, today: dt.date) -> list[DayLeft]:
 def _alternatives(
     principal: Principal, tenant: Tenant, offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime
 ) -> list[Alternative]:
-    """Return alternatives that fit, the cheapest first. If the request itself fits, return only cheaper ones."""
+    """Return alternatives that the cell can sell, cheapest first; if the request fits, only cheaper ones."""
     found = []
     for what, but, wish in _candidates(offer, cells, now=now):
         if market.market_of(wish.cell).selling and _enough(_left_for(wish), wish.amounts):
