@@ -32,7 +32,7 @@ def reads_once() -> Iterator[None]:
 def once(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Decorate a function so that within `reads_once` it runs only once for the same positional arguments.
 
-    Elsewhere it runs at each call.
+    Outside `reads_once`, the function runs at each call.
     """
 
     @wraps(function)

@@ -24,7 +24,7 @@ def principal_of(request: HttpRequest) -> Principal:
 
 
 def vector_text(vector: Sequence[int], *, extra: Sequence[str] = ()) -> SafeString:
-    """Return the non-zero quantities in one line: `500 cores, 2 TiB ram, …`. `extra`: the cell's further resources."""
+    """Return the non-zero quantities in one line: `500 cores, 2 TiB ram, …`. `extra`: the cell's own resources."""
     parts = []
     for index, (name, value) in enumerate(zip((*NAMES, *extra), vector, strict=False)):
         if value:
@@ -35,7 +35,7 @@ def vector_text(vector: Sequence[int], *, extra: Sequence[str] = ()) -> SafeStri
 
 
 class LeanMedia:
-    """A page of the console without Django's scripts for prepopulated fields, which no page of the console has."""
+    """A page of the console without Django's scripts for prepopulated fields, because no page has such fields."""
 
     @property
     def media(self) -> forms.Media:
@@ -70,7 +70,7 @@ class FactsAdmin(LeanMedia, ModelAdmin):
 
 
 class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form that calls the service as the last step of its validation.
+    """A form that calls the service of its page as the last step of the validation.
 
     If the service raises `Rejected`, the form shows the error beside the field that the error names.
     """
@@ -95,7 +95,7 @@ class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class ServiceAdmin(FactsAdmin):
-    """An admin page whose changes go through services: `perform` calls one, and `save_model` does nothing."""
+    """An admin page that changes rows through services only. `perform` calls the service; `save_model` does nothing."""
 
     form = ServiceForm
     fields_fixed: tuple[str, ...] = ()  # fields that cannot change once the row exists

@@ -134,7 +134,9 @@ class OpenFilter(admin.SimpleListFilter):
 
 
 class ShortfallAdmin(FactsAdmin):
-    """Shortfalls. To end a shortfall, add machines, or agree with tenants to move orders. Sold quota stays valid."""
+    """The page of shortfalls: periods in which more is sold than the cell has. To end one, add machines, or agree with
+    tenants to move orders. Sold quota stays valid.
+    """
 
     list_display = fields = (
         *("cell", "begins_at", "ends_at", "short_shown", "tenants_shown", "orders_shown", "found_at", "closed_at"),

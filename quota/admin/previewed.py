@@ -29,7 +29,7 @@ class Table:
 
     @property
     def table(self) -> dict[str, Any]:
-        """Return the table in the form that unfold's component needs."""
+        """Return the table as the template component of django-unfold needs it."""
         return {"headers": list(self.headers), "rows": [list(row) for row in self.rows]}
 
 
@@ -44,8 +44,8 @@ class Preview:
 
 
 class PreviewedAdmin(ServiceAdmin):
-    """An admin form with a preview. `make` calls the service, and `preview` describes the effect. The first POST is a
-    dry run.
+    """An admin form with a preview. `make` calls the service, and `preview` describes the effect of the change. The
+    first POST request is a dry run; a second one, after the user has confirmed, makes the change.
     """
 
     def make(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:

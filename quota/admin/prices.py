@@ -78,7 +78,7 @@ class PriceListForm(ServiceForm):
         return [_point(number, line) for number, line in lines if line.strip()]
 
     def show_rejection(self, problem: Rejected) -> None:
-        """Show each error beside its field. The service names the fields `base.cpu` and `curve.1`."""
+        """Show each error beside a field of the form: `base.cpu` beside `base_cpu`, `curve.1` beside `curve_lines`."""
         fields = {
             "curve_lines" if name.startswith("curve") else name.replace(".", "_"): what
             for name, what in problem.fields.items()

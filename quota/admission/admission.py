@@ -2,9 +2,10 @@
 
     asks ─► bands ─► QuotaUse rows (locked) and budgets ─► grants in force ─► charged | Rejected
 
-The sum of the limits of the tenant's live jobs at a band in a cell is compared with the grants in force; usage does
-not count. A grant is in force from its start until its grace period ends. A change is rejected only for a resource of
-which it requests more than before. Priority zero is free and unlimited, also for tenants without money.
+The sum of the limits of the tenant's live jobs at a band in a cell is compared with the grants in force. The actual
+usage of the jobs does not matter. A grant is in force from its start until its grace period ends. A change is rejected
+only for a resource of which it requests more than before. Priority zero is free and unlimited, also for tenants without
+money.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def release(*, cell: str, asks: Sequence[AdmissionRequest]) -> None:
 def granted_now(
     cell: str, pairs: Iterable[tuple[int, int]], *, at: dt.datetime | None = None
 ) -> dict[tuple[int, int], Vector]:
-    """Return the sum of the grants in force, by (tenant, band). One query.
+    """Return the sum of the grants in force now, or at the time `at`, by (tenant id, band id). One query.
 
     A grant is in force if `starts_at` ≤ now < `grace_until`; a grant without a grace period is in force until
     `ends_at`. Python adds the grants up, because a sum may exceed 64 bits.
@@ -181,10 +182,10 @@ def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]
 
 
 def _lock_use(cell: str, pairs: list[tuple[int, int]]) -> tuple[dict[tuple[int, int], Vector], dict[int, str]]:
-    """Lock the `QuotaUse` rows.
+    """Lock the `QuotaUse` rows of the given pairs (tenant id, band id).
 
-    Return the used quota by (tenant id, band id), and the budget's action by tenant id for tenants whose budget is
-    used up and stops submissions (`STOPPING`).
+    Return the used quota by pair, and the budget's action by tenant id for tenants whose budget is used up and stops
+    submissions (`STOPPING`).
     """
     rows = _select_use(cell, pairs)
     for ask_again in (_insert_use, _select_use):  # select again rows that another transaction has inserted meanwhile

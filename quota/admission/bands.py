@@ -60,7 +60,7 @@ def factors_of(
 
 
 def bands_ensure(*, principal: Principal) -> None:
-    """Create each of the paper's four bands that does not exist yet, with its default factors."""
+    """Create each of the four bands of the Borg paper that does not exist yet, with its default factors."""
     known = set(PriorityBand.objects.values_list("name", flat=True))
     for band in DEFAULT_BANDS:
         if band.name not in known:

@@ -2,8 +2,8 @@
 
     MeteredHour ─► sums by hour ─► peaks and quantiles over the hours ─► a size to own
 
-All figures are averages over whole hours. Peaks within an hour are higher; `MARGIN_MILLI` allows for them. Hours
-without live jobs of the tenant at the band in the cell do not count.
+All figures are averages over whole hours. Peaks within an hour are higher; `MARGIN_MILLI` allows for them. Hours in
+which the tenant had no live jobs at the band in the cell are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ResourceUse:
 
     `granted`: grants in force now. `asked`, `reserved`: the largest sum of limits and of reservations in any hour.
     `used_*`: percentiles of the usage per hour. `suggested`: the quota to own if jobs continue to request as much;
-    `leaner`: the quota to own if their limits are a quarter above their usage.
+    `leaner`: the quota to own if the limits of the jobs are only a quarter above their usage.
     """
 
     name: str
@@ -65,7 +65,8 @@ class UsageOf:
 def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: int = 14) -> UsageOf:
     """Return what the tenant's jobs requested and used at `band` in `cell` in the last `days` days: three queries.
 
-    Ports are omitted, because they are not sold. Raises `Forbidden`, `NotFound` for a band, `Rejected` for `days`.
+    Ports are omitted, because they are not sold. Raises `Forbidden`, `NotFound` for an unknown band, `Rejected` for an
+    invalid `days`.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     if not 1 <= days <= MOST_DAYS:
@@ -100,8 +101,8 @@ def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: i
 
 
 def _by_resource(tenant_id: int, cell: str, band_id: int, since: dt.datetime) -> dict[int, tuple[int, ...]]:
-    """Return, by a resource's position on the axis: the number of hours, the maximum requested, the maximum reserved,
-    and the median, 95th percentile and maximum of the usage.
+    """Return statistics over the hours since `since`, by a resource's position on the axis: the number of hours, the
+    maximum requested, the maximum reserved, and the median, 95th percentile and maximum of the usage.
     """
     lines = ", ".join(f"({index}, l{index}, r{index}, u{index})" for index in range(SIZE))
     sums = ", ".join(

@@ -27,7 +27,7 @@ class QuotaView(RehearsedView):
 
     @property
     def principal(self) -> Principal:
-        """The caller. The default permission rejects anonymous requests."""
+        """Return the caller. The default permission rejects anonymous requests."""
         return cast("Principal", self.request.auth)
 
     def tenant(self, action: Action | None = None) -> Tenant:

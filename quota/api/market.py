@@ -86,7 +86,7 @@ class CalendarQuerySerializer(serializers.Serializer[Any]):
 
 
 class SoldAmountsField(AmountsField):
-    """A field that shows the resources that are sold. Amounts below zero are shown as 0."""
+    """A field that shows amounts of the resources that can be bought. Amounts below zero are shown as 0."""
 
     def to_representation(self, value: Any) -> dict[str, int]:
         return {name: max(0, amount) for name, amount in super().to_representation(value).items() if name != "ports"}

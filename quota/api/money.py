@@ -314,8 +314,8 @@ class CostsQuerySerializer(serializers.Serializer[Any]):
 
 
 class CostSerializer(serializers.Serializer[Any]):
-    """Costs of one job, team, band, cell or label. `quota`: quota that jobs requested; `unused`: quota that no job
-    requested, with an empty `key` if the costs are split by job.
+    """Costs of one job, team, band, cell or label. `quota`: the cost of quota that jobs requested; `unused`: the cost
+    of quota that no job requested, with an empty `key` if the costs are split by job.
     """
 
     key = serializers.CharField()

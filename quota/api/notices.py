@@ -161,8 +161,8 @@ class ChannelsView(ListView):
 
     @extend_schema(request=NewChannelSerializer, responses={201: ChannelSerializer})
     def post(self, request: Request) -> Response:
-        """Create a channel that sends a tenant's notifications to an address or a webhook. `secret/` below the channel
-        returns the secret of a webhook.
+        """Create a channel that sends a tenant's notifications to an address or a webhook. The path `secret/` of the
+        channel returns the secret of a webhook.
         """
         given = self.body(NewChannelSerializer)
         tenant = _owner(self.principal, given.pop("tenant"))
@@ -196,8 +196,8 @@ class ChannelView(QuotaView):
 class ChannelTestView(QuotaView):
     @extend_schema(request=None, responses={201: DeliverySerializer})
     def post(self, request: Request, channel: int) -> Response:
-        """Send a test notification through this channel within seconds, and end a pause of the channel. `deliveries/`
-        shows the result.
+        """Send a test notification through this channel within seconds, and end a pause of the channel. The path
+        `deliveries/` of the channel shows the result.
         """
         row = inbox.channel_numbered(self.principal, channel)
         delivery = channels.channel_test(principal=self.principal, channel=row)

@@ -165,7 +165,7 @@ class OrderCancelView(OneOrderView):
 class OrderChangeView(OneOrderView):
     @extend_schema(request=OrderChangeSerializer, responses={201: OrderSerializer})
     def post(self, request: Request, order: int) -> Response:
-        """Change the amounts or the period of an order. Returns the order that replaces this one."""
+        """Change the amounts or the period of an order. Returns the new order, which replaces the old one."""
         row = self.order(order)
         given = self.body(OrderChangeSerializer)
         return _answer(order_change(principal=self.principal, order=row, **given), status=201)

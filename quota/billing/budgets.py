@@ -84,7 +84,8 @@ def budget_set(
 def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) -> None:
     """Check a tenant's budget after its money has changed: send notices, and stop or resume buying and submitting.
 
-    `again`: repeat the budget's action if the budget was already used up. Locks: the budget's row, after accounts.
+    `again`: repeat the budget's action if the budget was already used up. Locks: the budget's row. Accounts must be
+    locked before this call, not after it.
     """
     row = Budget.objects.select_for_update(of=("self",)).select_related("tenant").filter(tenant=tenant).first()
     if row is not None:

@@ -114,7 +114,7 @@ class Cost(NamedTuple):
 def costs(
     tenants: Sequence[Tenant], *, since: dt.datetime, until: dt.datetime, by: str = "job", label: str = ""
 ) -> list[Cost]:
-    """Return costs, highest first.
+    """Return the costs of tenants in a period, highest first. `by`: job, team, band, cell or label.
 
     Usage is counted for hours that begin in the period. One query. Costs are rounded so that their sum is the rounded
     total. Raises `Rejected`, which names the field.
@@ -146,7 +146,7 @@ def costs(
 
 
 def _rounded(exact: Sequence[Decimal]) -> Iterator[int]:
-    """Round numbers so that their sum is the rounded sum of `exact`.
+    """Yield each number of `exact`, rounded so that the sum of the results is the rounded sum of `exact`.
 
     Numbers with the largest fractions are rounded up.
     """

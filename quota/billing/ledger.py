@@ -280,7 +280,8 @@ def _store(rows: Sequence[Account]) -> None:
 
 
 def _moment(tenant: Tenant, wanted: dt.datetime | None) -> dt.datetime:
-    """Return the time of a posting: `wanted`, or now; if that is in a closed month, the end of the last closed month.
+    """Return the time of a posting: `wanted`, or now. If this time is in a closed month, return the end of the last
+    closed month.
 
     The caller has locked the tenant's accounts, so no month can be closed meanwhile.
     """
@@ -361,7 +362,7 @@ def _posted_before(order: Order, kind: str, found: set[str]) -> Conflict:
 def _check_available(tenant: Tenant, amount: int, has: int) -> None:
     """Raise `Rejected` if `amount` is more than `has`, the tenant's available money.
 
-    The overdraft does not count here.
+    The overdraft is not added to the available money.
     """
     if fitting("amount", amount) > has:
         detail = (

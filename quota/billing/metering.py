@@ -58,7 +58,7 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
     """Store the usage of a cell's jobs in an hour, and return the number of stored rows.
 
     A repeated report replaces hours that are not charged yet. `hour`: the start of the hour, with a time zone. Raises
-    `Rejected`, which names the row. Four SQL statements for any number of rows. Locks: only the rows.
+    `Rejected`, which names the row. Four SQL statements for any number of rows. Locks only the rows of these hours.
     """
     if hour.tzinfo is None or hour.astimezone(dt.UTC) != hour.replace(minute=0, second=0, microsecond=0):
         raise invalid(
@@ -101,7 +101,7 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
 def usage_price(used: Sequence[int], usage: Mapping[str, int], band_milli: int) -> int:
     """Return the price of `used` (unit·seconds by resource) in micro-credits, rounded down once.
 
-    `usage`: the usage prices of a price list.
+    `usage`: the usage prices of a price list; `band_milli`: the band's factor in thousandths.
     """
     exact = sum(
         (

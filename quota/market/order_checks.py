@@ -138,7 +138,7 @@ def check_capacity(order: Order) -> None:
 
 
 def check_no_successor(order: Order, waiting: Sequence[Order]) -> None:
-    """Check that no other order is waiting to replace this one. Raises `Rejected`."""
+    """Check that no other order is waiting to replace `order`. Raises `Rejected`."""
     for other in waiting:
         raise Conflict(
             "order-waits",

@@ -70,9 +70,9 @@ def order_place(
     """Order quota from `starts_at` (by default now) to `ends_at`.
 
     The returned order reserves capacity and money, or is already active. `quote`: the order gets the price of this
-    quote, which must be for exactly this order. `key`: a second order with the same key returns the first order.
-    Raises `Rejected`: invalid, too-large, not-sold, sold-out, over-budget, quote-mismatch; `Conflict`: not-selling,
-    key-used, quote-expired, quote-used. Locks: the cell's market, the tenant's accounts.
+    quote, which must be for exactly this order. `key`: a second order with the same key returns the first order. Raises
+    `Rejected` with a code: invalid, too-large, not-sold, sold-out, over-budget, quote-mismatch; or `Conflict`:
+    not-selling, key-used, quote-expired, quote-used. Locks: the cell's market, the tenant's accounts.
     """
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=cell)
     cell_require(cell)
@@ -111,7 +111,7 @@ def order_place(
 
 
 def order_approve(*, principal: Principal, order: Order, reason: str = "") -> Order:
-    """Approve a pending order. Only SREs may decide about their own orders."""
+    """Approve a pending order. Only SREs may approve orders that they placed themselves."""
     check_texts(reason=reason)
     with deciding(principal, order) as (entry, row):
         check_capacity(row)
@@ -288,8 +288,9 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
 def submit(entry: RecordEntry, order: Order, price: int, *, decided: tuple[str, str] | None = None) -> None:
     """Save the order and reserve its price.
 
-    An approval rule then approves the order at once or says who must approve it. `price`: the price that the rules
-    are compared with. If owners must approve the order but none of them may, the SREs decide.
+    An approval rule then approves the order at once or says who must approve it. `price`: the price that the approval
+    rules check. `decided`: the approver and the rule's name, if known already. If owners must approve the order but
+    none of them may, the SREs decide.
     """
     order.approver, rule = decided or _rule(order, price)
     order.save()

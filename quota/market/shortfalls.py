@@ -1,8 +1,8 @@
 """Shortfalls: periods in which a cell has less capacity than was sold to prod (§2.5). SREs are notified of them.
 
-During a shortfall, no order for prod is possible. One row describes one period without a gap. The row is open until
-the period ends or the cell has enough capacity again. Here the capacity includes the headroom. The affected orders
-are listed newest first.
+During a shortfall, no order for prod is possible. One row describes one period without a gap. The row is open until the
+period ends or the cell has enough capacity again. The capacity includes the headroom, which is not for sale. The
+affected orders are listed newest first.
 """
 
 from __future__ import annotations

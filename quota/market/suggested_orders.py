@@ -70,7 +70,7 @@ class SuggestedOrder:
         return not self.left and not self.problem
 
     def texts(self) -> dict[str, str]:
-        """Return the amounts in the notation of job files, the shop and borgctl."""
+        """Return the amounts by name of the resource, in the notation of job files, such as `16Gi`."""
         return {NAMES[i]: format_input(NAMES[i], self.amounts[i]) for i in COUNTED if self.amounts[i]}
 
     @property

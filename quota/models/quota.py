@@ -49,9 +49,10 @@ class PriorityBand(models.Model):
 class Quota(models.Model):
     """A grant of quota to a tenant at a band in a cell.
 
-    The live jobs there may together request the sum of the grants in force. `order`: the order of this grant; None if
-    an SRE granted it. `grace_until`: the end of the grace period, until which the grant counts for admission and in
-    the calendar. `beyond_capacity`: an SRE granted it for trials, and the calendar of sold quota does not count it.
+    The tenant's live jobs in the band and cell may together request the sum of the grants in force. `order`: the order
+    of this grant; None if an SRE granted it. `grace_until`: the end of the grace period, until which the grant counts
+    for admission and in the calendar. `beyond_capacity`: an SRE granted it for trials, and the calendar of sold quota
+    does not count it.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="quotas")

@@ -198,7 +198,7 @@ def drop_waiting(channel: NoticeChannel, reason: str) -> int:
 
 
 def _run(done: Sent, *, until: float) -> None:
-    """Send deliveries in threads, so that slow channels do not delay the others."""
+    """Send deliveries in threads and count them in `done`. Claim no channel after `until` (monotonic seconds)."""
     with ThreadPoolExecutor(CHANNELS_AT_ONCE, thread_name_prefix="notices") as pool:
         busy: dict[Future[list[DeliveryOutcome]], NoticeChannel] = {}
         while True:

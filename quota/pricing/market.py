@@ -98,8 +98,8 @@ class Holding(NamedTuple):
 class SaleCapacity:
     """The quota that one band of a cell may sell (*limit*) and has sold, from a given time on.
 
-    `limit`, `sold`: for all bands together that share a limit with this band. `own_limit`, `own_sold`: for this band
-    alone. They are equal to `limit` and `sold` if the shared limit is always reached first.
+    `limit`, `sold`: of all bands together that share a limit with this band. `own_limit`, `own_sold`: of this band
+    alone. If the shared limit is always reached first, `own_limit` and `own_sold` are equal to `limit` and `sold`.
     """
 
     band: PriorityBand
@@ -144,7 +144,7 @@ class SaleCapacity:
 
 @dataclass(frozen=True, slots=True)
 class CalendarDay:
-    """One day in a time zone: the limit of a band, the maximum sold, and the minimum left."""
+    """One day in a time zone: the limit of a band, and the largest amounts sold and smallest amounts left that day."""
 
     date: dt.date
     begins_at: dt.datetime
@@ -249,7 +249,7 @@ def availability(
 def calendar_days(cell: str, band: PriorityBand | str, first: dt.date, days: int, tz: ZoneInfo) -> list[CalendarDay]:
     """Return `days` days of a band's calendar from `first` on.
 
-    Each day has the limit, the maximum sold, and the minimum left. `tz`: the time zone of the days.
+    `tz`: the time zone of the days.
     """
     begin, end = calendar.midnight(first, tz), calendar.midnight(first + days * calendar.DAY, tz)
     there = sale_capacity(cell, band, begin, end)
@@ -341,7 +341,7 @@ def _sellable(vector: Sequence[int]) -> Vector:
 
 
 def _levels(function: Sequence[CalendarStep], moments: Sequence[dt.datetime]) -> list[Vector]:
-    """Return the level of the step function at each of the times in `moments`, which must be sorted."""
+    """Return the amounts that the step function has at each time in `moments`, which must be sorted."""
     levels: list[Vector] = []
     position, level = 0, ZERO
     for moment in moments:

@@ -160,7 +160,7 @@ def excesses(limit: Sequence[int], sold: Sequence[CalendarStep], after: dt.datet
 
 
 def days(sold: Sequence[CalendarStep], first: dt.date, count: int, zone: ZoneInfo) -> list[Day]:
-    """Return `count` days of `zone` from `first` on. The time is linear in the numbers of days and steps."""
+    """Return `count` days of `zone` from `first` on. The running time is linear in `count` plus `len(sold)`."""
     midnights = [midnight(first + n * DAY, zone) for n in range(count + 1)]
     rows: list[Day] = []
     position = 0

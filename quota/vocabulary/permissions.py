@@ -44,7 +44,7 @@ class Scope(StrEnum):
 class Action(StrEnum):
     """An action that needs a permission.
 
-    `scope`: the scope that a token needs for the action; `words`: its name in rejections.
+    `scope`: the scope that a token needs for the action; `words`: the action's name in rejections.
     """
 
     scope: Scope
