@@ -1,4 +1,4 @@
-"""The list of journal events, newest first, paged without a count. A search for a number starts at that revision."""
+"""The list of journal events, newest first, without a total number. A search for a number starts at this revision."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ MOST_JOBS = 50
 
 
 class KindFilter(SimpleListFilter):
-    """A filter by kind of event. The choices are the kinds that the code defines. By default, kinds for bulk changes
-    are hidden.
+    """A filter by kind of event. The choices are the kinds that the code defines. Without a choice, events of the kinds
+    for bulk changes are hidden.
     """
 
     title = _("kind")

@@ -1,4 +1,4 @@
-"""Pages of jobs, their specs, updates and verdicts. SREs can kill jobs here."""
+"""Pages of jobs, their specs, their updates, and the verdicts on their pending tasks. SREs can kill jobs here."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class DrainForm(forms.Form):
 
 class PlatformFilter(AllValuesFieldListFilter):
     """A filter by platform. It is hidden while no machine has a platform. Simulated machines and machines with an old
-    Borglet have none.
+    Borglet have no platform.
     """
 
     def has_output(self) -> bool:

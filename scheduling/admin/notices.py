@@ -1,4 +1,4 @@
-"""The console's page that counts how much notice tasks received before they were stopped (§2.3)."""
+"""The console's page with counts of stopped tasks, by how much of their notice period they received (§2.3)."""
 
 from __future__ import annotations
 

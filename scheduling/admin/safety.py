@@ -1,4 +1,4 @@
-"""Pages of drains with their progress, and of brakes with an SRE's decisions."""
+"""Pages of drains and their progress, and of brakes, which wait for decisions of SREs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of tasks, departures and crashes. There may be millions of rows, so lists are paged without a count."""
+"""Pages of tasks, departures (of tasks from machines) and crashes. Lists show no total, because counting is slow."""
 
 from __future__ import annotations
 

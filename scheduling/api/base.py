@@ -26,7 +26,7 @@ __all__ = ["BodyParser", "CellView", "EventPaging", "valid", "whole"]
 
 
 class BodyParser(BaseParser):
-    """Return the body as bytes, up to the largest size that the server accepts. `spec.parser` decodes job files."""
+    """A parser that returns the body of a request as bytes. It rejects a body larger than the server accepts."""
 
     media_type = "application/json"
 

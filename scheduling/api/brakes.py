@@ -40,15 +40,15 @@ class ReleaseSerializer(KeepSerializer):
 class BrakesView(CellView):
     @extend_schema(operation_id="brakes_list", responses=BrakeSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
-        """List both brakes of the cell."""
+        """List the two brakes of the cell, with their state."""
         return Response(BrakeSerializer(selectors.brakes_of(self.cell(cell)), many=True).data)
 
 
 class BrakeReleaseView(CellView):
     @extend_schema(operation_id="brakes_release", request=ReleaseSerializer, responses=BrakeSerializer)
     def post(self, request: Request, cell: str, brake: str) -> Response:
-        """Release the brake. The cell then reschedules the tasks of lost machines, or stops more tasks than the limit
-        allows.
+        """Release the brake. The cell then continues the action that the brake held back: it reschedules the tasks of
+        lost machines, or stops more tasks than the limit allows.
         """
         given = valid(ReleaseSerializer, request.data)
         released = brake_release(principal=self.principal, cell=self.cell(cell), kind=brake, **given)

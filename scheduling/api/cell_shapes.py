@@ -20,7 +20,7 @@ class CellSerializer(ReadSerializer):
 
 
 class CellDetailSerializer(CellSerializer):
-    """A cell. `machines`, `tasks` and `jobs` are numbers per state. They exclude jobs that the caller may not see."""
+    """A cell. `machines`, `tasks`, `jobs`: numbers by state, without jobs that you may not see and their tasks."""
 
     machines = serializers.DictField(child=serializers.IntegerField(), source="counts.machines")
     tasks = serializers.DictField(child=serializers.IntegerField(), source="counts.tasks")

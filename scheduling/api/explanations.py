@@ -49,7 +49,7 @@ class ChangePartSerializer(serializers.Serializer[Any]):
 
 
 class RequestChangeSerializer(ChangePartSerializer):
-    """The smallest change of its kind that makes the task fit, and the number of machines on which it then fits."""
+    """The smallest change of `subject` with which the task fits, and the number of machines on which it then fits."""
 
     machines = serializers.IntegerField()
     parts = ChangePartSerializer(many=True, help_text="The parts of a combined change. All of them are needed.")
@@ -79,7 +79,7 @@ class AheadSerializer(serializers.Serializer[Any]):
 
 
 class PreemptionSerializer(serializers.Serializer[Any]):
-    """Numbers of machines on which preemption does not help."""
+    """Numbers of machines on which the task would not fit even if other tasks were preempted, by reason."""
 
     not_enough = serializers.IntegerField(help_text="Machines too small even without tasks of lower priority.")
     held = serializers.IntegerField(help_text="Machines whose tasks of lower priority must not be evicted.")
@@ -94,7 +94,7 @@ class ReclamationSerializer(serializers.Serializer[Any]):
 class ExpectedSerializer(serializers.Serializer[Any]):
     """A forecast: the next task of the class is likely to start `low_s` to `high_s` seconds after the verdict.
 
-    Both are null if there is no forecast.
+    Both numbers are null if there is no forecast.
     """
 
     basis = serializers.ChoiceField([basis.value for basis in Basis])
@@ -110,7 +110,7 @@ class ExpectedSerializer(serializers.Serializer[Any]):
 
 
 class SentencesSerializer(serializers.Serializer[Any]):
-    """The text of a verdict."""
+    """The text of a verdict on pending tasks."""
 
     summary = serializers.CharField()
     reasons = serializers.ListField(child=serializers.CharField())

@@ -62,7 +62,7 @@ _FILTERS = [
 
 
 class JobFileView(CellView):
-    """A view whose body is a job file. Its services implement `dry_run` themselves."""
+    """A view of requests whose body is a job file. The called services implement `dry_run` themselves."""
 
     rehearses_itself = True
     parser_classes = (BodyParser,)
@@ -190,7 +190,7 @@ class UpdateView(JobFileView):
         operation_id="jobs_update", parameters=[DRY_RUN], request=JobFileSerializer, responses=ChangeSerializer
     )
     def post(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Update a live job to another spec. The tasks follow a few at a time."""
+        """Update a live job to another spec. The tasks change to the new spec a few at a time."""
         found = self.job(cell, tenant, job)
         job_spec, rehearsed = _spec_of(self, found.cell, tenant, job), dry_run(request)
         plan = plans.plan_between(found, job_spec)

@@ -1,4 +1,5 @@
-"""Guidance for planned jobs: how many machines could hold the tasks, now and empty, and limits that fit better (§2.6).
+"""Guidance for planned jobs (§2.6): how many tasks fit the cell's machines now and if they were empty, and better
+limits.
 
 The figures come from the summary of the cell's machines that the master of the cell publishes in Redis.
 """

@@ -46,7 +46,7 @@ WHERE t.job_id = ANY(%(live)s) AND t.restarts > 1 AND t.up
 
 @dataclass(frozen=True, slots=True)
 class HealthOfJob:
-    """The health of a job and its causes. `update`: the update in progress."""
+    """The health of a job and the troubles that cause it. `update`: the update in progress."""
 
     state: JobHealth
     troubles: Troubles = NO_TROUBLES
@@ -77,7 +77,7 @@ def with_health(jobs: Iterable[Job]) -> list[Job]:
 
 
 def new_with_details(job: Job, job_spec: JobSpecification) -> bool:
-    """Set the details that pages show on a job that was just submitted, without a query. Return False if it is not new.
+    """Set the details that pages show of a new job, without a query. Return False if the job is not new.
 
     A new job has only pending tasks, and neither an update nor troubles.
     """

@@ -30,7 +30,7 @@ _MOST_NAMED = 10
 def failing_jobs_watch(*, now: dt.datetime) -> int:
     """Update the rows of `FailingJob`, and notify tenants. Return the number of jobs that the notifications name.
 
-    A job is not failing if one of its tasks is up and was not restarted. Only the other jobs are examined. Idempotent.
+    A job with a task that is up and was not restarted is not failing, so only other jobs are examined. Idempotent.
     Locks: the rows of `FailingJob` in order of the job.
     """
     restarted = Task.objects.filter(job=OuterRef("pk"), restarts__gt=1)

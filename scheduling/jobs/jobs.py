@@ -176,8 +176,9 @@ def job_kill(
 ) -> int:
     """Kill a job, or some of its tasks. Return the number of tasks that this call kills.
 
-    Tasks inside a killed alloc return to the queue. Raises `Conflict` for the last allocs of a set that contains live
-    jobs, and `Conflict` with code `confirm` if so many tasks run that the caller must confirm their number.
+    Tasks inside a killed alloc return to the queue. Raises `Conflict` if this would kill the last allocs of a set that
+    contains live jobs. Raises `Conflict` with code `confirm` if so many tasks run that the caller must give their
+    number as `confirm`.
 
     Locks: the cell's row, then the tasks in order of id, for 5,000 tasks at a time.
     """

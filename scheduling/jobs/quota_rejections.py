@@ -78,6 +78,6 @@ def _holders(cell: Cell, problems: dict[_Pair, Rejected]) -> dict[_Pair, tuple[i
 
 
 def _shortest(problem: Rejected) -> str:
-    """Return the resource of which most is missing, compared with the granted amount."""
+    """Return the name of the resource whose missing amount is largest relative to the granted amount."""
     short = problem.figures["short"]
     return str(max(short, key=lambda name: short[name]["short"] / max(1, short[name]["granted"])))

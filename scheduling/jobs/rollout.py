@@ -159,8 +159,8 @@ def _cause(update: Update) -> Cause | None:
 
 
 def _choose(update: Update, target: job_spec.JobSpecification) -> _Step:
-    """Return the next changes. They include all tasks that are not up. Of the tasks that are up, they include only as
-    many as may be down.
+    """Return the next step of an update. It changes all tasks that are not up. Of the tasks that are up, it changes
+    those that can change in place, and restarts only as many as may be down.
     """
     older = Task.objects.filter(job_id=update.job_id, index__lt=target.tasks).exclude(spec_version=update.to_version)
     idle = _rows(older.filter(up=False))

@@ -27,8 +27,8 @@ class Submission:
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """One job of a submission by `principal`. `size`: number of tasks that are created with the job. An update
-    creates the other tasks.
+    """One job of a submission by `principal`. `size`: number of tasks that are created with the job. An update creates
+    the other tasks later.
 
     `submission_key`: the idempotency key that the client chose, or "".
     """

@@ -161,7 +161,7 @@ def update_advance_job(job: Job) -> bool:
 
 
 def updates_advance(cell_id: int) -> bool:
-    """Continue all open updates of a cell; each job grows by at most one chunk. Return whether anything changed."""
+    """Continue all open updates of a cell. Create at most a chunk of tasks per job. Return whether anything changed."""
     jobs = Update.objects.filter(job__cell_id=cell_id, state=Update.OPEN).order_by("job_id")
     changed = False
     for job_id in jobs.values_list("job_id", flat=True):

@@ -1,6 +1,6 @@
 """Insertion of many rows into PostgreSQL by COPY, as one block of text.
 
-`column` turns many values into one parameter for `unnest`.
+The function `column` turns many values into one SQL parameter for `unnest`.
 """
 
 from __future__ import annotations

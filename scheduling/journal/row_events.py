@@ -11,7 +11,7 @@ from scheduling.models import Job, Machine, Update
 
 
 def machine_set_event(machine: Machine) -> events.MachineSet:
-    """Return the event with all facts of a machine. The capacity in the event does not include what kept allocs use."""
+    """Return the event with all facts of a machine. Its capacity excludes the capacity that kept allocs use."""
     kept = [*machine.kept, *[0] * (len(machine.capacity) - len(machine.kept))]
     return events.MachineSet(
         machine_id=machine.id,

@@ -56,8 +56,8 @@ def answers() -> bool:
 
 
 class Sender:
-    """Sends commands to Redis. If Redis does not answer, it delays callers by at most `HURRY_S` seconds in each
-    `_RETRY_S` seconds.
+    """Sends commands to Redis. While Redis does not answer, callers wait at most `HURRY_S` seconds in each `_RETRY_S`
+    seconds.
     """
 
     def __init__(self, url: str) -> None:
@@ -81,7 +81,7 @@ def channel(cell_id: int) -> str:
 
 
 class Waiter:
-    """Waits until one of some cells changes. While Redis is unreachable, it sleeps for the poll interval."""
+    """Waits until one of the given cells changes, or for the poll interval while Redis is unreachable."""
 
     def __init__(self, cell_ids: Iterable[int]) -> None:
         self._channels = [channel(cell_id) for cell_id in cell_ids]

@@ -119,10 +119,10 @@ def _recheck(
     """Return the assignments that are still valid, and the others. If one task of a gang is not valid, none of its
     tasks is.
 
-    `unfreed`: machines where victims stay, because the assignment that would preempt them was rejected in this part
-    of the plan or an earlier one. Other assignments to these machines are rejected too, because they may need the
-    victims' capacity. `braked`: a brake stops preemption now (`scheduling.policy.brakes`), so assignments with
-    victims are not valid.
+    `since`: the revision from which the plan was made. `own`: later revisions that this commit wrote itself. `unfreed`:
+    machines where victims stay, because the assignment that would preempt them was rejected in this part of the plan or
+    an earlier one. Other assignments to these machines are rejected too, because they may need the victims' capacity.
+    `braked`: a brake stops preemption now (`scheduling.policy.brakes`), so assignments with victims are not valid.
     """
     touched = _touched(cell_id, since, own)
     inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}
@@ -157,8 +157,8 @@ def _recheck(
 
 
 def _with_budgets(jobs: set[int]) -> set[int]:
-    """Return the jobs among `jobs` that have a disruption budget. Evictions since the plan was made may have used it
-    up.
+    """Return the jobs among `jobs` that have a disruption budget. The plan cannot know whether other evictions have
+    used up the budget since the plan was made.
     """
     if not jobs:
         return set()

@@ -47,7 +47,7 @@ _SPACE = hashlib.sha256(
 
 
 def own_holder() -> str:
-    """Return the holder for this process. A restarted process takes over as another holder, with a new epoch."""
+    """Return the name of this process as a holder of leases. A restarted process has another name."""
     return f"{socket.gethostname()}:{os.getpid()}:{_SPACE}-{_started(os.getpid())}"
 
 
@@ -138,13 +138,13 @@ def release(cell_id: int, *, scheduler: str, holder: str) -> None:
 
 
 def held() -> set[tuple[int, str]]:
-    """Return (cell id, scheduler) of all leases that have not expired."""
+    """Return all leases that have not expired, as pairs of the cell's id and the scheduler's name."""
     rows = query("SELECT cell_id, scheduler FROM scheduling_lease WHERE expires_at > clock_timestamp()")
     return set(rows)
 
 
 def in_force(cell_id: int) -> dict[str, tuple[str, int]]:
-    """Return (holder, epoch) by name of the scheduler, for each lease of a cell that has not expired."""
+    """Return the leases of a cell that have not expired: (holder, epoch) by name of the scheduler."""
     rows = query(
         "SELECT scheduler, holder, epoch FROM scheduling_lease WHERE cell_id = %s AND expires_at > clock_timestamp()",
         [cell_id],

@@ -159,7 +159,7 @@ class Master:
                 close_old_connections()
 
     def _is_busy(self) -> bool:
-        """Return whether the present `tick` takes so long that the lease could expire before its end."""
+        """Return whether the present call of `tick` takes so long that the lease could expire before the call ends."""
         return self.lease_ttl_s / 3 < time.monotonic() - self._renewed < lease.STUCK_AFTER_S
 
     def tick(self) -> bool:
@@ -271,7 +271,9 @@ class Master:
     def _news(
         self, state: CellState, records: list[journal.JournalRecord]
     ) -> Iterator[tuple[events.Event, int, float]]:
-        """Yield the events for the state. Raises `_Unfollowable` before an event that it cannot apply."""
+        """Yield each event with its revision and time. Raises `_Unfollowable` before an event that `state` cannot
+        apply.
+        """
         lived_in = set(np.unique(state.tasks.job_alloc_set).tolist())
         for record in records:
             if record.revision > state.revision + 1:

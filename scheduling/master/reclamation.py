@@ -79,7 +79,7 @@ class Reclaimer:
         """Do one bounded piece of work: process the samples when that is due, and write one chunk of changes. Return
         the number of written changes.
 
-        `now`: seconds, monotonic. `state` must hold what earlier turns have written.
+        `now`: seconds, monotonic. `state` must contain the changes that earlier turns wrote.
         """
         if now - self._looked >= EVERY_S:
             self._look(state, bands, settings, passed_s=min(now - self._looked, 3600.0))
@@ -131,8 +131,8 @@ class Reclaimer:
         return fixed
 
     def _plan(self, state: CellState, found: Reservations) -> None:
-        """Queue the most important changes of reservations, increases first. The other changes are considered again
-        with later samples.
+        """Queue the most important changes of reservations, increases first. Changes that are not queued are computed
+        again from later samples.
         """
         raises = int(found.raised.sum())
         chosen = most_urgent(found, at_most=max(CHANGES_A_LOOK, min(raises, 4 * RAISES_A_TURN)))
@@ -165,8 +165,8 @@ class Reclaimer:
     def _relieve(
         self, state: CellState, found: Reservations, demand: NDArray[np.int64], bands: tuple[Band, ...], share: float
     ) -> int:
-        """Evict tasks from machines that are short of RAM or disk. Return how many machines are short. Tasks that are
-        already stopping are not evicted again.
+        """Evict tasks from machines that use more RAM or disk than the part `share` of their capacity. Return the
+        number of these machines; 0 if `share` is 0. Tasks that are already stopping are not evicted again.
         """
         if share == 0:
             return 0
@@ -280,7 +280,7 @@ def jobs_without_reclamation(cell_id: int) -> list[int]:
 
 
 def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -> dict[str, int]:
-    """Return the sum of `vectors` by name of the resource. If `but` is given, it is subtracted."""
+    """Return the sum of `vectors`, less the sum of `but`, by name of the resource."""
     total = vectors.sum(axis=0)
     if but is not None:
         total = total - but.sum(axis=0)

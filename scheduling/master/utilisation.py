@@ -34,7 +34,7 @@ class UtilisationFigures(msgspec.Struct, frozen=True):
     usage: dict[str, int]
 
     def reclaimed(self, resource: str) -> float:
-        """Return the share of the limits that non-prod tasks may use; 0 if there are no limits."""
+        """Return the share of the limits that is not reserved, which non-prod tasks may use; 0 without limits."""
         limit = self.limit[resource]
         return 1 - self.reservation[resource] / limit if limit else 0.0
 

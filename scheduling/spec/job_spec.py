@@ -1,4 +1,4 @@
-"""Job specs, version `borg/v1`: their requests, and comparison of two versions. Pure.
+"""Job specs, version `borg/v1`: what their tasks request, and how two versions differ. Pure.
 
 parser.parse ─► JobSpecification ── groups ──► equal requirements as ranges of indexes
                        ├─────────── task(i) ─► TaskSpec, with its override merged
@@ -170,8 +170,8 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return msgspec.structs.replace(self, cell=cell, tenant=tenant)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a job file, ready for JSON, that parses to an equal spec. It contains the fields in `_LATER` only if
-        they are set.
+        """Return a job file, ready for JSON, that parses to an equal spec. It contains the newer fields (`_LATER`) only
+        if they are set.
         """
         return {
             "apiVersion": API_VERSION,
