@@ -24,7 +24,7 @@ def now() -> dt.datetime:
 
 @contextmanager
 def at(moment: dt.datetime) -> Iterator[None]:
-    """Set the clock to `moment` inside the block, for this thread or task."""
+    """Set the clock to `moment` during the `with` block, only for the calling thread or asyncio task."""
     token = _set.set(moment)
     try:
         yield

@@ -42,8 +42,6 @@ class CapabilityAdmin(CreateOnlyAdmin):
 class CapabilityRequestAdmin(ServiceAdmin):
     """The pages about requests for capabilities.
 
-
-
     On the page of a request, SREs grant the capability until the requested or another time, or reject the request.
     """
 

@@ -1,4 +1,4 @@
-"""Actions on selected rows that ask for a reason first, and actions with a form on a page of its own."""
+"""Actions of the console's pages: on selected rows, after the user gave a reason, or with a form on a separate page."""
 
 from __future__ import annotations
 

@@ -18,8 +18,6 @@ from quota.vocabulary.errors import Rejected
 class NoticeAdmin(FactsAdmin):
     """The page of all notices.
 
-
-
     Notices without a tenant are for SREs. The list does not show how many exist, because counting is slow.
     """
 

@@ -95,8 +95,6 @@ class SoldAmountsField(AmountsField):
 class CalendarDaySerializer(serializers.Serializer[Any]):
     """A day of the calendar of sold quota.
 
-
-
     `limit`: quota that may be sold; `sold`: the maximum that is sold at any time of the day; `left`: the minimum that
     is available at any time of the day.
     """
@@ -112,7 +110,7 @@ class CalendarDaySerializer(serializers.Serializer[Any]):
 class CalendarView(QuotaView):
     @extend_schema(parameters=[CalendarQuerySerializer], responses=CalendarDaySerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Return what is available in a band of a cell on each day."""
+        """Return the quota that can be bought in a band of a cell on each day."""
         given = self.query(CalendarQuerySerializer)
         require(self.principal, Action.CELL_VIEW, cell=given["cell"])
         cell_require(given["cell"])

@@ -44,8 +44,6 @@ class ReadSerializer(serializers.Serializer[Any]):
 class ChannelSerializer(serializers.ModelSerializer[Any]):
     """A channel, which sends notifications by mail or webhook.
 
-
-
     If the caller may not manage a webhook, `target` shows only the host, because the full URL may contain a secret.
     """
 

@@ -162,8 +162,8 @@ def replaced_by_change(order: Order, starts_at: dt.datetime | None) -> tuple[Ord
     """Return the order that a change of `order` replaces, and the kind of replacement.
 
     Usually this is `order` itself. If `order` has no grant yet and waits to replace an older order, it is the older
-    order. Exception: if `starts_at` moves a renewal before the end of the renewed order, both periods overlap and
-    both count, so the change replaces only the renewal.
+    order. Exception: if `starts_at` moves a renewal before the end of the renewed order, the periods of both orders
+    overlap and both count as sold, so the change replaces only the renewal.
     """
     above = order.replaces
     if (

@@ -38,7 +38,7 @@ class DeliveryFailed(Exception):
 
 
 class Receiver(NamedTuple):
-    """The receiver of a webhook. `host`: as in the certificate; `path`: with the query."""
+    """The receiver of a webhook. `host`: the name in the certificate; `path`: the path and the query of the URL."""
 
     secure: bool
     host: str
@@ -81,7 +81,7 @@ def may_call(address: str, allowed: Sequence[IPNetwork]) -> bool:
 def post(
     to: Receiver, body: bytes, headers: Mapping[str, str], *, allowed: Sequence[IPNetwork], timeout_s: float = TIMEOUT_S
 ) -> int:
-    """Send a POST request and return the status of the answer, a 2xx. Raises `DeliveryFailed`.
+    """Send a POST request and return the status of the answer. Raises `DeliveryFailed`, also if the status is not 2xx.
 
     The call takes at most `timeout_s` plus the time limit of the name resolver. `allowed`: private networks that may
     be called.

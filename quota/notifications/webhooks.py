@@ -24,7 +24,7 @@ def body_of(message: Mapping[str, Any]) -> bytes:
 
 
 def sign(keys: Sequence[str], body: bytes, *, at_s: int) -> str:
-    """Return the value of the header `Borg-Signature`. `at_s`: seconds since 1970."""
+    """Return the value of the header `Borg-Signature`, with one signature per key. `at_s`: seconds since 1970."""
     signed = f"{at_s}.".encode() + body
     marks = (hmac.new(key.encode(), signed, hashlib.sha256).hexdigest() for key in keys)
     return ",".join([f"t={at_s}", *(f"v1={mark}" for mark in marks)])

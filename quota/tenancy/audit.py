@@ -46,6 +46,6 @@ def records_visible(
 
 
 def makers_of(actors: Iterable[str]) -> dict[str, str]:
-    """Return, for those actors that are service accounts, who created the account, by the actor's name. One query."""
+    """Return the creators of the service accounts among `actors`, by the account's name. One query."""
     found = ServiceAccount.objects.filter(user__username__in=set(actors))
     return dict(found.values_list("user__username", "created_by"))

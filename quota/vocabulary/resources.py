@@ -18,8 +18,6 @@ Vector = tuple[int, ...]
 class Resource(NamedTuple):
     """A resource of the axis.
 
-
-
     `name`: its name in job files; `unit`: the unit of quantities; `compressible`: whether its usage can be throttled
     (§6.2).
     """

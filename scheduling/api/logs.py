@@ -32,7 +32,9 @@ class LogsView(CellView):
         responses=LogSerializer,
     )
     def get(self, request: Request, cell: str, tenant: str, job: str, index: int) -> Response:
-        """Return part of a task's log, or the lines that `search` finds. Continue at `end` until `complete` is true."""
+        """Return part of a task's log, or the lines that `search` finds. Repeat with `end` as the offset until
+        `complete` is true.
+        """
         found = self.job(cell, tenant, job)
         task = selectors.task_at(found, index)
         stream = request.query_params.get("stream", "stdout")

@@ -2,8 +2,8 @@
 
     rows ── snapshot ──► (revision, events) ── apply, one by one ──► warm state, names, checkpoint
 
-The events are synthetic: they state present facts, not history. Applied to an empty state, they give the same state
-as the whole journal (`scheduling.master.validate` compares the two).
+The events are synthetic: they state present facts, not history. Applied to an empty state, the events give the same
+state as the whole journal (`scheduling.master.validate` compares the two).
 """
 
 from __future__ import annotations

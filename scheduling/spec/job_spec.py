@@ -152,7 +152,7 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return self.disruption_budget or self.max_down()
 
     def published(self) -> Published:
-        """Return the settings with which DNS publishes the job's names. Weights of 1 are left out."""
+        """Return the settings with which DNS publishes the job's names. Tasks with weight 1 are not listed."""
         weights = ((first, last, task.weight) for first, last, task in self.segments() if task.weight != 1)
         return Published(self.names.ttl_s, tuple(joined(weights)))
 

@@ -2,7 +2,7 @@
 
 A value looks like a secret if its variable has such a name (`DB_PASSWORD`, `apiKey`), or if the value is a URL with a
 password, a connection string with a password, or a private key. Masks hide such values from viewers and from tokens
-with scope read. They do not protect stored values; `scheduling/README.md` lists where values are stored.
+with scope read. Masks do not protect stored values; `scheduling/README.md` lists where values are stored.
 """
 
 from __future__ import annotations

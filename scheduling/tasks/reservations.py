@@ -41,5 +41,5 @@ def reservations_set(
 
 
 def _array(column: NDArray[np.integer]) -> str:
-    """Return an array in PostgreSQL's text form. This is three times as fast as through the driver."""
+    """Return the text of a PostgreSQL array, which is three times as fast as a list given to the driver."""
     return "{" + ",".join(map(str, column.tolist())) + "}"

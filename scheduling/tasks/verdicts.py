@@ -32,7 +32,7 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class VerdictCache:
-    """The verdicts that a master has written, so that it writes only changes. A new master writes all of them again."""
+    """The verdicts that a master has written, so that the master writes only changes. A new master writes all again."""
 
     rows: dict[int, _Row] = field(default_factory=dict)  # by job id
     swept: float = float("-inf")
