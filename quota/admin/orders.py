@@ -1,4 +1,4 @@
-"""The console's page about the orders of all tenants. SREs approve, reject and cancel orders there."""
+"""The console's page about the orders of all tenants, on which SREs approve, reject and cancel orders."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ In each hour, a job gets a share of the cost of each resource at its band in its
 divided by the larger of the bought quota and the sum of all limits. The rest is the cost of unused quota. A job also
 pays for its own usage. Quota that an SRE granted costs nothing.
 
-The costs of a month are the costs of its hours. They differ from the invoice, which lists the postings of the month:
-the whole price of an order for three months is on one invoice.
+The costs of a month are the costs of its hours. These costs differ from the invoice, which lists the postings of the
+month: the whole price of an order for three months is on one invoice.
 """
 
 from __future__ import annotations

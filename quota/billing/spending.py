@@ -46,7 +46,7 @@ def fitting(field: str, amount: int) -> int:
 
 
 def over_budget(tenant: str, price: int, has: Balances) -> Rejected | None:
-    """Return the rejection if the tenant cannot pay `price`, else None."""
+    """Return the rejection if the tenant cannot pay `price`, else None. `has`: the tenant's balances."""
     missing = price - has.spendable
     if missing <= 0:
         return None

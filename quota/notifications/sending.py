@@ -225,7 +225,7 @@ def _serve(
 ) -> list[DeliveryOutcome]:
     """Send deliveries in order until one fails or the channel's time limit is reached.
 
-    Runs in a thread and uses no database.
+    Runs in a thread and uses no database. `transport`: the function that sends one delivery.
     """
     outcomes: list[DeliveryOutcome] = []
     until = time.monotonic() + SHARE_S

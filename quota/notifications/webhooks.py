@@ -1,7 +1,7 @@
 """Bodies and signatures of webhooks (pure).
 
 Borg-Signature: t=1764028800,v1=<hex of HMAC-SHA256(secret, "1764028800." + body)>
-After a rotation of the secret there are two `v1` for some time, the newer one first.
+For some time after a rotation of the secret, the header has two `v1`, first the one with the new secret.
 """
 
 from __future__ import annotations

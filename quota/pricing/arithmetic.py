@@ -171,7 +171,7 @@ def share_with(
 def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
     """Check the prices in a request, and return them by resource for a price list.
 
-    Raises `Rejected`, which names the invalid entry.
+    Raises `Rejected`, which names the invalid entry. `field`: the name of the prices in the request.
     """
     if not isinstance(given, Mapping):
         raise invalid(
@@ -190,7 +190,7 @@ def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
 def curve_checked(given: object, *, field: str = "curve") -> list[tuple[int, int]]:
     """Check the scarcity curve in a request, and return its points for a price list.
 
-    Raises `Rejected`, which names the invalid point.
+    Raises `Rejected`, which names the invalid point. `field`: the name of the curve in the request.
     """
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise invalid(field, "this is not a list; give pairs of sold share and factor, both in thousandths")

@@ -71,13 +71,13 @@ def _cell(cell: str, row: PriorityBand | None, changed: PriorityBand, now: dt.da
 
 
 def _most(there: SaleCapacity) -> Vector:
-    """Return the limit of sold quota, without ports."""
+    """Return the limit of the quota that a band may sell, without ports."""
     most = map(min, there.limit, there.own_limit)
     return tuple(value if index in SOLD else 0 for index, value in enumerate(most))
 
 
 def _affected(excess: Excess, held: Sequence[Holding]) -> dict[str, Any]:
-    """Return the period `excess` for JSON, with all orders and grants in force at any time of this period."""
+    """Return the period `excess` for JSON, with the orders and grants among `held` in force at any time of it."""
     affected = [one for one in held if excess.overlaps(one.begins_at, one.ends_at)]
     return {
         "begins_at": excess.begins_at.isoformat(),

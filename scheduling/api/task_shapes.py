@@ -35,7 +35,7 @@ class TaskSerializer(ReadSerializer):
     """A task. `up`: the task runs and is healthy. `since`: when the state or `up` last changed.
 
     `alloc`: the alloc in which the task runs, as `set/index`. `devices`: numbers of the machine's accelerators that the
-    task uses. `stopping`: earlier incarnations that have not ended yet; a dead or pending task can have some too.
+    task uses. `stopping`: earlier incarnations that have not ended yet, also of a dead or pending task.
     """
 
     state = LifeField()

@@ -1,7 +1,7 @@
 """Guidance for planned jobs (§2.6): how many tasks fit the cell's machines now and if they were empty, and better
 limits.
 
-The figures come from the summary of the cell's machines that the master of the cell publishes in Redis.
+The numbers come from the summary of the cell's machines that the master of the cell publishes in Redis.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Guidance:
 def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
     """Return how many tasks of the spec fit in the cell now, for its first few kinds of equal tasks. No query.
 
-    The figures come from the summary of the cell that its master publishes. They count free capacity, without
-    preemption. The list is empty for tasks inside allocs, in a cell without machines, and while no master publishes.
+    The numbers come from the summary that the cell's master publishes, and count free capacity without preemption. The
+    list is empty for tasks inside allocs, in a cell without machines, and while no master publishes.
     """
     view = None if job_spec.alloc_set else cell_view.read(cell.id, revision=cell.revision)
     if view is None or not len(view.up):

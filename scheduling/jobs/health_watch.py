@@ -1,7 +1,7 @@
 """Notifications about jobs that are failing, and about their recovery.
 
 The tenant is notified when a job has been failing for `PATIENCE_S`, and again only after it was healthy. `FailingJob`
-rows store since when a job is failing. They are derived data, so the journal does not contain them.
+rows store since when a job is failing. The rows are derived data, so the journal does not contain them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Details of rejections for missing quota: the jobs that use the quota, and an order of quota that would help (§2.5).
 
-They are computed after the submitting transaction, outside the cell's lock, and only for the first rejections of a
-request: the jobs are listed for at most `TOLD` pairs of tenant and band, with one query, and orders are computed for
+The details are computed after the submitting transaction, outside the cell's lock, and only for the first rejections of
+a request: the jobs are listed for at most `TOLD` pairs of tenant and band, with one query, and orders are computed for
 at most `CURED` pairs. One order covers all rejections of its pair.
 """
 

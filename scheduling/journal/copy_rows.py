@@ -60,7 +60,7 @@ _Row = TypeVar("_Row", bound=models.Model)
 
 
 def rows(model: type[_Row], instances: Sequence[_Row]) -> None:
-    """Insert new instances with two statements, and assign ids to those without one.
+    """Insert new instances with two statements, and assign ids to instances without an id.
 
     The caller sets the values that `save` would add, such as `auto_now_add`.
     """

@@ -63,7 +63,7 @@ def is_gone(holder: str) -> bool:
 
 
 def renew(cell_id: int, *, scheduler: str, holder: str, ttl_s: float = TTL_S) -> int | None:
-    """Extend the lease of `holder`. Return its epoch, or None if the holder has lost it."""
+    """Extend the lease of `holder` to `ttl_s` seconds from now. Return its epoch, or None if the holder has lost it."""
     rows = query(
         "UPDATE scheduling_lease SET expires_at = clock_timestamp() + make_interval(secs => %s)"
         " WHERE cell_id = %s AND scheduler = %s AND holder = %s AND expires_at > clock_timestamp()"

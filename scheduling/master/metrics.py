@@ -1,6 +1,6 @@
 """Metrics of cells for Prometheus.
 
-`CellCollector` reads figures from rows when Prometheus scrapes a web process. Other figures, such as the duration of a
+`CellCollector` reads values from rows when Prometheus scrapes a web process. Other values, such as the duration of a
 pass, are counted by the process that does the work. With `PROMETHEUS_MULTIPROC_DIR` the processes of a host share these
 counts, so that `/metrics` also shows the counts of the master.
 """

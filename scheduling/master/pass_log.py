@@ -3,7 +3,7 @@
     Master ─ record ─► Redis: a capped list per (cell, scheduler) ─ recent ─► Sigma, SRE console
                    └─► metrics of this process ─► /metrics
 
-These figures are only informative: Redis may lose them, and a pass does not wait for Redis.
+No decision depends on these results: Redis may lose them, and a pass does not wait for Redis.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def change_tasks(
 
     `values`: an array of task ids, an array of incarnations, one array per name in `columns`, and then the parameters
     of `assignments`. `types`: the SQL types of `columns`. In `assignments`, `t` is the task, and `was` has the
-    `columns`.
+    `columns`. `condition`: SQL that tasks to change must fulfil.
     """
     rows = query(
         f"WITH was AS (SELECT {_BEFORE}, a.* FROM scheduling_task AS t"
