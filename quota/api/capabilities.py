@@ -124,7 +124,7 @@ class CapabilityRequestsView(ListView):
     def post(self, request: Request) -> Response:
         """Request a capability from the SREs for yourself.
 
-        An owner can also request it for a member or service account.
+        An owner can also request a capability for a member or service account.
         """
         given = self.body(AskSerializer)
         tenant = selectors.tenant_named(self.principal, given.pop("tenant"))

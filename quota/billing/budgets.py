@@ -58,7 +58,7 @@ def budget_set(
     action: str = "none",
     overdraft: int | None = None,
 ) -> Budget:
-    """Set all rules of a tenant's budget. `overdraft`: None leaves it unchanged; only an SRE may change it.
+    """Set all rules of a tenant's budget. `overdraft`: None leaves the overdraft unchanged; only an SRE may change it.
 
     Raises `Rejected`, which names the field.
     """

@@ -210,7 +210,7 @@ def begin(entry: RecordEntry, order: Order) -> None:
 
 
 def before_end(order: Order) -> dt.datetime:
-    """Return the time before an order's end at which it is renewed or its members get a reminder."""
+    """Return the time before an order's end at which the order is renewed or the tenant's members get a reminder."""
     return order.ends_at - min(AHEAD, (order.ends_at - order.starts_at) / 4)
 
 

@@ -109,7 +109,7 @@ def _advance(pk: int, cell: str) -> None:
 
 
 def _before_end(entry: RecordEntry, market: Market, order: Order, waiting: list[Order]) -> None:
-    """Renew the order, or remind the tenant's members that it ends soon."""
+    """Renew the order, or remind the tenant's members that the order ends soon."""
     now = clock.now()
     if not order.renew:
         if order.reminded_at is None and order.ends_at > now:

@@ -267,7 +267,7 @@ def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: 
 
 
 def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Order:
-    """Switch automatic renewal on or off. Switching it off cancels a renewal that has not begun."""
+    """Switch automatic renewal on or off. Switching renewal off cancels a renewal that has not begun."""
     with buying(principal, order) as (entry, _, row, waiting):
         retried = row.state == OrderState.EXPIRED.value and row.renew_next_at is not None
         if row.state not in OPEN and (renew or not retried):

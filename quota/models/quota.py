@@ -51,8 +51,8 @@ class Quota(models.Model):
 
     The tenant's live jobs in the band and cell may together request the sum of the grants in force. `order`: the order
     of this grant; None if an SRE granted it. `grace_until`: the end of the grace period, until which the grant counts
-    for admission and in the calendar. `beyond_capacity`: an SRE granted it for trials, and the calendar of sold quota
-    does not count it.
+    for admission and in the calendar. `beyond_capacity`: an SRE made the grant for trials, and the calendar of sold
+    quota does not include it.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="quotas")

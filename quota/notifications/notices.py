@@ -82,6 +82,8 @@ def needed(action: Action, tenant: Tenant | None) -> dict[str, Any]:
 
 
 def one_line(subject: str) -> str:
-    """Return the subject as one line without line breaks, cut to the length of its column. Mails use it as a header."""
+    """Return the subject as one line without line breaks, cut to the length of its column. Mails use the line as a
+    header.
+    """
     line = " ".join(subject.split())
     return line if len(line) <= SUBJECT_CHARACTERS else line[: SUBJECT_CHARACTERS - 1] + "…"

@@ -121,7 +121,7 @@ class _Connection(http.client.HTTPConnection):
             self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self._to.host)
 
     def cut(self) -> None:
-        """Shut down the socket, so that a call that waits on it fails at once.
+        """Shut down the socket, so that a call that waits for data fails at once.
 
         A timer calls this method in another thread.
         """

@@ -143,7 +143,7 @@ def _machine_response(machine: Machine) -> Response:
 
 
 def events_page(view: CellView, rows: QuerySet[Event]) -> Response:
-    """Return a page of events with the names of their jobs and machines. This takes two more queries."""
+    """Return a page of events with the names of their jobs and machines. Makes two queries for these names."""
     return paged(view, rows, lambda found: EventSerializer(found, many=True, context=event_names(found)).data)  # type: ignore[arg-type, return-value]
 
 

@@ -60,7 +60,7 @@ class DeletedSerializer(serializers.Serializer[Any]):
 
 
 class ArchiveParser(BaseParser):
-    """Return the body as a stream, because it may be larger than memory."""
+    """A parser that returns the body as a stream, because the body may be larger than memory."""
 
     media_type = ARCHIVE
 

@@ -93,7 +93,7 @@ def new_with_details(job: Job, job_spec: JobSpecification) -> bool:
 
 
 def health_of(job: Job) -> HealthOfJob:
-    """Return the health of a job. It is read from the database only if the job object does not have it yet."""
+    """Return the health of a job. The health is read from the database only if the job object does not have it yet."""
     if not hasattr(job, "health"):
         with_health([job])
     found: HealthOfJob = job.health  # type: ignore[attr-defined]

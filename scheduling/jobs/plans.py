@@ -60,8 +60,8 @@ _NAMES = {SpecChange.NONE: "kept", SpecChange.IN_PLACE: "in_place", SpecChange.R
 
 
 def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> JobPlan:
-    """Return whether the job would be admitted, and which tasks would change. It changes nothing, but for a moment it
-    locks the same rows as the submission or update.
+    """Return whether the job would be admitted, and which tasks would change. The call changes nothing, but for a
+    moment it locks the same rows as the submission or update.
 
     Raises `NotFound` and `Forbidden`. Other rejections are part of the plan.
     """

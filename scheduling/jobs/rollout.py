@@ -148,7 +148,9 @@ def _end_surplus(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
 
 
 def _cause(update: Update) -> Cause | None:
-    """Return a reference to the event that started the update. It is the cause of all changes that the update makes."""
+    """Return a reference to the event that started the update. This event is the cause of all changes that the update
+    makes.
+    """
     place = (
         Event.objects.filter(job_id=update.job_id, kind="update.started", data__update_id=update.id)
         .order_by("-revision", "-seq")
@@ -159,8 +161,8 @@ def _cause(update: Update) -> Cause | None:
 
 
 def _choose(update: Update, target: job_spec.JobSpecification) -> _Step:
-    """Return the next step of an update. It changes all tasks that are not up. Of the tasks that are up, it changes
-    those that can change in place, and restarts only as many as may be down.
+    """Return the next step of an update. The step changes all tasks that are not up. Of the tasks that are up, it
+    changes all that can change in place, and restarts only as many as may be down.
     """
     older = Task.objects.filter(job_id=update.job_id, index__lt=target.tasks).exclude(spec_version=update.to_version)
     idle = _rows(older.filter(up=False))

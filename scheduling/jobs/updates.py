@@ -66,8 +66,8 @@ def job_update(
 ) -> JobChange:
     """Store a new version of a live job's spec, and start an update of its tasks. An equal spec changes nothing.
 
-    `reason`: text for the journal. `later`: do not change tasks in this call. The master changes the tasks later, or
-    a call of `update_advance_job`.
+    `reason`: text for the journal. `undo`: record the update as an undo. `later`: do not change tasks in this call. The
+    master changes the tasks later, or a call of `update_advance_job`.
 
     Raises `Rejected` (quota, or a field that cannot change), `Conflict` if the job has ended. Locks: the cell's row,
     then the tenant's use of quota; then, for each step of the update, the cell's row and the tasks.
@@ -138,8 +138,8 @@ def update_open(
     actor: str,
     undo: bool = False,
 ) -> Update:
-    """Start an update of the tasks of `job` to its current version, in the journal entry `entry`. If another update
-    is open, this one supersedes it.
+    """Start an update of the tasks of `job` to its current version, in the journal entry `entry`. An update that was
+    still open is superseded.
     """
     update_close(entry, job.id, "a newer update")
     update = Update.objects.create(
@@ -170,7 +170,7 @@ def updates_advance(cell_id: int) -> bool:
 
 
 class _Rehearsal(Exception):
-    """Raised to roll back a dry run. It carries the result."""
+    """Raised to roll back a dry run. Contains the result of the dry run."""
 
     def __init__(self, change: JobChange) -> None:
         super().__init__("dry run")

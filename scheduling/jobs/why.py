@@ -197,7 +197,7 @@ def preempted_sentence(preempted: Preempted) -> str:
 
 
 def crash_sentences(tasks: Sequence[Task], words: Words = ENGLISH) -> list[str]:
-    """Return one sentence per crashing task, for the first few of `tasks`."""
+    """Return one sentence per crashing task, for the first few of `tasks`. `words`: translates the texts."""
     detail = [
         format_crash(
             task.index,

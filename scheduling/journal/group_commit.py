@@ -69,7 +69,7 @@ class GroupCommit(Generic[Item]):
     def write(self, item: Item, write: Callable[[Sequence[Item]], None]) -> None:
         """Write `item` with `write`, possibly together with others.
 
-        Raises the error that `write` raises for this item, and `Rejected` (503) if it waits longer than
+        Raises the error that `write` raises for this item, and `Rejected` (503) if the item waits longer than
         `LONGEST_WAIT_S`.
         """
         own = _Waiting(item)

@@ -1,4 +1,4 @@
-"""The journal of a cell (the change log of §3.1). All readers learn of changes from it.
+"""The journal of a cell (the change log of §3.1). All readers learn of changes from the journal.
 
     with journal.write(cell_id, principal) as entry:      # BEGIN; locks the cell's row; takes the next revision
         ... change rows ...

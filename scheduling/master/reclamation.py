@@ -3,8 +3,8 @@
     Redis: usage of all tasks ─► look ─► what matters ─► turns: a chunk each ─► rows + journal
     warm state, UsageHistory ─────┘ └──► machines short of RAM or disk ─► evictions
 
-It is part of the maintenance that the master does, and reads the master's warm state. Every 5 s, it processes the
-samples (`look`), which takes about 100 ms for 150,000 tasks. It writes the changes during the following seconds, so
+The cycle is part of the maintenance that the master does, and reads the master's warm state. Every 5 s, it processes
+the samples (`look`), which takes about 100 ms for 150,000 tasks. It writes the changes during the following seconds, so
 that no pass waits for long.
 """
 

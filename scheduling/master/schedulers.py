@@ -29,8 +29,8 @@ class Scheduler:
     """A scheduler of a cell. `name`: its name in leases and metrics. `keeps_house`: whether it also does the cell's
     other work, such as drains and updates.
 
-    `chunk`: how many placements it commits under one revision. Other writers wait for the cell's lock during that
-    time.
+    `chunk`: how many placements the scheduler commits under one revision. Other writers wait for the cell's lock during
+    that time.
     """
 
     name: str

@@ -88,7 +88,7 @@ def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[
 
 
 def tasks_evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefore]:
-    """Make running tasks pending again. The tasks inside an evicted alloc are evicted before it (§2.4).
+    """Make running tasks pending again. The tasks inside an evicted alloc are evicted before the alloc (§2.4).
 
     Return all evicted tasks as they were before.
     """
@@ -170,7 +170,7 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
 def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore]:
     """End pending or running tasks. Jobs without a live task end too. Return the ended tasks as they were before.
 
-    The tasks inside an alloc that ends return to the queue before it (§2.4).
+    The tasks inside an alloc that ends return to the queue before the alloc ends (§2.4).
     """
     _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in endings]))
     by_id = {ending.task_id: ending for ending in endings}
