@@ -42,7 +42,7 @@ VECTORS = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", 
 
 @dataclass(slots=True, kw_only=True)
 class Amounts:
-    """Amounts of one band, or of the whole cell if `band` is empty. Only the cell has `capacity` and `stranded`."""
+    """Amounts of one band, or of the whole cell if `band` is empty. Bands have no `capacity` and `stranded`."""
 
     band: str
     capacity: Vector = ZERO
@@ -74,7 +74,7 @@ def samples_drop_old(*, now: dt.datetime) -> int:
 
 
 def amounts(cell: Cell, used: Mapping[str, Vector], *, now: dt.datetime) -> list[Amounts]:
-    """Return the amounts of the whole cell, and of each band that is sold or has jobs. `used`: by band."""
+    """Return the amounts of the whole cell, and of each band that is sold or has jobs. `used`: usage by band."""
     by_band: dict[str, Amounts] = {}
 
     def at(band: str) -> Amounts:
@@ -132,20 +132,20 @@ _FREE = (
 
 
 def _vectors(statement: str, values: list[Any], number: int) -> Iterable[tuple[Any, ...]]:
-    """Yield rows of a band and `number` vectors."""
+    """Run an SQL statement, and yield for each band its name and `number` vectors."""
     for band, *sums in query(statement, values):
         yield band, *(_vector(sums[SIZE * i : SIZE * (i + 1)]) for i in range(number))
 
 
 def _typical(cell_id: int) -> NDArray[np.int64]:
-    """Return the median limit of tasks per measured resource, and zeros for the other resources."""
+    """Return the median of the tasks' limits for each measured resource, and 0 for other resources."""
     typical = np.zeros(SIZE, dtype=np.int64)
     typical[list(MEASURED)] = [value or 0 for value in query(_TYPICAL, [cell_id])[0]]
     return typical
 
 
 def _machines(cell_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return capacity and free amounts (by limits) of each machine that is up: int64[M, R] each."""
+    """Return two arrays [M, R] of the machines that are up: their capacity, and what the tasks' limits leave free."""
     table = np.array(query(_FREE, {"cell": cell_id}), dtype=np.int64).reshape(-1, 2 * SIZE)
     return table[:, :SIZE], table[:, SIZE:]
 

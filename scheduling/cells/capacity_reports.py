@@ -46,7 +46,7 @@ SERIES = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", "
 def history(
     principal: Principal, cell: Cell, *, since: dt.datetime, until: dt.datetime, step: ReportStep, band: str | None = ""
 ) -> list[Point]:
-    """Return the points of a cell, oldest first, then by band. One query.
+    """Return the points of a cell, oldest first, then by band. Makes one query.
 
     `band`: empty for the whole cell; None for the cell and all bands. Raises `Forbidden` unless the caller administers
     the cell.

@@ -66,7 +66,7 @@ def cell_set(*, principal: Principal, cell: Cell, settings: dict[str, Any]) -> C
 
 
 def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
-    """Add a named resource to a live cell: a count, which machines have and tasks ask for by its name.
+    """Add a named resource to a live cell. Machines have a number of it, and tasks ask for a number of it.
 
     Resources are never removed, because vectors are read by position. Quota counts only the fixed resources. Machines
     have none of the new resource until they report it. Raises `Rejected`, which names the field, and `Conflict` if the
@@ -96,7 +96,7 @@ def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
 def cell_new_history(*, principal: Principal, cell: Cell) -> Cell:
     """Start a new history after the database was restored. Borglets then quarantine tasks that the database lacks.
 
-    Revisions continue above all that the lost part can have had, so that no reader sees a lower revision.
+    New revisions are higher than any revision that was lost, so that no reader sees a lower one.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     with transaction.atomic():

@@ -75,7 +75,7 @@ class Attributes:
         self._changed()
 
     def set(self, slot: int, attributes: Mapping[str, str]) -> None:
-        """Set all attributes of one machine. Attributes that are not named are absent."""
+        """Replace all attributes of the machine in `slot` by `attributes`."""
         for name in attributes.keys() - self._codes.keys():
             self._codes[name] = np.full(self._size, -1, dtype=np.int32)
             self._values[name], self._names[name] = {}, []
@@ -96,14 +96,14 @@ class Attributes:
         return {name: self._names[name][codes[slot]] for name, codes in self._codes.items() if codes[slot] >= 0}
 
     def columns(self, slots: NDArray[np.int32]) -> dict[str, tuple[NDArray[np.int32], list[str]]]:
-        """Return for each attribute two things: its code on each of these machines (-1: absent), and the value of
-        each code.
+        """Return two items for each attribute name: an array with the code of each machine in `slots` (-1: the machine
+        lacks the attribute), and the value of each code.
         """
         return {name: (codes[slots], self._names[name]) for name, codes in self._codes.items()}
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, tuple[NDArray[np.int32], list[str]]], size: int) -> Attributes:
-        """Return the attributes of `size` machines from their columns. They can be read, but not set."""
+        """Return the attributes of `size` machines from their columns. They are read-only."""
         attributes = cls()
         attributes._size = size
         attributes._codes = {name: codes for name, (codes, _) in columns.items()}

@@ -69,7 +69,7 @@ def _sums(state: Audited) -> Iterator[str]:
 
 
 def _lists(state: Audited) -> Iterator[str]:
-    """Check that the list of each machine holds exactly the tasks whose rows name that machine."""
+    """Yield an error for each machine whose list of tasks differs from the tasks that have this machine."""
     tasks, machines = state.tasks, state.machines
     for machine_id, slot in machines.slot.items():
         listed = sorted(tasks_on(state, slot))
@@ -79,7 +79,7 @@ def _lists(state: Audited) -> Iterator[str]:
 
 
 def _limits(state: Audited) -> Iterator[str]:
-    """Yield the machines whose prod limits exceed their capacity, for example after the machine shrank."""
+    """Yield an error for each machine whose prod tasks have limits above its capacity in sum."""
     names = (*NAMES, *state.extra_resources)
     machines = state.machines
     for machine_id, slot in sorted(machines.slot.items()):
@@ -124,7 +124,7 @@ def _allocs(state: Audited) -> Iterator[str]:
 
 
 def _ports(state: Audited) -> Iterator[str]:
-    """Check that each port has one holder, and that each holder is a running task or a departed incarnation."""
+    """Yield an error for each port with several holders, or with a holder that is neither running nor departed."""
     tasks = state.tasks
     wanted: dict[int, dict[int, set[tuple[int, int]]]] = {}
     for task, ports in tasks.ports.items():
@@ -147,8 +147,8 @@ def _ports(state: Audited) -> Iterator[str]:
 
 
 def content(state: Audited) -> dict[str, dict[Any, Any]]:
-    """Return the facts that must be equal in the rows and in the journal, by kind (such as `task`) and id.
-    `prod_limit` is left out, because it can be computed from these facts and the bands.
+    """Return the facts of a state, by kind (such as `task`) and id. States with equal facts are equal. `prod_limit` is
+    left out, because it is computed from these facts.
     """
     machines, tasks = state.machines, state.tasks
     result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}

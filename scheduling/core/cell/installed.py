@@ -49,7 +49,7 @@ class InstalledPackages:
             self.went(digest, np.array([slot], dtype=np.int64))
 
     def bytes_on(self, packages: Packages, slots: Ints32) -> Ints:
-        """Return [N]: for each of the machines in `slots`, how many bytes of these packages it has installed."""
+        """Return how many bytes of the `packages` each machine in `slots` has installed."""
         found = np.zeros(len(slots), dtype=np.int64)
         for digest, size in packages:
             bits = self._slots.get(digest)

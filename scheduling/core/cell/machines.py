@@ -34,7 +34,7 @@ class MachineTable:
 
     Sums over the tasks on each machine: `reserved`, their reservations; `limits`, their limits; `prod_limit`, the
     limits of tasks that are placed by limit (§5.5). `devices`: free milli-units of each accelerator. `cores`: whole
-    cores that the machine can reserve for tasks. `head` and `TaskTable.next` form the list of the machine's tasks.
+    cores that the machine can reserve for tasks. `head`: the first task; `TaskTable.next` leads to the next one.
     """
 
     def __init__(self, axis: int, slots: int = 64) -> None:
@@ -73,9 +73,7 @@ class MachineTable:
 
     @property
     def order(self) -> Ints32:
-        """Return the occupied slots, sorted by machine id. So the order does not depend on the order in which
-        machines were loaded.
-        """
+        """Return the slots of all machines, sorted by machine id."""
         if self._order is None:
             slots = np.fromiter(self.slot.values(), dtype=np.int32, count=len(self.slot))
             self._order = slots[np.argsort(self.id[slots])].astype(np.int32)
@@ -112,9 +110,7 @@ class MachineTable:
         return slot
 
     def remove(self, machine_id: int) -> int:
-        """Free the slot of a machine. Return the number of the slot. The caller has removed the tasks from the
-        machine before.
-        """
+        """Remove a machine, and return the number of its slot. The caller must first remove its tasks."""
         slot = self.slot.pop(machine_id)
         for array in (self.id, self.status, self.capacity, self.reserved, self.prod_limit, self.limits):
             array[slot] = 0
@@ -135,8 +131,8 @@ class MachineTable:
         self.changed[slot] = self.tick
 
     def _set_devices(self, slot: int, before: int, after: int) -> None:
-        """Change the accelerators of a machine from `before` to `after` milli-units: one device per 1,000
-        milli-units, and a smaller device for the remainder. Tasks keep their devices.
+        """Change the accelerators of a machine from `before` to `after` milli-units: one device per 1,000 milli-units,
+        and a smaller device for the remainder. Tasks keep the accelerators that they hold.
         """
         number = -(-after // WHOLE)
         if number > self.devices.shape[1]:
@@ -188,14 +184,12 @@ def whole_cores(attributes: Mapping[str, str], cpu_milli: int) -> int:
 
 
 def grown(array: NDArray[Kind], size: int, fill: int) -> NDArray[Kind]:
-    """Return a copy that is longer along the first axis. `fill` is the value of the new elements."""
+    """Return a copy of `array` with `size` elements along the first axis. `fill`: the value of new elements."""
     larger: NDArray[Kind] = np.full((size, *array.shape[1:]), fill, dtype=array.dtype)
     larger[: len(array)] = array
     return larger
 
 
 def _code(codes: dict[str, int], name: str) -> int:
-    """Return the code of a rack or power domain, or -1 for an empty name. A new name gets the next code. Machines
-    without a known rack share no rack.
-    """
+    """Return the code of the rack or power domain `name`, or -1 for an empty name. A new name gets the next code."""
     return codes.setdefault(name, len(codes)) if name else -1

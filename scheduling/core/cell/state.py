@@ -46,8 +46,7 @@ class CellState:
     """The state of a cell (see the module). `revision`: revision of the newest event applied. `changes`: the number
     of batches of events that changed the state. While this number stays the same, a pass makes the same decisions.
 
-    The bands decide which tasks are placed by limit. Each pass calls `count_by_limit` with its policy, which counts
-    again only if the bands or the rule have changed.
+    The bands of the policy decide which tasks are placed by limit, so each pass calls `count_by_limit`.
     """
 
     def __init__(self, extra_resources: Iterable[str] = ()) -> None:
@@ -151,9 +150,7 @@ class CellState:
         return audit.differences(self.fingerprint(), other.fingerprint())
 
     def count_by_limit(self, policy: Policy) -> None:
-        """Decide by the policy's bands which tasks are placed by limit (§5.5), and compute the sums of their limits
-        again.
-        """
+        """Decide by the policy's bands which tasks are placed by limit (§5.5), and sum their limits per machine."""
         if (policy.bands, policy.batch_in_prod_by_reservation) == (
             self._rule.bands,
             self._rule.batch_in_prod_by_reservation,
@@ -357,7 +354,7 @@ class CellState:
             self._task_ended(many[place], 0.0)  # which tells what is wrong with it
 
     def _leave(self, job: LiveJob, task: int, machine_id: int, *, gone: bool) -> None:
-        """Release the resources of a running task. It keeps its ports until its processes have ended."""
+        """Release the resources of a running task. Unless `gone`, the task keeps its ports until its processes end."""
         tasks = self.tasks
         machine = tasks.machine.item(task)
         ports = tasks.ports.pop(task, ())
@@ -455,7 +452,7 @@ class CellState:
         return slot
 
     def _check(self, job: LiveJob, index: int, task: int, wanted: int, step: Transition) -> None:
-        """Check that the task is in the state `wanted`, in which the `step` is allowed. Raises `IllegalTransition`."""
+        """Raise `IllegalTransition` if the task is not in the state `wanted`, which `step` needs."""
         code = self.tasks.state.item(task)
         if code != wanted:
             next_state(f"task {index} of job {job.name} ({job.id})", STATES[code], step)
@@ -477,9 +474,7 @@ class CellState:
             self._moves += (task, machine, sign, tasks.shape.item(task), job.by_limit, tasks.devices.item(task))
 
     def _settle(self) -> None:
-        """Update the sums of machines by the moves that `_move` recorded. Call this before the sums are read or
-        changed.
-        """
+        """Update the sums of machines by the moves that `_move` recorded. Call this method before you use the sums."""
         if not self._moves:
             return
         moves = np.array(self._moves, dtype=np.int64).reshape(-1, COLUMNS)

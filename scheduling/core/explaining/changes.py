@@ -28,8 +28,8 @@ _ORDERED = {
 
 
 def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
-    """Return the changes that are each sufficient alone, in the order of the reasons. If there are none, return the
-    one combined change that is sufficient, if it exists.
+    """Return the changes of which each alone makes the tasks fit. If there are none, return one combined change that
+    makes them fit, or nothing if none exists.
     """
     judged = judgement.judged
     found: list[SuggestedChange] = []
@@ -53,9 +53,7 @@ def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
 
 
 def room_after(judgement: Judgement, change: SuggestedChange) -> int:
-    """Return how many tasks of the class certainly fit after the change, summed over the machines. A gang needs
-    capacity for all its tasks.
-    """
+    """Return how many tasks of the class certainly fit after the change, summed over the machines."""
     demands, limit, bounds = (list(judgement.demands), list(judgement.requirement.limit), list(judgement.bounds))
     cores = judgement.cores
     for part in change.parts or (change,):

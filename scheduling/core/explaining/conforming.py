@@ -1,6 +1,6 @@
-"""Guidance on requests that are likely to schedule (§2.6): limits of tasks that fill machines without a remainder.
+"""Suggestions for limits of tasks that are likely to be placed (§2.6), because they fill machines completely.
 
-Borg shows users what fits a machine well: a request of just over half a machine strands nearly the other half.
+For example, if each task asks for just over half a machine, nearly half of each machine stays unused.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class Explainer:
         )
 
     def _kinds(self, judged: Judgement, now: float) -> tuple[Ints, Ints]:
-        """Return the kinds of machines, and how many of each satisfy the constraints of the class."""
+        """Return the capacity of each kind of machine, and how many of them satisfy the class's constraints."""
         if self._platforms is None or self._order is not judged.order or now - self._platforms_at >= PLATFORMS_KEPT_S:
             self._platforms = platforms_of(judged.state.machines.capacity[judged.order])
             self._order, self._platforms_at = judged.order, now
@@ -221,11 +221,11 @@ class Explainer:
         return expected_start(ends=ends, room=room, seconds=seconds, ahead=(least + others, most + others))
 
     def _competing(self, shared: _Pass, position: int, able: Bools, r: int) -> tuple[float, float]:
-        """Return (minimum, maximum) of the pending tasks that are tried before this class and compete for the same
-        machines. The unit is one task of this class.
+        """Estimate how much work is tried before this class and competes for the same machines. Return (minimum,
+        maximum), in tasks of the size of this class.
 
         The minimum counts only tasks that ask for at most as much as this class, in every resource. The maximum
-        counts larger tasks too. Tasks that can never be placed do not count.
+        includes larger tasks. Tasks that can never be placed are left out.
         """
         groups, waiting = shared.groups, shared.waiting
         limit = groups.limit[waiting.groups[position]]
@@ -239,12 +239,12 @@ class Explainer:
 
 
 def _gives_up(change: SuggestedChange) -> bool:
-    """Return whether a change removes a constraint or asks for another value."""
+    """Return whether the user gives up a constraint by this change: removes it, or replaces its value."""
     return any(part.constraint is not None for part in (change, *change.parts))
 
 
 def _back_off(judged: Judgement, shared: _Pass, group: int) -> float:
-    """Return the seconds until the pass tries the first of the machines again on which the task crashed."""
+    """Return in how many seconds a pass may again use one of the machines on which the group's task crashed."""
     state, groups = judged.state, shared.groups
     avoid = groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]
     avoided = set(state.machines.id[judged.order[avoid]].tolist())

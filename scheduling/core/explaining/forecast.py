@@ -69,9 +69,7 @@ class Ends:
         self.reservation[at] = state.tasks.reservation[task]
 
     def window(self, now: float) -> tuple[Ints, float]:
-        """Return the rows of the tasks that ended within the window, and the length of the window in seconds. The
-        window is shorter if the observation started recently.
-        """
+        """Return the rows of the tasks that ended recently, and the length of the observed time in seconds."""
         rows = np.arange(min(self.seen, len(self.time)))
         rows = rows[self.time[rows] >= now - WINDOW_S]
         begin = max(now - WINDOW_S, self.since if self.since is not None else now)
@@ -83,13 +81,13 @@ class Ends:
 def openings(
     seen: Ends, now: float, *, able: Bools, machine_ids: Ints, ceiling: int, by_limit: bool, r: int, want: int
 ) -> tuple[int, float, float]:
-    """Return (number of tasks that ended, number of tasks of the class that fit in the freed capacity, seconds
-    watched).
+    """Measure how much capacity for a class was freed by tasks that ended. Return (number of tasks that ended, number
+    of tasks of the class that fit in the freed capacity, seconds watched).
 
     `able`, `machine_ids`: by machine slot, whether the machine could hold a task of the class, and the id of the
-    machine. `r`: the resource that is short. `want`: how much of `r` one task of the class asks for. A task that the
-    class could have preempted does not count, because its capacity counts as free already. If the class is placed by
-    limit, tasks placed by reservation do not count either.
+    machine. `r`: the resource that is short. `want`: how much of `r` one task of the class asks for. Ended tasks with a
+    priority below `ceiling` are left out: the class could preempt them anyway. `by_limit`: leave out tasks that were
+    placed by reservation.
     """
     rows, seconds = seen.window(now)
     # A slot may have another machine by now.
@@ -105,7 +103,7 @@ def expected_start(*, ends: int, room: float, seconds: float, ahead: tuple[float
     """Return the range of time in which the next task of a class is expected to start.
 
     `ends` tasks ended within `seconds`, and `room` tasks of the class fit in the capacity that they freed. `ahead`:
-    (minimum, maximum) of the tasks that are tried earlier and compete for the same machines, in tasks of this size.
+    (minimum, maximum) number of competing tasks that are tried earlier, in tasks of the size of this class.
     """
     if ends == 0 or room <= 0.0 or seconds <= 0.0:
         return ExpectedStart(Basis.NO_HISTORY)

@@ -29,7 +29,8 @@ _LEADING = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
-    """The reasons why a task of one class does not fit on each of N machines. Arrays are in the order of the walk.
+    """The reasons why a task of one class does not fit on each of N machines. Arrays have the order of the walk over
+    the machines.
 
     `order`: slots of the machines; `rank`: their order by id. `left` [R, N]: free capacity after preemption; for
     accelerators, the most that one task may ask for. `failures` [N]: the number of hard constraints that fail.
@@ -58,15 +59,15 @@ class Judgement:
 
     @property
     def able(self) -> Bools:
-        """Return an array of N booleans: which machines could hold a task of the class if they were empty. Machines
-        that are down count too.
+        """Return N booleans: whether each machine could hold a task of the class if it were empty. The answer may be
+        true for machines that are down.
         """
         able: Bools = (self.judged.flags & ABLE) != 0
         return able
 
     @property
     def open(self) -> Bools:
-        """Return [N]: machines that are up and where the task has not crashed recently."""
+        """Return N booleans: whether each machine is up, and the task has not crashed there recently."""
         is_open: Bools = (self.judged.flags & OPEN) != 0
         return is_open
 
@@ -94,9 +95,9 @@ class Judgement:
         )
 
     def ruled_out(self) -> tuple[RuledOut, ...]:
-        """Count the excluded machines by reason, in the order of the pass, but crashes first.
+        """Return each reason with the number of machines that it excludes.
 
-        A resource that no machine has is the only reason given, because no other change would help.
+        If no machine has a requested resource, this is the only reason returned, because no other change would help.
         """
         if len(self.order) == 0:
             return (RuledOut(ReasonCode.NO_MACHINES, "", 0),)
@@ -179,7 +180,7 @@ class Judgement:
         )
 
     def reclamation(self, by_limit: bool) -> Reclamation:
-        """Return the number of machines where this prod work would fit if it were placed by reservations (§5.5)."""
+        """Return the number of machines where a prod task would fit if it were placed by reservation (§5.5)."""
         if not by_limit:
             return Reclamation()
         fits = self.able & self.open & ((self.judged.flags & BY_RESERVATION) != 0)
@@ -188,9 +189,9 @@ class Judgement:
 
 
 class Judge:
-    """The examination of classes after one pass. It computes once what the classes share.
+    """Examines the pending classes after one pass, one after the other.
 
-    Its arrays serve one class after the other: a `Judgement` is valid until the next call.
+    The arrays are reused: a returned `Judgement` is valid until the next call of `judgement`.
     """
 
     def __init__(self, state: CellState, tables: Tables) -> None:

@@ -45,8 +45,8 @@ class GroupedQueue:
 
     @property
     def levels(self) -> list[Level]:
-        """Return the levels of free capacity that the groups need: without preemption, and with each set of tasks
-        that they may preempt.
+        """Return the ways to count free capacity that the groups need: without preemption, and with each limit of
+        priority below which a group may preempt tasks.
         """
         pairs = set(zip(self.ceiling.tolist(), self.by_limit.tolist(), strict=True))
         return sorted(pairs | {(0, by_limit) for _, by_limit in pairs})
@@ -103,8 +103,8 @@ def _numbered(keys: Rows) -> tuple[Ints32, Rows]:
 
 
 def _alone(state: CellState, policy: Policy, slots: Rows, now: float) -> dict[int, tuple[int, ...]]:
-    """Return the queue positions of the tasks that crashed recently. Each has the slots of the machines on which the
-    task crashed.
+    """Return for each task that crashed recently the slots of the machines on which it crashed. The keys are queue
+    positions.
     """
     if not state.crashed:
         return {}

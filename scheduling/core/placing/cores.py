@@ -23,7 +23,7 @@ def cores_held(state: CellState, pending: Ints) -> Held | None:
     """Return how many whole cores are reserved and shared on each machine. Return None if no task has whole cores and
     none of the tasks in the `pending` slots asks for whole cores.
 
-    An evicted task counts until its processes have ended.
+    An evicted task is included until its processes have ended.
     """
     tasks = state.tasks
     if not tasks.shapes.cores.any():

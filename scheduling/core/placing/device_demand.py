@@ -1,4 +1,4 @@
-"""The classes of tasks that ask for devices, as the cell has seen them: which fragments are useful depends on them."""
+"""The requests of typical tasks that ask for devices. They decide which free parts of devices are still useful."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_CLASSES = 32
 def typical_tasks(state: CellState) -> tuple[Ints, Floats]:
     """Return what typical tasks with devices ask for [C, R], and their share [C] of all tasks with devices.
 
-    Running and pending tasks count. Without devices in the cell, or without such tasks, there are none.
+    Running and pending tasks are included. The arrays are empty if the cell has no devices or no such tasks.
     """
     tasks, axis = state.tasks, state.axis
     nothing = np.zeros((0, axis), dtype=np.int64), np.zeros(0, dtype=np.float64)

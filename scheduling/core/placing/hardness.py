@@ -54,7 +54,7 @@ def hardest_first(state: CellState, policy: Policy, slots: Slots) -> Slots:
 def _enough(state: CellState, counted: list[int], up: Slots, by_limit: Bools, limit: Ints) -> bool:
     """Return whether the free capacity of all machines together is enough for tasks with these limits [Q, R].
 
-    Tasks placed by limit leave out what lower priorities use (§5.5); other tasks come after all of them.
+    Capacity that lower priorities use counts as free for tasks that are placed by limit (§5.5).
     """
     machines = state.machines
     capacity = machines.capacity[up][:, counted]
@@ -70,8 +70,8 @@ def _enough(state: CellState, counted: list[int], up: Slots, by_limit: Bools, li
 def _hardness(
     state: CellState, counted: list[int], up: Slots, job: Ints32, shapes: Ints32, shape: Slots, limit: Ints
 ) -> Floats:
-    """Return [Q]: the share of an average machine that a task needs, or the share of all machines, racks or power
-    domains that its job needs if this is larger; over the share of machines that satisfy its hard constraints.
+    """Return the hardness [Q] of each task: the larger of the share of an average machine that it needs and the share
+    of all machines, racks or power domains that its job needs, divided by the share of usable machines.
     """
     table, machines = state.tasks.shapes, state.machines
     mean = machines.capacity[up][:, counted].mean(axis=0)

@@ -77,7 +77,7 @@ class PassCache:
         self._installed = -1
 
     def follow(self, state: CellState, running: Running, levels: Sequence[Level], asked: Bools) -> dict[Level, int]:
-        """Update the cache from the state. Return the row of each requested level.
+        """Update the cache from the state. Return for each requested level its row in the cache.
 
         `asked` [R]: the resources that some task requests. The free capacity of other resources is not counted.
         """
@@ -118,8 +118,8 @@ class PassCache:
         machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]
 
     def invalidate(self, positions: NDArray[np.int64]) -> None:
-        """Mark the machines whose free capacity this pass has used, so that the next pass counts them again.
-        `positions`: in the walk.
+        """Mark the machines at `positions`, whose free capacity this pass has used, so that the next pass computes
+        their free capacity again.
         """
         self._spoiled[:] = False
         self._spoiled[positions] = True
@@ -146,7 +146,7 @@ class PassCache:
         return known
 
     def present(self, packages: Packages) -> tuple[Floats, Ints]:
-        """Return float64[P], which share of the packages' bytes each machine has installed, and the positions of the
+        """Return two arrays: the share of the packages' bytes that each machine has installed, and the positions of the
         machines with the largest shares.
         """
         known = self._present.get(packages)

@@ -30,9 +30,9 @@ def pending_of(tasks: TaskTable, workload: Workload = "") -> Slots:
 def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
     """Return the pending tasks that a pass should place, in the order in which they are tried.
 
-    Higher priorities come first. Within a priority, tenants take turns, and so do the jobs of a tenant, so that a
-    large job does not block others. The tasks of a job are sorted by index. All tasks of a gang stay together, at the
-    place of the first. The order depends on ids alone.
+    Higher priorities come first. Within a priority, tenants take turns, and so do the jobs of a tenant, so that a large
+    job does not block others. The tasks of a job are sorted by index. All tasks of a gang stay together, at the place
+    of their first task.
     """
     if len(slots) == 0:
         return slots

@@ -47,7 +47,7 @@ class MachineShortage:
     """The shortage of one machine, by slot. `used`, `bound`: bytes of `resource` in use and allowed, before any
     eviction.
 
-    `left_short`: bytes above the bound that remain after the evictions, because prod within its limits stays.
+    `left_short`: bytes above the bound that remain after the evictions, because prod within its limits is kept.
     """
 
     machine: int
@@ -112,7 +112,7 @@ def _relieve(occupants: Occupants, there: Ints, machine: int, used: Ints, bound:
 
 def _left(occupants: Occupants, leaving: dict[int, int], resource: int, excess: dict[int, int]) -> int:
     """Return how many bytes of `resource` are still used above the allowed amount after the tasks in `leaving` were
-    evicted. If the number is negative, so many bytes are free.
+    evicted. A negative number means that bytes are free.
     """
     return excess[resource] - int(occupants.usage[list(leaving), resource].sum())
 

@@ -62,8 +62,8 @@ class Running(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """Free capacity by level. `left` [L, R, P]: for each resource, the largest amount that one more task may ask for
-    on a machine.
+    """Free capacity, counted in several ways (levels). `left` [L, R, P]: the largest amount of each resource that one
+    more task may ask for on each machine.
 
     A level is a `ceiling` (the task may preempt all priorities below it) and a way of placement (`by_limit`). The
     pass updates `left` after each placement.
@@ -131,7 +131,9 @@ class TaskCounts(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """The scored candidates of each group, [G, K]. `cursor`: how many machines the walk of the group has examined."""
+    """The candidates with the best scores for each group. `cursor`: how many machines the walk of the group has
+    examined.
+    """
 
     machine: Ints
     version: Ints32
@@ -200,11 +202,11 @@ class Tables(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The obstacles of one group on each of N machines, by position, and their sums.
+    """The reasons why the tasks of one group do not fit, for each of N machines, and the sums of these reasons.
 
-    An obstacle is a reason why a task does not fit. Each has a number: 0 to C - 1: one of C hard constraints; C: the
-    machine's state; C + 1 + r: too little of resource r; C + R + 1 to C + R + 3: the bound per machine, rack or power
-    domain; C + R + 4: a crash; C + R + 5: too few whole cores; -1: none. O: number of obstacles.
+    Each reason (obstacle) is a number: 0 to C - 1: one of C hard constraints; C: the machine's state; C + 1 + r: too
+    little of resource r; C + R + 1 to C + R + 3: the bound per machine, rack or power domain; C + R + 4: a crash; C + R
+    + 5: too few whole cores; -1: none. O: the number of reasons.
     """
 
     constraints: int  # C
@@ -238,8 +240,8 @@ class Reserved(NamedTuple):
 
 
 class History(NamedTuple):
-    """The usage history of each task, by slot. K is the number of reclaimable resources (CPU, RAM, disk), which come
-    first in resource vectors.
+    """The usage history of each task, as arrays by task slot. Their last axis has one element each for CPU, RAM and
+    disk.
     """
 
     id: Ints

@@ -33,7 +33,7 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class PassStats:
-    """The figures of one pass. The caller adds durations, because a pass reads no clock."""
+    """Statistics of one pass. The caller adds durations, because a pass reads no clock."""
 
     pending: int = 0
     classes: int = 0

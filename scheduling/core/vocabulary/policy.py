@@ -94,8 +94,8 @@ class Policy:
     """Weight of each resource for packing, in the order of the resource vector. Resources after the last have none."""
 
     def by_limit(self, priority: int, latency_sensitive: bool) -> bool:
-        """Return whether a task is placed by its limit, so that it never depends on reclaimed resources (§5.5).
-        Return False if no band contains the priority.
+        """Return whether a task is placed by its limit, and so without reclaimed resources (§5.5). Return False if no
+        band contains the priority.
         """
         try:
             prod = band_of(priority, self.bands).prod
@@ -104,8 +104,8 @@ class Policy:
         return prod and (latency_sensitive or not self.batch_in_prod_by_reservation)
 
     def ceiling(self, priority: int) -> int:
-        """Return a priority. A task of `priority` may preempt exactly the tasks with a lower priority than the
-        returned one (§2.5).
+        """Return the lowest priority that a task of `priority` may not preempt. It may preempt all tasks with a lower
+        priority than the returned one (§2.5).
         """
         try:
             band = band_of(priority, self.bands)

@@ -84,8 +84,8 @@ class SuggestedChange(msgspec.Struct, frozen=True):
 
 
 class Lack(msgspec.Struct, frozen=True):
-    """A resource that a machine has too little of: `left` is free, and `short` is missing. Units as in the resource
-    vector.
+    """A resource that a machine has too little of: `left` is free, and `short` is missing. Both are in the unit of the
+    resource.
     """
 
     resource: str
@@ -94,7 +94,7 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 class Nearest(msgspec.Struct, frozen=True):
-    """The machine closest to fitting: the resources it lacks, the constraints it fails, the bounds it has reached."""
+    """The machine on which a task nearly fits, with everything that is missing there."""
 
     machine_id: int
     lacks: tuple[Lack, ...] = ()
@@ -146,11 +146,11 @@ class Reclamation(msgspec.Struct, frozen=True):
 
 
 class ExpectedStart(msgspec.Struct, frozen=True):
-    """The expected start of the next task of the class, in seconds from the verdict; None: no forecast.
+    """The time until the next task of a pending class is expected to start, in seconds from now; None: no forecast.
 
-    `ends`: tasks that ended within `window_s` on machines that could hold the task; `room`: tasks of the class that
-    fit in the capacity that they freed. `least`, `ahead`: lower and upper bound of the number of competing tasks that
-    are tried before it.
+    `ends`: tasks that ended within `window_s` on machines that could hold the task; `room`: tasks of the class that fit
+    in the capacity that these freed. `least`, `ahead`: lower and upper bound of the number of competing tasks that are
+    tried before the next task.
     """
 
     basis: Basis
@@ -201,8 +201,8 @@ class Why(msgspec.Struct, frozen=True):
     for each job of the class.
 
     `code`: the main reason; empty while the class has not been examined. `revision`: the revision of the examined
-    state. A class is examined about once per second, not in each pass. `places`: the place in the queue of each job
-    in `tasks`. The place and the expected start refer to the first job; `waiting.of_job` returns the explanation for
+    state. A class is examined about once per second, not in each pass. `places`: the place in the queue of each job in
+    `tasks`. All other fields about the queue refer to the first job; `waiting.of_job` returns the explanation for
     another job.
     """
 

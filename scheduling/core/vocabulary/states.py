@@ -57,8 +57,8 @@ class EvictionCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The report of a Borglet about a running incarnation. `up`: whether its phase is up and its health check passes,
-    if it has one.
+    """The report of a Borglet about a running incarnation. `up`: whether the task is up, and passes its health check if
+    it has one.
     """
 
     task_id: int
@@ -101,7 +101,7 @@ class IllegalTransition(Exception):
 
 
 def next_state(entity: str, state: TaskState | None, event: Transition, *, history: str = "") -> TaskState:
-    """Return the next state. Raises `IllegalTransition` for a pair that is not in the table."""
+    """Return the next state. Raises `IllegalTransition` if the table has no next state."""
     try:
         return TASK_TRANSITIONS[(state, event)]
     except KeyError:
