@@ -39,8 +39,8 @@ def cell_named(principal: Principal, name: str) -> Cell:
 
 
 def cell_counts(principal: Principal, cell: Cell) -> dict[str, dict[str, int]]:
-    """Return how many `machines`, `jobs` and live `tasks` are in each state. Only jobs that the principal may see
-    count, with their tasks.
+    """Return how many `machines`, `jobs` and live `tasks` are in each state. Jobs that the principal may not see, and
+    their tasks, are left out.
     """
     visible = jobs_of_tenants(principal, cell)
     machines = Machine.objects.filter(cell=cell).exclude(state=REMOVED)

@@ -7,7 +7,7 @@ from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may,
 
 
 def require_tenant(principal: Principal, action: Action, tenant: str, cell: str) -> None:
-    """Check that the caller may do `action`. Raises `Forbidden`, or `NotFound` for a tenant that it may not see."""
+    """Check that the caller may do `action`. Raises `Forbidden`, or `NotFound` if the caller may not see the tenant."""
     if may(principal, action, tenant=tenant, cell=cell):
         return
     try:

@@ -64,7 +64,7 @@ def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[InnerTask]:
 
 
 def still_there(allocs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return those of the pairs (task id of an alloc, machine id) whose alloc still runs on that machine."""
+    """Of the pairs (task id of an alloc, machine id), return those whose alloc still runs on that machine."""
     wanted = set(allocs)
     if not wanted:
         return set()

@@ -187,9 +187,7 @@ def forget_machine(machine_id: int) -> None:
 
 
 def _announce(entry: JournalEntry, machine_ids: set[int]) -> None:
-    """Update how much capacity the kept allocs take on each of these machines, and append events with the remaining
-    capacity.
-    """
+    """Update how much capacity the kept allocs use on each machine. Append an event with the remaining capacity."""
     execute(
         "UPDATE scheduling_machine AS m SET kept = coalesce((SELECT array_agg(h.held ORDER BY h.n) FROM ("
         "SELECT r.n, sum(r.amount)::bigint AS held FROM scheduling_keptalloc AS k,"

@@ -40,7 +40,7 @@ _MASTER = system("master")
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """The lost part of a cell. `waiting`: number of tasks that are still on machines that are down."""
+    """How much of a cell is lost. `waiting`: number of tasks that are still on machines that are down."""
 
     extent: Extent
     waiting: int
@@ -51,7 +51,7 @@ class _Losses:
 
 
 def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> int:
-    """Return how many tasks may leave machines that are down now, and change the brake if needed.
+    """Return how many tasks may now be moved from machines that are down. Change the state of the brake if needed.
 
     `late`: live machines whose poll is overdue, because machines of a partition do not all fall silent together.
     """
@@ -86,7 +86,7 @@ def _calm_s(brake: Brake | None, look: _Losses, settings: CellSettings) -> float
 
 
 def lost_spend(cell_id: int, settings: CellSettings, number: int) -> None:
-    """Count tasks that have left lost machines. The caller holds the cell's lock."""
+    """Record that `number` tasks have left lost machines. The caller holds the cell's lock."""
     brake = Brake.objects.filter(cell_id=cell_id, kind=LOST.value).exclude(state=BrakeState.OPEN.value).first()
     if brake is None or not number:
         return
@@ -214,7 +214,7 @@ def brake_release(*, principal: Principal, cell: Cell, kind: str, reason: str, s
 
 
 def brake_keep(*, principal: Principal, cell: Cell, kind: str, reason: str) -> Brake:
-    """Keep a brake held. It raises no more alarms, and opens when its cause has ended. Raises as `brake_release`."""
+    """Keep a brake held. It raises no more alarms and opens when its cause ends. Raises `Conflict` if not held."""
     return _decide(principal, cell, kind, BrakeState.KEPT, reason, None)
 
 
@@ -241,7 +241,7 @@ def _decide(
 
 
 def _row(entry: JournalEntry, kind: BrakeKind) -> Brake:
-    """Return the brake. A brake that was never needed has no row yet. The caller holds the cell's lock."""
+    """Return the row of a brake, or a new unsaved row if there is none. The caller holds the cell's lock."""
     found = Brake.objects.filter(cell_id=entry.cell_id, kind=kind.value).first()
     return found or Brake(cell_id=entry.cell_id, kind=kind.value, since=entry.time, at=entry.time)
 

@@ -130,7 +130,7 @@ def _with_inner(live: QuerySet[Job], chosen: Iterable[Job]) -> list[Job]:
 
 
 def _report(entry: records.RecordEntry, cell: Cell, tenant: Tenant, cause: DemotionCause, jobs: Sequence[Job]) -> None:
-    """Append a record, and notify the tenant. Commands that undo the demotion name alloc sets first."""
+    """Append a record, and notify the tenant which jobs were demoted and how to undo this."""
     data: dict[str, Any] = {"cell": cell.name, "jobs": [job.name for job in jobs], **cause.data}
     entry.append(cause.kind, tenant=tenant.name, **data)
     used = format_quantities({i: sum(job.requested[i] for job in jobs) for i in admission.COUNTED})

@@ -1,4 +1,4 @@
-"""Demotion of jobs after their quota has expired, if the cell wants it (§2.5).
+"""Demotion of jobs after their quota has expired, in cells whose settings ask for it (§2.5).
 
 Jobs with the lowest priority are demoted first; among equal priorities, the newest. Only jobs that use a resource
 beyond the quota are demoted, until the other jobs fit.

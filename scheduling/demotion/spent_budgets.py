@@ -1,6 +1,6 @@
-"""Demotion of jobs after the budget of their tenant was spent, if the budget wants it (§2.5).
+"""Demotion of jobs after the budget of their tenant was used up, if the budget's settings ask for it (§2.5).
 
-All jobs with charged usage are demoted `drop_after_hours` after the budget was spent.
+All jobs with charged usage are demoted `drop_after_hours` after the budget was used up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduling.models import Cell, Job
 
 
 def spent_budgets_drop(cell: Cell) -> list[Job]:
-    """Demote the jobs of tenants whose budget is spent and whose grace period in this cell is over. Return these jobs.
+    """Demote the jobs of tenants whose budget is used up and whose grace period is over. Return the demoted jobs.
 
     Takes the same locks as `jobs_demote`.
     """

@@ -86,8 +86,8 @@ async def _rescued(
 ) -> list[str]:
     """Return those of the `taken` machines whose former shard is dead.
 
-    The hello of such a machine counts as contact. Otherwise a machine that was without a shard for long would be
-    marked down before its first report.
+    The caller records a contact for each of them. Otherwise a machine that was without a shard for long would be marked
+    down before its first report.
     """
     names = [str(machine) for machine in taken]
     former = await connection.hmget(key("holder", cell), names)
@@ -158,8 +158,8 @@ def heard_within(cell_id: int, machine_ids: Iterable[int], *, seconds: float = L
 
 
 def silent_machines(contacts: Contacts, since: Mapping[int, float], *, after_s: float) -> list[int]:
-    """Return the machines that have not reported for more than `after_s` seconds. `since`: machine id -> time since
-    when its silence counts. Pure.
+    """Return the machines that have not reported for more than `after_s` seconds. `since`: machine id -> the time when
+    this process began to watch the machine.
     """
     return sorted(
         machine

@@ -40,8 +40,8 @@ class DrainProgress:
     """The progress of one drain. `left`: the tasks that are still placed on the machine.
 
     `leaving`: those of them that are evicted at the cell's rate. `waiting`: the jobs whose tasks wait for a disruption
-    budget. `stopping`: evicted tasks that may still run: they leave the answers for their names, and then get their
-    notice. `overdue`: the deadline has passed.
+    budget. `stopping`: evicted tasks whose processes may still run, for example during their notice period. `overdue`:
+    the deadline has passed.
     """
 
     drain: Drain
@@ -62,7 +62,7 @@ class DrainProgress:
 
     @property
     def gone(self) -> int:
-        """Return how many of the tasks at the beginning have left."""
+        """Return how many tasks have left the machine since the drain began."""
         return max(0, self.drain.tasks - self.left)
 
 

@@ -57,7 +57,7 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
 
     A job may have `disruption_budget` tasks down in the whole cell, or `max_down` without a budget. All draining
     machines share this budget. Tasks that are not up are evicted at once and use no budget. A task that has been down
-    for more than `patience_s` no longer counts, so that a task that never comes up cannot block a drain. An alloc is
+    for more than `patience_s` uses no budget, so that a task that never comes up cannot block a drain. An alloc is
     evicted with its inner tasks when the budgets of their jobs allow it (§2.4). After the deadline of a drain with
     `break_budgets`, no budget applies.
     """
@@ -87,7 +87,7 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
 
 
 def jobs_concerned(here: QuerySet[Task]) -> set[int]:
-    """Return the jobs of these tasks, and of the tasks inside allocs among them. Makes two queries."""
+    """Return the ids of the jobs of these tasks. For an alloc, this includes the jobs of the tasks inside it."""
     jobs = set(here.order_by().values_list("job_id", flat=True).distinct())
     if not jobs:
         return jobs
@@ -97,7 +97,7 @@ def jobs_concerned(here: QuerySet[Task]) -> set[int]:
 
 
 def _on_machines(cell_id: int, state: str) -> QuerySet[Task]:
-    """Return the tasks outside allocs, highest priority first. Tasks in an alloc are evicted with the alloc."""
+    """Return the running tasks outside allocs on machines in `state`, highest priority first."""
     return (
         Task.objects.filter(machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING, alloc__isnull=True)
         .select_related("machine", "job")

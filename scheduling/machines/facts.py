@@ -87,12 +87,11 @@ def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Fact
 
 
 def counted(own: Mapping[str, int], reported: Mapping[str, int]) -> tuple[dict[str, int], str]:
-    """Return the part of the `reported` capacity that is accepted, and a text that lists the amounts above `own`, or
-    "".
+    """Return the part of the `reported` capacity that is accepted, and a text that lists the reported amounts above
+    `own`, or "".
 
-    A secret proves which machine reports, but not its size. So a report may lower an amount, and only an SRE may
-    raise it above `own`. The disk is an exception, because its free space is reported, and it is useless without CPU
-    and RAM.
+    A secret proves which machine reports, but not its size. So a report may lower an amount, and only an SRE may raise
+    it above `own`. The disk is an exception: machines report its free space, which may grow.
     """
     more = {name: n for name, n in reported.items() if name != NAMES[DISK] and name in own and n > own[name]}
     accepted = {**reported, **{name: own[name] for name in more}}

@@ -56,7 +56,7 @@ def store_facts(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, 
 
 
 def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[str, Any]) -> Machine:
-    """Set amounts of a machine's capacity, because only an SRE may raise them. Other amounts stay.
+    """Set some amounts of a machine's capacity; the others stay. Reports of the machine cannot raise an amount.
 
     `capacity`: quantities in the form of job files. Raises `Rejected`, which names the field. Locks: the cell's row,
     then the machine's.
@@ -106,9 +106,9 @@ def machines_drain(
 
     `deadline_s`: seconds until the machines should be empty. With `break_budgets`, the tasks that are left then are
     evicted in spite of the budgets. A new drain replaces the deadline of an older one. A machine that is down drains
-    after its return. `confirm`: the number of tasks, which is needed for more than `confirm_share` of the cell's tasks.
-    Return the machines whose drain began or changed. Raises `Rejected`, which names the field. Locks: the cell's row,
-    then the machines' by id.
+    after its return. `confirm`: the number of running tasks to evict; required if it is above the share `confirm_share`
+    of the cell. Return the machines whose drain began or changed. Raises `Rejected`, which names the field. Locks: the
+    cell's row, then the machines' by id.
     """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     _check_deadline(deadline_s, break_budgets=break_budgets)
@@ -170,7 +170,7 @@ def _check_deadline(deadline_s: float | None, *, break_budgets: bool) -> None:
 
 
 def _confirm_drain(cell: Cell, rows: Sequence[Machine], drains: Mapping[int, Drain], confirm: int | None) -> None:
-    """Raise `Rejected` if the drain needs a confirmation. Machines that already drain count too."""
+    """Raise `Conflict` if the drain stops so many tasks that it needs a confirmation, and `confirm` is too low."""
     draining = set(Drain.objects.filter(machine__cell=cell).order_by().values_list("machine_id", flat=True))
     if all(row.id in drains for row in rows):
         return
@@ -185,7 +185,7 @@ def _tasks_on(machine_ids: Iterable[int]) -> dict[int, int]:
 
 
 def machines_down(*, principal: Principal, cell_id: int, machine_ids: Sequence[int], reason: str) -> list[int]:
-    """Mark machines that are up or draining as down. Return these. Locks: the cell's row, then the machines' by id."""
+    """Mark machines that are up or draining as down. Return their ids. Locks: the cell's row, then the machines'."""
     with journal.write(cell_id, principal) as entry:
         rows = _lock(cell_id, machine_ids, [UP, DRAINING])
         _change_states(entry, {row.id: DOWN for row in rows}, reason)
@@ -193,7 +193,7 @@ def machines_down(*, principal: Principal, cell_id: int, machine_ids: Sequence[i
 
 
 def machines_return(entry: JournalEntry, machine_ids: Sequence[int], reason: str) -> list[int]:
-    """Mark machines that are down as up or draining. Return these. Locks the machines' rows by id."""
+    """Mark machines that are down as up or draining. Return the ids of these machines. Locks their rows by id."""
     rows = _lock(entry.cell_id, machine_ids, [DOWN])
     if rows:
         draining = set(Drain.objects.filter(machine__in=rows).order_by().values_list("machine_id", flat=True))
@@ -247,10 +247,10 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
 def quarantine_release(
     *, principal: Principal, machine: Machine, keys: Iterable[str] | None, action: str, reason: str = ""
 ) -> Machine:
-    """Decide about incarnations in quarantine.
+    """Stop or keep incarnations in quarantine, as an SRE decided.
 
-    `keys`: `uid/index/incarnation` of each; None: all that are undecided. `action`: `stop` ends the incarnations,
-    `keep` lets them run. Raises `Rejected`. Locks: the cell's row, then the machine's.
+    `keys`: `uid/index/incarnation` of each; None: all incarnations without a decision. `action`: `stop` ends the
+    incarnations, `keep` lets them run. Raises `Rejected`. Locks: the cell's row, then the machine's.
     """
     if action not in ("stop", "keep"):
         raise invalid("action", f"{action!r} is unknown; give stop or keep")
@@ -304,7 +304,7 @@ def _set_rows(entry: JournalEntry, machine_ids: Sequence[int], state: str, reaso
 
 
 def publish_capacity(entry: JournalEntry) -> None:
-    """Report the cell's capacity to quota. Machines that are down count too, and removed machines do not."""
+    """Report the cell's capacity to quota: the sum of all machines, also those that are down."""
     cell = Cell.objects.only("name", "extra_resources").get(pk=entry.cell_id)
     rows = query(
         "SELECT part.position, sum(part.amount)::bigint FROM scheduling_machine AS m,"

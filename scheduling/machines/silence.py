@@ -151,7 +151,7 @@ class Silence:
         ]
 
     def _link_overloaded(self, contacts: Contacts) -> bool:
-        """Return whether a shard is overloaded, so that silent machines may only be waiting for it."""
+        """Return whether a shard is overloaded. Then machines may seem silent while they wait for the shard."""
         if not contacts.overloaded:
             self._overloaded_since = None
             return False

@@ -60,13 +60,13 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A level that fills with time."""
+    """An allowance (`level`) that grows with time, up to a maximum."""
 
     level: float
     at: float
 
     def at_time(self, now: float, *, per_s: float, most: float) -> Bucket:
-        """Return the bucket at a later time, after it was filled at a rate up to `most`."""
+        """Return the bucket at the time `now`. Its level has grown by `per_s` per second, to at most `most`."""
         return Bucket(min(most, self.level + max(0.0, now - self.at) * per_s), max(now, self.at))
 
 
@@ -101,7 +101,7 @@ def lost_rate(extent: Extent, settings: CellSettings) -> float:
 
 
 def lost_bucket(bucket: Bucket, now: float, per_s: float) -> Bucket:
-    """Return the bucket now. Even at a slow rate, one task may leave at once; the next one waits for its time."""
+    """Return the bucket at the time `now`. Even at a slow rate, one task may leave at once."""
     return bucket.at_time(now, per_s=per_s, most=max(1.0, per_s * _BURST_S))
 
 
@@ -111,5 +111,5 @@ def stops_allowed(tasks: int, settings: CellSettings) -> float:
 
 
 def stops_bucket(bucket: Bucket, now: float, allowed: float) -> Bucket:
-    """Return the bucket of stops now. It fills up to `allowed` within the window."""
+    """Return the bucket of stops at the time `now`. It fills up to `allowed` within the window."""
     return bucket.at_time(now, per_s=allowed / WINDOW_S, most=allowed)

@@ -121,8 +121,8 @@ _attributes: dict[int, tuple[str, Attributes]] = {}
 
 
 def read(cell_id: int, *, revision: int) -> CellView | None:
-    """Return the view of a cell at `revision`, or another recent view. Return None if Redis is unreachable or has no
-    recent view.
+    """Return the stored view of a cell if it is at least at `revision` or recent. Otherwise, and if Redis is
+    unreachable, return None.
     """
     if not wakeups.answers():
         return None

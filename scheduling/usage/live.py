@@ -64,7 +64,7 @@ def pack(measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
 
 
 def _pack(columns: int, measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
-    """Pack the usage of machines whose rows have `columns` figures each. Return the packed rows by machine id."""
+    """Pack the usage of machines whose rows have `columns` values each. Return the packed rows by machine id."""
     figures = np.frombuffer(b"".join([one.figures for one, _ in measured]), np.int64).reshape(-1, columns)
     sizes = np.array([len(one.task_ids) for one, _ in measured])
     rows = np.zeros(len(figures), dtype=SAMPLE)

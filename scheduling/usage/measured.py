@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class MeasuredUsage(NamedTuple):
-    """The usage of one machine. `figures`: rows of `columns` figures in the order of `Usage`, the machine's row first.
+    """The usage of one machine. `figures`: rows of `columns` values in the order of `Usage`, the machine first.
 
     `task_ids`, `incarnations`: the task id and the incarnation of each row. The task id of an unknown task is 0. The
     machine's row has minus the machine's id as its task id.

@@ -61,7 +61,7 @@ class HourSink(Protocol):
 
 
 def look(cell: Cell, *, now: dt.datetime) -> bool:
-    """Add the current reservations of running tasks to the sums of the hour. Return False if the last sample is recent.
+    """Add the current reservations of running tasks to the sums of the hour. Return False if it is too early.
 
     Makes two statements. Locks the hour's row.
     """

@@ -42,8 +42,8 @@ class TaskWindow(NamedTuple):
 
 
 def sensible(window: UsageWindow, now: float) -> bool:
-    """Return whether the times of a window are and sizes are plausible, so that a machine can have measured it.
-    `now`: seconds since the epoch.
+    """Return whether the times and sizes of a window are plausible, so that a machine can have measured it. `now`:
+    seconds since the epoch.
     """
     return (
         window.span_s in _SPANS_S
