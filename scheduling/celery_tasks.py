@@ -1,4 +1,4 @@
-"""Celery tasks of scheduling. Each only calls a function that is idempotent or takes its own lease."""
+"""The Celery tasks of `scheduling`. Each calls a function that is idempotent or takes a lease."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _PASS_ON_S = 0.1
 
 @shared_task(name="scheduling.master_run", acks_late=False)
 def master_run(cell: str, scheduler: str = DEFAULT.name, passed_on: int = _PASSED_ON) -> None:
-    """Run one slice of a cell's scheduler, then request the next. Without Redis the slice continues.
+    """Run a cell's scheduler for `SLICE_S` seconds, then queue this task again. Continue while Redis is unreachable.
 
-    Where several workers stand by for the same queue, the next slice may reach one that has no lease: it passes
-    it on, a few times (`passed_on`), to the one that has, whose state is warm.
+    If several workers serve the queue, a worker without the lease may receive the task. It queues the task again
+    for the worker that has the lease. `passed_on`: how often this has happened.
     """
     from scheduling.master.loop import master_of  # compiled kernels: 70 MB that other workers need not hold
 
@@ -64,7 +64,7 @@ def master_run(cell: str, scheduler: str = DEFAULT.name, passed_on: int = _PASSE
 
 @worker_ready.connect
 def master_begin(sender: Consumer, **_: object) -> None:
-    """Let a worker whose queue is a scheduler's load the state of the cell at once, and ask for its first slice."""
+    """Load the state of the cell when a scheduler's worker has started, and queue the first `master_run`."""
     queues = sender.app.amqp.queues.consume_from
     try:
         wanted = [
@@ -84,7 +84,7 @@ def master_begin(sender: Consumer, **_: object) -> None:
 
 @shared_task(name="scheduling.masters_ensure", ignore_result=True)
 def masters_ensure() -> None:
-    """Start a master wherever none holds the lease of a scheduler that is wanted."""
+    """Queue `master_run` for each scheduler that a cell needs and whose lease no process has."""
     for cell, scheduler in schedulers.unheld():
         # The request lives longer than a slice, because a queued request replaces the next one (`_ask_for`). If it
         # were stale by then, no scheduler would continue.
@@ -93,14 +93,14 @@ def masters_ensure() -> None:
 
 @shared_task(name="scheduling.usage_drop_old", ignore_result=True)
 def usage_drop_old() -> None:
-    """Delete windows of usage that are older than `BORG_USAGE_KEEP_HOURS`."""
+    """Delete usage windows of tasks that are older than `BORG_USAGE_KEEP_HOURS`."""
     if dropped := usage_windows.drop_old(keep_hours=settings.BORG_USAGE_KEEP_HOURS, now=timezone.now()):
         log.info("old usage partitions deleted", partitions=dropped)
 
 
 @shared_task(name="scheduling.capacity_samples", ignore_result=True)
 def capacity_samples() -> None:
-    """Take a sample of every cell for capacity planning, and delete samples older than a year."""
+    """Store a sample of every cell's capacity and use for capacity planning. Delete samples older than a year."""
     now = timezone.now()
     for cell in Cell.objects.order_by("id"):
         capacity.capacity_sample(cell, now=now)
@@ -121,7 +121,7 @@ def metering_run() -> None:
 
 @shared_task(name="scheduling.lapses", ignore_result=True)
 def lapses_run() -> None:
-    """Notify tenants of expired quota, and lower jobs after the grace period or with a spent budget."""
+    """Notify tenants of expired quota. Demote jobs whose grace period is over or whose budget is used up."""
     expiries_watch()
     for cell in Cell.objects.order_by("id"):
         if dropped := [*quota_expiry.expiries_drop(cell), *spent_budgets.spent_budgets_drop(cell)]:
@@ -167,7 +167,7 @@ def shells_sweep() -> None:
 
 
 def _ask_for(cell: str, scheduler: Scheduler, *, expires: float, passed_on: int = _PASSED_ON) -> bool:
-    """Queue the next slice of a scheduler (`master_run`), unless one is queued. Return False if the broker is away."""
+    """Queue `master_run` unless it is queued already. Return False if the Celery broker is unreachable."""
     queue = schedulers.queue_of(cell, scheduler)
     waiting: list[int] = []
     if not wakeups.send("slice", lambda redis: waiting.append(redis.llen(queue))):

@@ -2,13 +2,13 @@
 
     BORG_AUTHORITY/ca.pem       certificate of the authority; its fingerprint is part of every join token
     BORG_AUTHORITY/ca.key       key of the authority, mode 0600
-    BORG_AUTHORITY/next.…       the authority that replaces it next (`authority_rotation`)
-    BORG_AUTHORITY/old.pem      the authority that it replaced, which is trusted for a while
+    BORG_AUTHORITY/next.…       the authority that will replace the current one (`authority_rotation`)
+    BORG_AUTHORITY/old.pem      the previous authority, which machines still trust for a while
     BORG_AUTHORITY/grants.…     signs grants of shells and tickets for packages if ca.key is stored elsewhere
     BORG_AUTHORITY/server.pem   key and certificate of the link (`certificate`)
 
-To use your own authority, put `ca.pem` and `ca.key` there before the first start. If you also give the certificate of
-the server (BORG_LINK_CERTIFICATE), `ca.key` may be stored elsewhere.
+To use your own authority, put `ca.pem` and `ca.key` into this folder before the first start. If you also give the
+certificate of the server (BORG_LINK_CERTIFICATE), `ca.key` may be stored elsewhere.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SKEW = dt.timedelta(hours=1)
 
 
 class AuthorityBroken(Exception):
-    """The folder of the authority contains a file that cannot be used. The text names the file and what to do."""
+    """Raised when a file of the authority cannot be used. The text names the file and what to do."""
 
 
 def folder() -> Path:
@@ -93,7 +93,9 @@ def fingerprint_of(certificate: x509.Certificate) -> str:
 
 
 def signer() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return the current authority. Raises `AuthorityBroken`, also if the key is stored elsewhere."""
+    """Return the certificate and the key of the current authority. Raises `AuthorityBroken`, also if the key is
+    elsewhere.
+    """
     return load_pair(ensure_authority().parent, "ca")
 
 
@@ -119,7 +121,7 @@ def _signing_key(home: Path, name: str, changed_ns: int) -> ec.EllipticCurvePriv
 
 
 def make_authority(*, grants: bool = False) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Create an authority. `grants`: create a signer of grants instead, which cannot sign certificates."""
+    """Return a new certificate and its key. `grants`: the key may sign grants, but not certificates."""
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Borg grants" if grants else "Borg cell authority")])
     now = dt.datetime.now(dt.UTC)
@@ -140,7 +142,7 @@ def make_authority(*, grants: bool = False) -> tuple[x509.Certificate, ec.Ellipt
 
 
 def write_pair(home: Path, name: str, certificate: x509.Certificate, private: ec.EllipticCurvePrivateKey) -> None:
-    """Write `name`.key and `name`.pem."""
+    """Write a private key to the file `name`.key and its certificate to `name`.pem in the folder `home`."""
     write_whole(home / f"{name}.key", key_pem(private), 0o600)
     write_whole(home / f"{name}.pem", certificate.public_bytes(Encoding.PEM), 0o644)
 
@@ -154,7 +156,7 @@ def load_certificate(path: Path) -> x509.Certificate:
 
 
 def load_pair(home: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Read `name`.pem and `name`.key. Raises `AuthorityBroken`."""
+    """Return the certificate in `name`.pem and the private key in `name`.key. Raises `AuthorityBroken`."""
     certificate = load_certificate(home / f"{name}.pem")
     private = load_key(home / f"{name}.key")
     if private.public_key() != certificate.public_key():
@@ -175,7 +177,7 @@ def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def finish_switch(home: Path) -> None:
-    """Finish a switch that was interrupted after the key was replaced. The caller holds `locked`."""
+    """Finish a switch to a new authority that was interrupted. The caller must hold the lock `locked(home)`."""
     following, key = home / "next.pem", home / "ca.key"
     if not following.exists() or not key.exists():
         return
@@ -186,7 +188,7 @@ def finish_switch(home: Path) -> None:
 
 
 def key_usage(*, certificates: bool) -> x509.KeyUsage:
-    """Return the allowed uses of a key: signatures, and certificates if `certificates` is true."""
+    """Return the uses that a certificate allows for its key. `certificates`: the key may sign certificates."""
     return x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=certificates,
@@ -206,7 +208,7 @@ def key_pem(private: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def write_whole(path: Path, content: bytes, mode: int) -> None:
-    """Replace a file at once. After a crash, the file has the old or the new content."""
+    """Replace the content of a file. After a crash, the file has either the old or the new content, complete."""
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""Replacement of one authority by another without locking out a machine.
+"""Replace the cell's certificate authority by a new one, while all machines can still connect.
 
     stage ─► machines trust both after they reconnect ─► switch ─► the link uses the new authority
                                                            └─► retire ─► machines no longer trust the old authority
@@ -37,9 +37,10 @@ from scheduling.models.machines import REMOVED
 
 @dataclass(frozen=True, slots=True)
 class RotationProgress:
-    """Progress of a rotation. `part`: (fingerprint, time of expiry) by name: ca, next and old.
+    """The progress of a replacement of the authority.
 
-    `behind`: hostnames of machines that do not trust all of these authorities yet.
+    `part`: the fingerprint and the expiry time of each authority, by file name: `ca` (current), `next`, `old`.
+    `machines`: the number of all machines. `behind`: hostnames of those that do not trust all these authorities yet.
     """
 
     part: dict[str, tuple[str, dt.datetime]]
@@ -48,7 +49,7 @@ class RotationProgress:
 
 
 def standing() -> RotationProgress:
-    """Return the progress of the rotation. Raises `AuthorityBroken`."""
+    """Return the progress of the replacement of the authority. Raises `AuthorityBroken`."""
     digest = authority_digest(bundle_pem())
     part = {}
     for name in ("ca", "next", "old"):
@@ -62,9 +63,10 @@ def standing() -> RotationProgress:
 
 
 def stage(*, principal: Principal, certificate: Path | None = None, key: Path | None = None) -> str:
-    """Let machines trust another authority too: a new one, or the given one. Return its fingerprint.
+    """Store the next authority, which machines then trust as well as the current one. Return its fingerprint.
 
-    `key`: None if the key is stored elsewhere. Raises `Rejected`, `AuthorityBroken`.
+    `certificate`, `key`: files of your own authority; without `certificate`, a new authority is created. `key` may be
+    None if it is stored elsewhere. Raises `Rejected` and `AuthorityBroken`.
     """
     require(principal, Action.PLATFORM_ADMIN)
     home = ensure_authority().parent
@@ -83,7 +85,7 @@ def stage(*, principal: Principal, certificate: Path | None = None, key: Path | 
 
 
 def switch(*, principal: Principal, leave_behind: bool = False) -> str:
-    """Let the staged authority sign from now on. Return its fingerprint. Both authorities are trusted until `retire`.
+    """Let the authority of `stage` sign from now on. Return its fingerprint. Machines trust both until `retire`.
 
     `leave_behind`: switch even if some machines do not trust the new authority yet; these machines have to join again.
     Raises `Conflict`.
@@ -115,7 +117,7 @@ def switch(*, principal: Principal, leave_behind: bool = False) -> str:
 
 
 def retire(*, principal: Principal) -> None:
-    """End the trust of machines in the old authority. Idempotent."""
+    """Delete the old authority, so that machines no longer trust it. Idempotent."""
     require(principal, Action.PLATFORM_ADMIN)
     old = ensure_authority().parent / "old.pem"
     if not old.exists():

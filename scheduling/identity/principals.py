@@ -15,7 +15,7 @@ _MOST_NAME = 200  # length of the columns that store the actor
 
 
 def principal_of_identity(token: str, *, request_id: str = "") -> Principal:
-    """Return the principal of the task that the token names. Two queries.
+    """Return the principal of the task that the token names. Makes two queries.
 
     The field `api` of the job file and the limit of the tenant decide what the task may do in its own cell and tenant.
     Raises `BadIdentity` for a token that is invalid or expired, or whose incarnation no longer runs, and `Forbidden` if
@@ -43,7 +43,7 @@ def principal_of_identity(token: str, *, request_id: str = "") -> Principal:
 
 
 def _levels(claims: TaskClaims) -> tuple[str, str]:
-    """Return the level that the job asks for, and the highest level that its tenant allows.
+    """Return the level of access to the API that the job asks for, and the highest level that its tenant allows.
 
     Raises `BadIdentity` for a task that no longer runs.
     """

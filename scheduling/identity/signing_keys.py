@@ -1,4 +1,4 @@
-"""Keys that sign identities of tasks. Each host of link shards has its own keys, and publishes their public halves.
+"""Keys that sign the identity tokens of tasks. Each host of link shards has its own keys and publishes the public keys.
 
     BORG_AUTHORITY/identity-<kid>.key   private key, mode 0600; it stays on its host
 
@@ -47,13 +47,13 @@ def signing_key(*, now: dt.datetime | None = None) -> SigningKey:
 
 
 def public_key(kid: str) -> ec.EllipticCurvePublicKey | None:
-    """Return the public key of this id, or None if it is not accepted. One query."""
+    """Return the public key with the id `kid`, or None if there is none or it has expired. Makes one query."""
     row = IdentityKey.objects.filter(kid=kid[:64], accepted_until__gt=timezone.now()).first()
     return _public(row) if row is not None else None
 
 
 def public_keys() -> dict[str, ec.EllipticCurvePublicKey]:
-    """Return all accepted public keys by id, newest first. One query."""
+    """Return all public keys that have not expired, by id, newest first. Makes one query."""
     return {row.kid: _public(row) for row in IdentityKey.objects.filter(accepted_until__gt=timezone.now())}
 
 

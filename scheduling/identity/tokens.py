@@ -38,11 +38,11 @@ LEVELS: dict[str, tuple[frozenset[Scope], Role | None]] = {
 
 
 class BadIdentity(Exception):
-    """A token that does not prove the identity of a task. The text says what to do."""
+    """Raised for a token that does not prove the identity of a task. The text says what to do."""
 
 
 class TaskClaims(msgspec.Struct, frozen=True):
-    """The claim `borg`, which identifies the task."""
+    """The content of the claim `borg` in a token. It identifies a task."""
 
     cell: str
     tenant: str
@@ -98,8 +98,8 @@ def read(
 ) -> tuple[TaskClaims, dt.datetime]:
     """Return the task that a token names, and when the token expires.
 
-    `public_key` returns the key of a kid, or None if the kid is not accepted. The caller must check that the
-    incarnation still runs. Raises `BadIdentity`.
+    `public_key` returns the public key with a given id, or None if tokens of that key are not accepted. The caller
+    must check that the incarnation still runs. Raises `BadIdentity`.
     """
     try:
         kid = jwt.get_unverified_header(token).get("kid")
@@ -130,7 +130,7 @@ def jwk(kid: str, public: ec.EllipticCurvePublicKey) -> dict[str, str]:
 
 
 def key_id(public: ec.EllipticCurvePublicKey) -> str:
-    """Return the thumbprint of a key (RFC 7638)."""
+    """Return the id of a public key: its thumbprint (RFC 7638)."""
     canonical = json.dumps(ECAlgorithm.to_jwk(public, as_dict=True), sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(canonical.encode()).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")

@@ -10,12 +10,12 @@ from scheduling.models.cells import Cell
 
 
 class CapacitySample(models.Model):
-    """The mean amounts of a cell at a band in one hour, from `samples` samples of `scheduling.cells.capacity`.
+    """The mean amounts of resources of one priority band of a cell in one hour. `samples`: the number of samples.
 
-    The amounts are vectors over `quota.vocabulary.resources.AXIS`. `band`: empty for the whole cell. Only that row has
-    `capacity` (of machines that are up) and `stranded` (`scheduling.core.reclamation.stranded`). `sold`: the quota in
-    the calendar. `granted`: the quota that admission counted. `asked`: the limits of live jobs. `limit`, `reserved`,
-    `used`: of running tasks.
+    The amounts are vectors over `quota.vocabulary.resources.AXIS`. `band`: empty for the whole cell. Only the row of
+    the whole cell has `capacity` (of machines that are up) and `stranded` (`scheduling.core.reclamation.stranded`).
+    `sold`: the quota in the calendar. `granted`: the quota that admission counted. `asked`: the limits of live jobs.
+    `limit`, `reserved`, `used`: of running tasks.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="capacity_samples", verbose_name=_("cell"))

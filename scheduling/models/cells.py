@@ -43,8 +43,7 @@ class Cell(models.Model):
 class Lease(models.Model):
     """The lease of a cell's scheduler (§3.1). Times are by the database's clock.
 
-    A scheduler without its lease loses work, but breaks nothing, because every commit is checked again under the cell's
-    lock.
+    A scheduler that has lost its lease does no harm: every commit is checked again under the cell's lock.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="leases")
@@ -63,10 +62,10 @@ class Lease(models.Model):
 
 
 class Brake(models.Model):
-    """A brake, which prevents that many tasks of a cell are stopped at once (`scheduling.policy.brakes`).
+    """A limit on how many tasks of a cell may be stopped in a short time (`scheduling.policy.brakes`).
 
-    `level`, `at`: the level of the token bucket at a time. `wanted`: how many tasks the brake held back at `pulled_at`.
-    Times are by the database's clock.
+    `level`: the tokens in its token bucket at the time `at`. `wanted`: how many tasks it kept from being stopped at
+    `pulled_at`. Times are by the database's clock.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="brakes")

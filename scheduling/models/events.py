@@ -1,4 +1,4 @@
-"""The rows of the journal, which never change, partitioned by ranges of revisions. See `scheduling.journal.journal`."""
+"""The events of the journal (`scheduling.journal.journal`). They never change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys that verify the identities of tasks."""
+"""The public keys with which programs verify the identity tokens of tasks."""
 
 from __future__ import annotations
 

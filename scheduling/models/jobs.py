@@ -19,13 +19,13 @@ KINDS = [("job", _("job")), ("alloc-set", _("alloc set"))]
 
 
 class Job(models.Model):
-    """A job or an alloc set. A name may be used again, but never a UID, so histories and bills stay separate.
+    """A job or an alloc set. A new job may have the name of a deleted job, but never its UID.
 
-    The transactions that change tasks keep the counters. `tasks_up`: tasks in phase `up`, and healthy if they have a
-    check; users know them as running. `requested`: the amounts charged to quota; none for a job inside an alloc set,
-    because the set is charged. `gang`, `disruption_budget`: see `scheduling.spec.job_spec.JobSpecification`.
-    `published`: the rules for its names, as `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by
-    a client, so that a repeated submission makes one job.
+    `tasks_up`: the number of its running tasks: phase `up`, and healthy if they have a health check. `requested`: the
+    amounts charged to quota; none for a job inside an alloc set, because the set is charged. `gang`,
+    `disruption_budget`: see `scheduling.spec.job_spec.JobSpecification`. `published`: the rules for its names, as
+    `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client, so that a repeated
+    submission creates only one job.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -86,9 +86,9 @@ class Job(models.Model):
 
 
 class JobSpec(models.Model):
-    """A version of a job's spec as normalised JSON (`scheduling.spec.job_spec`). Versions are never deleted.
+    """A version of a job's spec, stored as JSON (`scheduling.spec.job_spec`). Versions are never deleted.
 
-    `packages`: the packages that it names, by digest: {"size_bytes", "format"} of each.
+    `packages`: by digest, the size and format of each package in the spec: {"size_bytes", "format"}.
     """
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="specs")
@@ -116,8 +116,8 @@ class JobSpec(models.Model):
 class Update(models.Model):
     """A rolling change of a job's tasks from one spec to another, which can be undone (§2.3).
 
-    `max_down`: most tasks of the job that may be down at once. `max_disruptions`: most restarts and moves in total; 0:
-    no limit. Tasks whose change would exceed it are skipped.
+    `max_down`: how many tasks of the job may be down at the same time. `max_disruptions`: how many restarts and moves
+    the update may cause; 0: no limit. The update skips tasks that would exceed this limit.
     """
 
     OPEN, DONE, SUPERSEDED, STOPPED = "open", "done", "superseded", "stopped"
@@ -150,7 +150,7 @@ class Update(models.Model):
 
 
 class PendingVerdict(models.Model):
-    """The reasons why tasks of a job are pending: the `Why` values of the last pass (§2.6). Not in the journal."""
+    """The reasons why tasks of a job are pending (§2.6), as `Why` values. The journal does not contain them."""
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="verdict")
     revision = models.BigIntegerField()
@@ -166,7 +166,7 @@ class PendingVerdict(models.Model):
 
 
 class FailingJob(models.Model):
-    """A job that fails. `since`: since when. `told_at`: when its tenant was notified. Not in the journal."""
+    """A job that fails since the time `since`. `told_at`: the time when its tenant was notified."""
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="failing")
     since = models.DateTimeField(_("since"))

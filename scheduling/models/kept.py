@@ -14,10 +14,10 @@ from scheduling.models.machines import Machine
 class KeptAlloc(models.Model):
     """The folder that an alloc left on a machine, and the log savers that run there until it is saved or expires.
 
-    `key`, `name`: of the alloc's incarnation. `hold`: what it takes from the machine: the disk of the alloc, and the
-    needs of its log savers. `savers`: `{"job_id", "index", "version", "tenant", "job", "done"}` of each; the one at
-    position n runs as task (`uid`, n, 1). `waits`: the incarnations inside the alloc, which must end first. `released`:
-    the folder is no longer needed; the row stays until the Borglet has deleted the folder.
+    `key`, `name`: key and name of the alloc's incarnation. `hold`: the capacity of the machine that is still in use:
+    the disk of the alloc, and the requests of the log savers. `savers`: the log savers; the one at list position i
+    runs as the task with the key (`uid`, i, 1). `waits`: the incarnations inside the alloc that must end before log
+    savers start. `released`: the folder is no longer needed, but the Borglet has not deleted it yet.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)

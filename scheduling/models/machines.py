@@ -19,11 +19,11 @@ class Machine(models.Model):
     """A machine and its Borglet. The time of its last report is in Redis, not in a column.
 
     `session`: the number of the Borglet's newest connection; messages of older connections are ignored.
-    `secret_digest`: digest of the secret with which it connects. `next_digest`: digest of the next secret; both are
-    valid until the machine uses the next one. `authority`: digest of the authorities that it trusts, as it reported.
-    `quarantined`: incarnations that its Borglet runs and this cell's history does not contain. `kept`: what allocs that
-    have left still hold (`KeptAlloc`); the scheduler subtracts it from the capacity. `packages`: digests that it
-    reported. `granted`: the accepted capacity, if its Borglet later reported less; otherwise empty.
+    `secret_digest`: digest of the secret with which the Borglet connects. `next_digest`: digest of the next secret;
+    both are valid until the machine uses the next one. `authority`: digest of the authorities that the Borglet
+    trusts. `quarantined`: incarnations that its Borglet runs and this cell's history does not contain. `kept`: the
+    capacity that folders of former allocs still use (`KeptAlloc`); the scheduler subtracts it. `packages`: digests of
+    the installed packages. `granted`: the accepted capacity, if its Borglet later reported less; otherwise empty.
     """
 
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="machines")
@@ -75,10 +75,10 @@ class Machine(models.Model):
 
 
 class Drain(models.Model):
-    """The drain of a machine. It continues after failures and joins of the machine, and ends when an SRE undrains it.
+    """The drain of a machine. It ends only when an SRE undrains the machine, not when the machine fails or joins again.
 
-    `tasks`: the number of tasks at its beginning. `break_budgets`: after the deadline, tasks are evicted in spite of
-    the disruption budgets of their jobs.
+    `tasks`: the number of tasks on the machine when the drain began. `break_budgets`: after the deadline, tasks are
+    evicted in spite of the disruption budgets of their jobs.
     """
 
     machine = models.OneToOneField(Machine, models.CASCADE, related_name="drain", verbose_name=_("machine"))

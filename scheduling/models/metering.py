@@ -1,4 +1,4 @@
-"""Hours that were reported to quota, and the reservations of hours that were not reported yet."""
+"""Metering: hours whose usage was reported to `quota`, and the reservations of hours not reported yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scheduling.models.cells import Cell
 
 
 class MeteringHour(models.Model):
-    """One hour of one cell. `looks`: the number of samples. `metered_at`: when the hour was reported to quota."""
+    """One hour of one cell. `looks`: the number of samples. `metered_at`: when its usage was reported to `quota`."""
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="metering_hours")
     hour = models.DateTimeField()
@@ -26,7 +26,7 @@ class MeteringHour(models.Model):
 
 
 class ReservedInHour(models.Model):
-    """The reservations of a job's running tasks, summed over the samples of an hour, until the hour is reported.
+    """The sum of the reservations of a job's running tasks over all samples of an hour that is not reported yet.
 
     `job_id` is a plain number, because the row may exist longer than the job.
     """

@@ -1,4 +1,4 @@
-"""Counts of evicted tasks by the notice that they received before their end (§2.3)."""
+"""Counts of evicted tasks, by whether they received their full notice period before SIGKILL (§2.3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scheduling.models.cells import Cell
 
 
 class NoticeCount(models.Model):
-    """The number of evicted tasks per day (UTC) and cause. `delivered`: their notice: full, short, none or unknown."""
+    """The number of evicted tasks on a day (UTC) for a cause. `delivered`: notice: full, short, none or unknown."""
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="notice_counts")
     day = models.DateField(_("day"))

@@ -1,4 +1,4 @@
-"""Packages (§3.2): archives of a tenant in a cell's store, found by their digest, and tags that name them."""
+"""Packages (§3.2): archives of a tenant in the package store of a cell, and tags that name the archives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduling.spec.package_names import FORMATS
 
 
 class Package(models.Model):
-    """An archive with a name. The archive never changes, and is in the store under its `digest`.
+    """A package: a name and an archive, which never changes. The package store has the archive under its `digest`.
 
     `digest`: `sha256:` and 64 hexadecimal digits.
     """
@@ -41,7 +41,7 @@ class Package(models.Model):
 
 
 class PackageTag(models.Model):
-    """A tag of a package, which may be moved to another archive of the same name. Each move is in the records."""
+    """A tag of a package. People may move it to another package of the same name; each move is recorded."""
 
     package = models.ForeignKey(Package, models.CASCADE, related_name="tags")
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="+")

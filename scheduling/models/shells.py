@@ -14,7 +14,7 @@ from scheduling.models.machines import Machine
 
 
 class ShellSession(models.Model):
-    """A shell with its state: asked -> granted (signed and sent to the machine) -> open -> closed, from any state.
+    """A shell. Its states: asked, granted (signed and sent to the machine), open, closed. Any state can become closed.
 
     `seen_at`: when the portal last reported that the client is connected. Input and output are not stored.
     """

@@ -1,4 +1,4 @@
-"""Tasks, and departures: the incarnations that are being stopped on machines."""
+"""Tasks, and their incarnations that machines still have to stop (departures)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from scheduling.models.machines import Machine
 class Task(models.Model):
     """A task or an alloc. `id` is `scheduling.core.vocabulary.requirement.task_id(job, index)`.
 
-    `incarnation`: the number of placements; after a restore it continues from the next million. `alloc`: the alloc that
-    contains the task, on the same machine (§2.4). `devices`: the numbers of its accelerators on the machine. `phase`,
-    `health`: as the Borglet last reported. `up`: users know this as running (`Job.tasks_up` counts these tasks).
+    `incarnation`: the number of placements; it jumps to the next million when the database was restored. `alloc`: the
+    alloc that contains the task, on the same machine (§2.4). `devices`: the numbers of its accelerators on the
+    machine. `phase`, `health`: as the Borglet last reported. `up`: the task is running for users (see
+    `Job.tasks_up`).
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -101,8 +102,8 @@ class Task(models.Model):
 class Departure(models.Model):
     """An incarnation that should stop on a machine, until the Borglet reports that its processes have ended.
 
-    `ports`: the ports that it still holds. `preemptor`: the task that waits for this end before it starts. `notice_s`:
-    the longest notice; it is always empty, because nothing sets it yet, and the job file decides.
+    `ports`: the ports that the incarnation still uses. `preemptor`: id of the task that starts when the incarnation
+    has ended. `notice_s`: always empty at present; the notice period in the job file applies.
     """
 
     task = models.ForeignKey(Task, models.CASCADE, related_name="departures")

@@ -10,7 +10,8 @@ class InstanceUsage(models.Model):
     """A usage window of one incarnation, partitioned by the hour of `start_time`.
 
     Table, columns and units are those of `instance_usage` in Google's trace of 2019 where possible: CPU in cores,
-    memory in bytes. Ids are plain numbers, because usage stays when a task is deleted. `sample_rate`: samples per s.
+    memory in bytes. Ids are plain numbers, because usage stays when a task is deleted. `sample_rate`: samples per
+    second.
     """
 
     pk = models.CompositePrimaryKey("collection_id", "instance_index", "start_time", "incarnation")

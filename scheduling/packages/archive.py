@@ -1,4 +1,4 @@
-"""The inspection of uploaded archives, with the code that machines use before they accept an archive."""
+"""Check uploaded archives with the same code as machines, so that no machine rejects an archive later."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def check(path: Path, format: str) -> str:
-    """Return the format of an archive after a check of its content. `format`: the announced format, or "".
+    """Check the content of an archive, and return its format. `format`: the format that the client states, or "".
 
-    Raises `ArchiveRefused`, which names the entry, the problem and the cure.
+    Raises `ArchiveRefused`, which names the wrong entry, the problem and what to do.
     """
     with path.open("rb") as file:
         found = format or _look(file)
@@ -29,7 +29,7 @@ def check(path: Path, format: str) -> str:
 
 
 def _look(file: BinaryIO) -> str:
-    """Guess the format of an archive. Raises `ArchiveRefused` for a format that is not supported."""
+    """Return the format that the first bytes of an archive show. Raises `ArchiveRefused` if it is not supported."""
     head = file.read(4)
     if head == _ZSTD:
         raise ArchiveRefused("the archive is compressed with zstd, which is not supported; pack it as tar+gzip")

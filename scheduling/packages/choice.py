@@ -1,4 +1,4 @@
-"""The choice of the package store by the setting BORG_PACKAGE_STORE."""
+"""Open the package store that the setting BORG_PACKAGE_STORE names: a folder or S3."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def store() -> ArchiveStore:
 def open_store(url: str) -> ArchiveStore:
     """Return the store at `file:///folder` or `s3://bucket/prefix?endpoint=http://host:port&region=…`.
 
-    The keys of S3 come from the environment. Raises `ValueError`, which names the setting.
+    The access keys of S3 come from environment variables. Raises `ValueError`, which names the setting.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":

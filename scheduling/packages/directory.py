@@ -85,7 +85,7 @@ class DirectoryStore:
 
 
 def _sync(path: Path) -> None:
-    """Write a file or a folder to the disk."""
+    """Flush a file or a folder to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The packages on machines (§3.2) for the scheduler. They are written when they change, for many machines at once."""
+"""Store which packages machines have, because the scheduler prefers machines that have a task's packages (§3.2)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from scheduling.models.machines import REMOVED
 
 
 class InstalledReport(NamedTuple):
-    """The digests of the packages that a machine reported in a session."""
+    """The digests of the packages that a machine reported as installed. `session`: the session of its connection."""
 
     session: int
     digests: Sequence[str]
 
 
 def packages_held(cell_id: int, reports: Mapping[int, InstalledReport], *, principal: Principal) -> list[int]:
-    """Store which packages machines have, with one event. Return the machines with a change.
+    """Store which packages machines have, with one journal event. Return the ids of machines whose packages changed.
 
     Digests without a package in the cell are ignored. Makes two queries and takes no lock if nothing changed.
     Otherwise locks the cell's row, then the machines' in order of id.
@@ -43,7 +43,7 @@ def packages_held(cell_id: int, reports: Mapping[int, InstalledReport], *, princ
 
 
 def _different(reports: Mapping[int, InstalledReport], known: set[str]) -> dict[int, tuple[set[str], set[str]]]:
-    """Return the old and new packages of the machines whose report differs from their row."""
+    """Return (stored packages, reported packages) by id for each machine where they differ."""
     rows = Machine.objects.filter(pk__in=reports).exclude(state=REMOVED).order_by("id")
     found = {}
     for machine, session, packages in rows.values_list("id", "session", "packages"):

@@ -1,4 +1,4 @@
-"""Lists of packages that a caller may see, with the jobs that use them. The number of queries is constant."""
+"""Lists of the packages that a caller may see, with the jobs that use each package."""
 
 from __future__ import annotations
 
