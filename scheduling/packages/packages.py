@@ -38,7 +38,7 @@ _LOCK = 0x70616B73  # "paks"; with the cell's id, the key of the lock between up
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The result of an upload. `outcome`: uploaded, moved (the tag now names another archive), or unchanged."""
+    """The result of an upload or of a tag. `outcome`: uploaded, moved (the tag has another archive now) or unchanged."""
 
     package: Package
     tag: str
@@ -47,14 +47,14 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Limits in bytes. `most`: of one package. `left`: how much the tenant may still upload."""
+    """The limits of an upload, in bytes. `most`: for one package. `left`: for all further packages of the tenant."""
 
     most: int
     left: int
 
 
 def may_upload(*, principal: Principal, cell: Cell, tenant: str) -> Allowance:
-    """Return how much a caller may upload now. Raises `NotFound` and `Forbidden`."""
+    """Return how many bytes the caller may upload for a tenant now. Raises `NotFound` and `Forbidden`."""
     owner = _owner(principal, cell, tenant)
     loaded = cell_settings.load(cell.settings)
     used = Package.objects.filter(cell=cell, tenant=owner).aggregate(used=Sum("size_bytes"))["used"] or 0
@@ -75,7 +75,7 @@ def package_upload(
 ) -> Stored:
     """Store an archive in the cell's store under `name@tag`. A repeated upload changes nothing.
 
-    `digest`, `format`: of the archive, if the caller knows them. `dry_run`: the archive is not stored, and the caller
+    `digest`, `format`: what the archive must have; "": unknown. `dry_run`: the archive is not stored, and the caller
     must roll back the transaction. Raises `Rejected`, which names the field (status 503 for an unreachable store),
     `NotFound` and `Forbidden`. Locks: the cell's store, shared; the tenant's row; the stream of records.
     """
@@ -137,7 +137,8 @@ def package_tag(*, principal: Principal, cell: Cell, tenant: str, name: str, tag
 
 
 def package_delete(*, principal: Principal, cell: Cell, tenant: str, name: str, reference: str) -> Package | None:
-    """Delete a tag, and with its last tag the package. A digest as `reference` deletes the package with all its tags.
+    """Delete the tag `reference`, and the package if it has no other tag. A digest deletes the package and all its
+    tags.
 
     Return the deleted package, or None. Raises `Conflict` while a live job may run it. A later sweep deletes the
     archive from the store. Locks: the cell's row, as submissions do, then the stream of records.
@@ -232,7 +233,7 @@ def lock_store(cell: Cell, *, exclusive: bool) -> None:
 
 @contextmanager
 def _reachable_store() -> Iterator[ArchiveStore]:
-    """Yield the package store. An unreachable store becomes a `Rejected`."""
+    """Yield the package store. Raise `Rejected` if the store cannot be reached."""
     try:
         yield the_store()
     except StoreAway as error:

@@ -1,4 +1,4 @@
-"""Pinning: each package reference of a job gets the digest of its package when the job is submitted or updated.
+"""Add the digest to each package reference in a job's spec (pinning) when the job is submitted or updated.
 
 spec: web@v2 ─► pin ─► spec: web@v2@sha256:…  ─► JobSpec.spec, its digest
                   └──► {digest: size, format} ─► JobSpec.packages ─► RunTask.packages
@@ -23,14 +23,14 @@ from scheduling.spec.problems import rejection
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """A spec whose package references have digests. `packages`: the value of `JobSpec.packages`."""
+    """A spec whose package references contain digests. `packages`: the value for `JobSpec.packages`."""
 
     spec: spec.JobSpecification
     packages: dict[str, dict[str, object]]
 
 
 def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[Pins | Rejected]:
-    """Return the pinned spec for each (tenant id, spec), or its rejection. Makes at most one query."""
+    """Return for each (tenant id, spec) the spec with digests, or its rejection. Makes at most one query."""
     mentioned: list[dict[str, Reference] | Rejected] = []
     for _, job_spec in asked:
         try:
@@ -53,7 +53,7 @@ def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[
 
 
 def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins:
-    """Return one pinned spec. Raises `Rejected`, which names the wrong references by their paths in the job file."""
+    """Return a spec with digests. Raises `Rejected`, which names the paths of wrong references in the job file."""
     (done,) = pin(cell, [(tenant_id, job_spec)])
     if isinstance(done, Rejected):
         raise done
@@ -61,7 +61,7 @@ def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins
 
 
 def pinned_for(principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> spec.JobSpecification:
-    """Return the pinned spec of a job that the caller may write. Raises `NotFound`, `Forbidden` and `Rejected`."""
+    """Return the spec with digests, if the caller may write such a job. Raises `NotFound`, `Forbidden` and `Rejected`."""
     if not _names_any(job_spec):
         return job_spec
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)

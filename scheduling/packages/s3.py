@@ -1,6 +1,6 @@
 """A package store in S3: s3://<bucket>/<prefix>/<cell>/<hex>.
 
-The keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from a role, as with every S3 client.
+The access keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from the role of the host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ABSENT = {"404", "NoSuchKey", "NotFound"}
 
 
 class S3Store:
-    """A package store in S3. All threads share one client, as boto3 allows."""
+    """A package store in S3. All threads share one boto3 client."""
 
     def __init__(self, bucket: str, prefix: str, *, endpoint: str = "", region: str = "") -> None:
         self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""

@@ -4,8 +4,8 @@
     link shard ─► read(cell, digest, offset) ─► chunks ─► Borglets
     sweep ─► listing ─► delete archives without a row
 
-A store has cells and digests, but no names. Its methods block, so call them from a thread in a process with an event
-loop.
+A store finds archives by cell and digest; it does not know package names. Its methods block, so do not call them in an
+event loop.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class ArchiveStore(Protocol):
     """A store of archives. Every method raises `StoreAway` if the store cannot be reached."""
 
     def spool(self) -> Path:
-        """Return an existing folder of this host for drafts, if possible one from which `put` only has to rename."""
+        """Return a folder on this host for drafts, if possible in the same file system as the store."""
 
     def put(self, cell: str, digest: str, draft: Path) -> None:
-        """Store the file as the archive with this digest, completely or not at all. It may move the file `draft`.
+        """Store the file `draft` as the archive with this digest, completely or not at all. The file may be moved.
 
-        An existing archive is replaced, and its age begins again.
+        An existing archive is replaced, and its `age_s` is 0 again.
         """
 
     def size(self, cell: str, digest: str) -> int | None:
         """Return the size of an archive in bytes, or None if it does not exist."""
 
     def read(self, cell: str, digest: str, *, offset: int = 0) -> AbstractContextManager[Iterator[bytes]]:
-        """Return a context manager for the chunks of an archive from byte `offset` on. Raises `NotThere`."""
+        """Open an archive to read its chunks from byte `offset` on. Raises `NotThere`."""
 
     def listing(self, cell: str) -> Iterator[Blob]:
         """Return all archives of a cell."""

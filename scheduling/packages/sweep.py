@@ -1,4 +1,4 @@
-"""The sweep of the package store, run by Celery: it deletes unused packages, first their rows, then their archives."""
+"""Delete unused packages: first their database rows, then their archives in the store. A Celery task calls this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ LOOKED_AT = 5_000
 def packages_sweep(cell: Cell, *, now: dt.datetime | None = None, at_once: int = SWEPT_AT_ONCE) -> int:
     """Delete packages that are untagged, unused by live jobs and older than the cell's `package_keep_days`.
 
-    Then delete archives without a row from the store, and return their number. Deletes at most `at_once` of each. Locks
+    Then delete archives without a row from the store, and return their number. Deletes at most `at_once` packages and
+    `at_once` archives. Locks
     the cell's store exclusively. Raises `StoreAway`.
     """
     now = now or timezone.now()

@@ -1,4 +1,4 @@
-"""Uploads into the package store: a draft on this host's disk is hashed, checked and then stored.
+"""Uploads into the package store. An upload is a file on this host (a draft) until it is checked and stored.
 
 with Draft(store, most_bytes=…) as draft:
     draft.take(stream)                  # digest and size are known now
@@ -70,7 +70,7 @@ class Draft:
         self._file.flush()
 
     def check(self, *, format: str, digest: str) -> None:
-        """Check that machines accept the archive, and that it has the announced format and digest ("": not announced).
+        """Check that machines accept the archive, and that it has this format and digest ("": any).
 
         Raises `Rejected`, which names the field and the wrong entry of the archive.
         """
@@ -88,13 +88,13 @@ class Draft:
 
 
 def too_large(size: int, most: int) -> Rejected:
-    """Return the rejection of an archive that exceeds the cell's limit of `most` bytes."""
+    """Return the rejection of an archive of `size` bytes. `most`: the cell's limit in bytes."""
     detail = f"the archive has {size} bytes or more, and this cell accepts {most}; split it, or ask an SRE for more"
     return Rejected("too-large", detail, fields={"archive": detail}, figures={"most_bytes": most}, status=413)
 
 
 def sweep_drafts(store: ArchiveStore) -> int:
-    """Delete the drafts of killed processes. Return their number."""
+    """Delete the drafts that killed processes have left behind. Return the number of drafts."""
     old = time.time() - ABANDONED_S
     gone = 0
     for path in store.spool().glob(f"{_DRAFT}*"):

@@ -1,4 +1,4 @@
-"""The jobs that may run a package, found by the digests in stored specs. Each function makes one query."""
+"""Find the jobs that may run a package, by the digests in stored specs. Each function makes one query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduling.models import JobSpec, Task
 
 
 def live_specs(cell_id: int, digests: Collection[str]) -> QuerySet[JobSpec]:
-    """Return the versions of live jobs' specs that name one of the archives and may still run.
+    """Return the spec versions of live jobs that contain one of these digests and may still run.
 
     These are the newest version, the version before it (for an undo), and each version that a task still runs.
     """
@@ -28,7 +28,7 @@ def live_specs(cell_id: int, digests: Collection[str]) -> QuerySet[JobSpec]:
 
 
 def in_use(cell_id: int, digests: Collection[str]) -> dict[tuple[int, str], list[str]]:
-    """Return the names of the live jobs that may run each archive, by (tenant id, digest)."""
+    """Return by (tenant id, digest) the names of the live jobs that may run this package."""
     found: dict[tuple[int, str], set[str]] = {}
     if not digests:
         return {}

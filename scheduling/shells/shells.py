@@ -49,7 +49,7 @@ def shell_ask(
     plain: bool = False,
     peer: str = "",
 ) -> ShellSession:
-    """Create a session for `shell_grant`, with its event. `peer`: the client's address.
+    """Store a request for a shell in a task, with its journal event. `peer`: the client's address.
 
     Raises `Rejected`, and `Conflict` if the task is not up or there are too many shells. Locks the cell's row, so that
     no other session is created between the count and the new row.
@@ -108,7 +108,7 @@ def shell_ask(
 
 
 def require_shell(principal: Principal, job: Job) -> None:
-    """Raise `Forbidden` if the caller may not open shells, or `NotFound` if it may not see the tenant."""
+    """Raise `Forbidden` if the caller may not open shells, or `NotFound` if the caller may not see the tenant."""
     require_tenant(principal, Action.SHELL_OPEN, job.tenant.name, job.cell.name)
 
 
@@ -139,7 +139,7 @@ def _check_number(job: Job, task: Task, principal: Principal) -> None:
 
 
 def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
-    """Return the signed grant for the Borglet, once per session. Raises `Conflict` if the shell may not be opened."""
+    """Return the signed grant for the Borglet. Raises `Conflict` on a second call, or if the shell is not allowed."""
     now = timezone.now()
     with transaction.atomic():
         row = (
@@ -175,13 +175,13 @@ def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
 
 
 def shell_connected(session: uuid.UUID, *, machine_id: int) -> bool:
-    """Mark a session as open when its machine connects. Return True once, if it was granted to this machine."""
+    """Mark a session as open. Return False if it was not granted to this machine or was opened before."""
     waiting = ShellSession.objects.filter(pk=session, machine_id=machine_id, state=ShellSession.GRANTED)
     return bool(waiting.update(state=ShellSession.OPEN))
 
 
 def shell_seen(session: uuid.UUID, *, principal: Principal, typed: int, printed: int) -> str:
-    """Record that the client is still connected. Return the reason why the shell must end, or "".
+    """Record that the client is still connected. Return the reason why the shell must end now, or "" if it may go on.
 
     `typed`, `printed`: the bytes of input and output so far.
     """
@@ -199,9 +199,10 @@ def shell_seen(session: uuid.UUID, *, principal: Principal, typed: int, printed:
 def shell_close(
     session: uuid.UUID, *, principal: Principal, how: str, typed: int | None = None, printed: int | None = None
 ) -> bool:
-    """Close a session and append its event. Return False if it is already closed. Locks the cell's row, then its own.
+    """Close a session and append its event. Return False if it is already closed.
 
-    `how`: how it ended. `typed`, `printed`: the bytes of input and output; None: as last recorded.
+    `how`: how it ended. `typed`, `printed`: the bytes of input and output; None: as last recorded. Locks the cell's
+    row, then the row of the session.
     """
     row = ShellSession.objects.filter(pk=session).first()
     if row is None or row.state == ShellSession.CLOSED:
@@ -232,7 +233,7 @@ def shell_close(
 
 
 def shells_sweep() -> int:
-    """Close sessions whose portal process has died. Return their number."""
+    """Close the sessions of portal processes that have died. Return the number of these sessions."""
     silent = timezone.now() - dt.timedelta(seconds=LOST_S)
     lost = ShellSession.objects.exclude(state=ShellSession.CLOSED).filter(seen_at__lt=silent)
     closed = 0

@@ -1,11 +1,11 @@
-"""The bytes of shells between the portal and a task. Each session has two bounded Redis streams.
+"""Send the bytes of shells between the portal and tasks. Each session has two Redis streams of limited length.
 
     portal ── in ──► shard ── WebSocket /shell ──► Borglet ── terminal
            ◄─ out ──       ◄───────────────────────
 
-With the streams, any shard can serve a session. A sender may be ahead of the receiver by at most one window
-(`borglet.messages`); a sender that exceeds the window is disconnected. Entries are deleted after the receiver has read
-them, and an unused stream expires after `_TTL_S`.
+The portal and the shard of the machine need no direct connection. A sender may be ahead of the receiver by at most
+one window (`borglet.messages`); a sender that exceeds the window is disconnected. Entries are deleted after the
+receiver has read them, and an unused stream expires after `_TTL_S`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TTL_S = 120
 
 
 class Overrun(Exception):
-    """Raised when one side sent more than the other side can take."""
+    """Raised when a sender is more than one window ahead of its receiver."""
 
 
 class ShellUnavailable(Rejected):
@@ -55,7 +55,7 @@ class ShellUnavailable(Rejected):
 
 
 class ShellRequest(msgspec.Struct, frozen=True):
-    """The message about a new session to the shard of the machine. Only the row of the session grants the shell."""
+    """The message that tells a machine's shard about a new session. The shard checks the session's database row."""
 
     machine_id: int
     session: str
@@ -83,7 +83,7 @@ def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> Non
 
 
 def connect(url: str) -> redis.asyncio.Redis:
-    """Return a client of Redis for shells, whose reads may wait for `TAKE_S`."""
+    """Return a Redis client for shells. Its timeout lets a read wait for `TAKE_S` seconds."""
     return redis.asyncio.Redis.from_url(url, socket_timeout=TAKE_S + 10.0, socket_connect_timeout=2.0, retry=None)
 
 
@@ -99,7 +99,7 @@ return redis.call('XLEN', KEYS[1])
 
 
 class ShellStream:
-    """The stream of one direction of a session: `in` to the task, `out` to the client. It has only one reader."""
+    """The stream of a session in one direction: `in` to the task or `out` to the client. It must have only one reader."""
 
     def __init__(self, connection: redis.asyncio.Redis, session: str, direction: str) -> None:
         self._redis = connection
@@ -114,7 +114,7 @@ class ShellStream:
             raise Overrun(f"{waiting} frames wait for the other side, and at most {MAX_WAITING} may wait")
 
     async def take(self) -> list[bytes]:
-        """Return the next frames in order, or none after `TAKE_S`. Raises `redis.RedisError`."""
+        """Return the next frames in order, or an empty list after `TAKE_S` seconds. Raises `redis.RedisError`."""
         if self._read:
             read, self._read = self._read, []
             await self._redis.xdel(self._key, *read)
@@ -150,8 +150,9 @@ async def relay(
 ) -> str:
     """Relay frames between a machine's socket and the streams of a session, until one of them ends.
 
-    `receive` raises an exception if the socket is closed. Return the reason why the session was cut off, or "" if the
-    machine closed it. Raises `Rejected` for a session that was not granted to this machine.
+    `receive`, `send`: for the socket; `receive` raises an exception if it is closed. Return the reason why the
+    session was cut off, or "" if the machine closed it. Raises `Rejected` for a session that was not granted to this
+    machine.
     """
     try:
         number = uuid.UUID(session)
