@@ -45,7 +45,7 @@ _TTL_S = 120
 
 
 class Overrun(Exception):
-    """Raised when a sender is more than one window ahead of its receiver."""
+    """Raised when the frames that wait for a receiver are too many."""
 
 
 class ShellUnavailable(Rejected):
@@ -99,7 +99,7 @@ return redis.call('XLEN', KEYS[1])
 
 
 class ShellStream:
-    """The stream of a session in one direction: `in` to the task or `out` to the client. It must have only one reader."""
+    """The stream of a session in one direction: `in` to the task or `out` to the client. Only one reader may use it."""
 
     def __init__(self, connection: redis.asyncio.Redis, session: str, direction: str) -> None:
         self._redis = connection

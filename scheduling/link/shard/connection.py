@@ -1,4 +1,4 @@
-"""The connection of one machine: its open poll, its last report, and the messages that still have to be sent."""
+"""The connection of a machine to a shard: the open poll, the last report, and messages that are not sent yet."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ _MOST_LEFT = 256
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """The connection of one machine. Only the event loop uses it. Times are the loop's, in seconds.
+    """The connection of one machine. Only the event loop uses it. Times are seconds of the loop's clock.
 
-    `asked`, `answered`: the sequence numbers of the last poll and of the last report. `desired_sent`,
-    `generation_sent`: the last poll with a desired state, and its generation. `generation`: what the Borglet should
-    have; `acknowledged`: what it reports. `desired` is dropped once the two are equal. `generation_repeated`: the
-    generation that was sent again because of leftover tasks.
+    `asked`, `answered`: sequence numbers of the last poll and of the last report. `desired_sent`: number of the last
+    poll that contained a desired state; `generation_sent`: generation of that state. `generation`: generation that the
+    Borglet should have; `acknowledged`: generation that it has, as reported. When both are equal, `desired` becomes
+    None. `generation_repeated`: generation that was sent twice, because a report still contained ended tasks.
     """
 
     machine_id: int
@@ -97,7 +97,7 @@ class Connection:
 
     @property
     def behind(self) -> bool:
-        """Return whether the Borglet lacks the desired state, and no open poll contains it."""
+        """Return whether the next poll must contain the desired state: the Borglet lacks it, and no open poll has it."""
         return (
             self.view is not None
             and self.acknowledged != self.generation
@@ -120,7 +120,9 @@ class Connection:
         self.post(Poll(self.asked, self.hold_s, desired, logs, identities, rotate, accepted, shells, until))
 
     def take_view(self, view: View) -> None:
-        """Replace the view. Tasks that leave are kept for a while, because the machine still reports their usage."""
+        """Set the view of the machine. `left` gets the tasks that it no longer contains, whose usage may still be
+        reported.
+        """
         if self.view is not None:
             for key, expected in self.view.run.items():
                 if key not in view.run:
@@ -137,7 +139,7 @@ class Connection:
         return expected.task_id if expected is not None else self.view.stop.get(key, self.left.get(key))
 
     def wanted_logs(self, report: Report) -> Report | None:
-        """Return the report with only the requested parts of logs, each of them once. Return None if there are none."""
+        """Return the report without parts of logs that nobody requested; None if no requested part is in the report."""
         wanted = [chunk for chunk in report.logs if chunk.request_id in self.logs_asked]
         if len(wanted) < len(report.logs):
             log.warning(
@@ -153,7 +155,7 @@ class Connection:
             self.wire.send(encode(message))
 
     def reject(self, refusal: Refusal, code: int = POLICY_VIOLATION) -> None:
-        """Send the reason of a rejection and close the connection."""
+        """Send a rejection to the machine and close the connection. `code`: the WebSocket close code."""
         log.warning(
             "rejected a machine; its connection is closed",
             machine=self.hostname,

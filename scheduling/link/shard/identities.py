@@ -1,7 +1,7 @@
-"""The identities of tasks that a shard signs and sends with polls.
+"""The identity tokens of tasks, which a shard signs and sends to machines in polls.
 
-A task gets an identity when its machine is asked to run it, and a new one when half of its lifetime has passed. Only
-the machine that should run a task gets the task's identity.
+A task gets a token when its machine is asked to run it, and a new token after half of the old token's lifetime. Only
+the machine that should run a task gets its token.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ SPREAD_S = 300.0
 
 
 class Identities:
-    """The signer of identities. `issuer`: the URL of the portal, whose API verifies identities."""
+    """Signs identity tokens. `issuer`: the URL of the portal, whose API verifies the tokens."""
 
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer
         self.key: SigningKey | None = None
 
     def due(self, held: Connection, loaded: Loaded, now: float, rng: random.Random) -> list[TaskIdentity]:
-        """Return the identities to send now, before the connection takes the view in `loaded`."""
+        """Return the tokens for new tasks, or for all tasks if it is time to renew them.
+
+        Call it before `held.take_view(loaded.view)`: a task is new if the current view of `held` does not contain it.
+        """
         if self.key is None:
             return []
         run = loaded.desired.run

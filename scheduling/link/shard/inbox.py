@@ -1,4 +1,4 @@
-"""The work for the next turn of a shard's pump, and the reasons for rejected hellos."""
+"""The database work that a shard does next, and the reasons for rejected hellos."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from scheduling.usage.usage_windows import TaskWindow
 
 @dataclass(slots=True)
 class Inbox:
-    """The work for the next turn of the pump. `dirty`: machines whose desired state must be read again."""
+    """The database work of the next turn (`Turns`). `asks`: (hostname, secret) of each machine that wants to connect.
+
+    `news`: changes from reports. `dirty`: ids of machines whose desired state must be read again.
+    """
 
     asks: list[tuple[tuple[str, str], asyncio.Future[Known | None]]] = field(default_factory=list)
     hellos: dict[int, tuple[Known, Hello, asyncio.Future[int]]] = field(default_factory=dict)
@@ -32,7 +35,7 @@ class HelloRejected(Exception):
 
 
 def superseded(hostname: str) -> Refusal:
-    """Return the rejection of a connection whose machine has a newer one."""
+    """Return the rejection of a connection whose machine has a newer connection."""
     return Refusal(
         "superseded", "session", f"machine {hostname} has a newer session; check that only one Borglet uses its secret"
     )

@@ -1,6 +1,7 @@
-"""The machines whose installed packages differ from those that the journal last recorded. Pure.
+"""Find the machines whose installed packages have changed and are not stored yet. This module does no input or output.
 
-The scheduler prefers machines that have a task's packages (§3.2). This is not urgent, so they are written in batches.
+The scheduler prefers machines that have a task's packages (§3.2). These changes are not urgent, so they are stored in
+batches.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class InstalledIntake:
         self._due_at = float("-inf")
 
     def due(self, connections: Mapping[int, Connection], now: float) -> dict[int, dict[int, InstalledReport]]:
-        """Return the new reports by cell and machine, or none if the interval has not passed."""
+        """Return the new reports by cell id and machine id; empty until the interval since the last call has passed."""
         if now < self._due_at:
             return {}
         self._due_at = now + self.every_s
@@ -50,12 +51,12 @@ class InstalledIntake:
         return found
 
     def written(self, reports: Mapping[int, InstalledReport]) -> None:
-        """Mark reports as written."""
+        """Mark reports as written to the database."""
         self._last.update(reports)
 
 
 def readable(reports: Mapping[int, InstalledReport]) -> dict[int, InstalledReport]:
-    """Return the reports without invalid digests, and without those beyond the number that a machine may report."""
+    """Return the reports without invalid digests, and without digests above the allowed number per machine."""
     return {
         machine: InstalledReport(
             one.session, [text for text in one.digests[:MAX_REPORTED_PACKAGES] if package_names.is_digest(text)]

@@ -1,7 +1,6 @@
 """The metrics of a shard for Prometheus, at its own `/metrics`. They are plain numbers that are formatted on request.
 
-A counter of the client library takes a lock and costs a microsecond. Some of these metrics change two thousand times
-per second.
+The counters of the Prometheus library would be too slow, because some metrics change two thousand times per second.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Polls of machines: one timetable and one timer for any number of machines.
+"""Poll machines at regular intervals. One timer serves all machines of a shard.
 
-A machine is polled `poll_interval` after its last poll, varied at random by `JITTER`. After a late answer, the next
-poll has a shorter hold, so that the intervals of a busy shard stay correct.
+A machine is polled about `poll_interval` after its last poll (randomly ± `JITTER`). It holds its answer back for most
+of this time. After a late answer, the next poll has a shorter hold, so that the intervals stay correct.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SHORTENED = 0.25
 class Polls:
     """The polls of a shard's machines.
 
-    `interval_s` returns the seconds between polls of a machine. `refresh` reads its desired state again. `hang_up`
-    closes its connection.
+    `interval_s` returns the seconds between polls of a machine. `refresh` reads a machine's desired state again.
+    `hang_up` closes a connection, for the given reason.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Polls:
         self._timetable.drop(held)
 
     def schedule(self, held: Connection, at: float) -> None:
-        """Schedule the next check of a machine: to poll it, or to close its connection."""
+        """Schedule the next call of `due` for a machine at the time `at`."""
         if held.closing:
             return
         self._timetable.put(held, at)
@@ -78,7 +78,7 @@ class Polls:
             self.ask(held)
 
     def ask(self, held: Connection) -> None:
-        """Send a poll now. If another poll is open, the machine answers that one first."""
+        """Send a poll now. If the machine has not answered an earlier poll, it answers the earlier one first."""
         now = asyncio.get_running_loop().time()
         if held.renew_identities_at <= now or (held.behind and held.desired is None):
             self._refresh(held.machine_id)

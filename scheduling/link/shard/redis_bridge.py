@@ -1,7 +1,7 @@
-"""The connection of a shard to Redis. It sends heartbeats, contacts and usage. It receives notices, log requests and
-sessions that another shard has taken.
+"""The connection of a shard to Redis. It sends the shard's heartbeat, the last contact of each machine, and usage. It
+receives notices of changes, log requests, and the machines that have connected to another shard.
 
-All of this data may be lost. Without Redis, a shard still serves its machines and reads changes from the journal.
+All of these messages may be lost. Without Redis, a shard still serves its machines and reads changes from the journal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOTICES = "borg:cell:*"
 
 
 class RedisBridge(RedisClient):
-    """The bridge to Redis. Call `start` after the shard has started, and `stop` before it stops."""
+    """The connection to Redis. Call `start` after the shard has started, and `stop` before the shard stops."""
 
     def __init__(self, shard: Shard, url: str) -> None:
         super().__init__(url, use="heartbeats, usage, and requests from the portal")
@@ -135,9 +135,7 @@ class RedisBridge(RedisClient):
             self._tasks.begin(self._attempt(log_requests.answer(self._redis, chunk)))
 
     def _session_taken(self, machine_id: int, session: int) -> None:
-        """Notify other shards of a new session. One message has the sessions of 10 ms, because thousands of machines
-        may connect together.
-        """
+        """Notify other shards of a machine's new session. One message contains all sessions of the last 10 ms."""
         if not self._new_sessions:
             self._tasks.begin(self._publish_sessions())
         self._new_sessions.append(f"{machine_id} {session}")

@@ -1,4 +1,4 @@
-"""The intake of reports: it compares them with the rows, and puts the changes into the inbox."""
+"""Compare the reports of machines with the database rows, and put the differences into the shard's inbox."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ OFFER_AGAIN_S = 2.0
 
 
 class ReportIntake:
-    """The intake of reports. `on_logs` receives the parts of logs that this shard requested."""
+    """Receives the reports of machines. `on_logs` is called with the parts of logs that this shard requested."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self.on_logs: Callable[[Report], None] | None = None
 
     def heard(self, held: Connection, report: WireReport) -> None:
-        """Take a report. A late report and a report of another session change nothing. Raises `MalformedMessage`."""
+        """Handle a report. Ignore a late report and a report of another session. Raises `MalformedMessage`."""
         now = asyncio.get_running_loop().time()
         if report.session != held.session or not held.answered < report.sequence <= held.asked:
             log.info("a late report is ignored", machine=held.hostname, sequence=report.sequence)
@@ -98,7 +98,7 @@ class ReportIntake:
         self._roster.refresh(held.machine_id)
 
     def _foreign(self, held: Connection, report: Report) -> None:
-        """Ignore a report of another history. Reject it if the desired state of this history was sent before it."""
+        """Ignore a report of another history, or close the connection if the machine already has this history's state."""
         assert held.view is not None
         held.last_report, held.acknowledged = None, ""
         if report.history_id and 0 < held.desired_sent <= report.sequence:
@@ -112,7 +112,9 @@ class ReportIntake:
             )
 
     def compare(self, held: Connection, *, answers: bool = False) -> None:
-        """Put the changes of the last report into the inbox. `answers`: whether the report has just arrived."""
+        """Put the changes of the last report into the inbox. `answers`: the report has just arrived, so the machine
+        is up.
+        """
         if held.view is None or held.last_report is None:
             return
         held.last_report.settled = False

@@ -1,4 +1,4 @@
-"""The machines that a shard serves, and their cells. The parts of the shard share this object."""
+"""The machines that a shard serves, and their cells."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduling.policy import cell_settings
 
 
 class Roster:
-    """The machines and connections of a shard. Only the event loop uses it."""
+    """The machines and connections of a shard. All parts of the shard share this object. Only the event loop uses it."""
 
     def __init__(self, rng: random.Random) -> None:
         self.connections: dict[int, Connection] = {}  # by machine
