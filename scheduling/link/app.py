@@ -151,7 +151,7 @@ class LinkApp:
             )
 
     async def _shell(self, known: Known, scope: Message, receive: Receive, send: Send) -> None:
-        """Relay the bytes between a shell on the machine and its client."""
+        """Relay the bytes between a shell on the machine and the person who uses the shell."""
         session = parse_qs(scope["query_string"].decode("latin-1")).get("session", [""])[0]
 
         async def pass_on(frame: bytes) -> None:
@@ -214,7 +214,7 @@ class LinkApp:
         return known
 
     def _serve(self, known: Known, session: int, socket: LinkSocket, hello: Hello) -> None:
-        """Let the shard serve the connection. Raises `Hangup` if the connection is already closed."""
+        """Give an open connection to the shard, which serves it. Raises `Hangup` if it is already closed."""
         held = self.shard.attach(known, session, socket, hello)
 
         def receive(content: bytes) -> None:

@@ -90,7 +90,7 @@ class LinkServer(uvicorn.Server):
 
 
 def make_server(*, host: str | None = None, port: int | None = None) -> LinkServer:
-    """Return a shard's server. `host`, `port`: where it listens; None: as the settings say."""
+    """Return a shard's server. `host`, `port`: the address to listen on; None: the address in the settings."""
     shard = Shard(
         cell_names=settings.BORG_CELLS,
         zone=settings.BORG_ZONE,
@@ -123,7 +123,7 @@ def make_server(*, host: str | None = None, port: int | None = None) -> LinkServ
 
 
 def hosts() -> list[str]:
-    """Return every name and address under which Borglets may connect."""
+    """Return all host names and addresses under which Borglets may connect, for the certificate."""
     named = [urlsplit(settings.BORG_LINK_URL).hostname, settings.BORG_LINK_HOST, socket.gethostname()]
     wildcard = {"", "0.0.0.0", "::"}  # noqa: S104 - recognised, not listened on
     return list(dict.fromkeys([h for h in named if h and h not in wildcard] + ["localhost", "127.0.0.1"]))

@@ -4,7 +4,7 @@
     GET  /packages/<digest>          the archive from the cell's store; `Range: bytes=N-`
     POST /packages/<digest>/have     PackageHave: the package is installed, and served to peers
     POST /packages/<digest>/gone     the machine no longer has the package
-    POST /packages/<digest>/failed   PackageFailed: a source that did not deliver
+    POST /packages/<digest>/failed   PackageFailed: a source sent nothing or wrong content
 
 A machine may download or announce only packages that one of its tasks uses. So a stolen credential gives access only to
 the packages of the machine's own tasks. A limited number of threads read the archives. If all threads are busy, a
@@ -71,7 +71,7 @@ _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?")
 
 @dataclass(frozen=True, slots=True)
 class Entitled:
-    """The right of a machine to a package: the cell, the package's size, and the machine's address and rack."""
+    """The permission of a machine to use a package, with the package's cell and size, and the machine's rack."""
 
     cell: str
     size_bytes: int
@@ -84,7 +84,7 @@ NOTHING = Entitled("", 0, "", "")
 
 
 class PackageDoors:
-    """The package endpoints of a shard. Start and stop them with the shard. `serve` handles requests to /packages/."""
+    """The package endpoints of a shard, which start and stop with the shard. `serve` handles requests to /packages/."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class PackageDoors:
         self._exchange.announce(swarms.Left(cell_id, machine_id))
 
     async def serve(self, scope: Message, receive: Receive, send: Send, authenticate: Authenticate) -> None:
-        """Answer one request. Raises `Rejected` if no part of an answer has been sent, and `Hangup`."""
+        """Answer one request. Raises `Rejected` if the caller must send an error, and `Hangup`."""
         path = _PATH.fullmatch(scope["path"])
         door = (scope["method"], path.group(2) or "") if path else None
         if path is None or door not in _DOORS:
@@ -238,7 +238,9 @@ class PackageDoors:
     # -- rights
 
     async def _entitled(self, machine_id: int, digest: str) -> Entitled | None:
-        """Return the right of a machine to a package; None if no task placed on it uses it. Raises `Rejected`."""
+        """Return a machine's permission to use a package; None if none of its tasks uses the package. Raises
+        `Rejected`.
+        """
         key = machine_id, digest
         until, found = self._known.get(key, (0.0, None))
         if time.monotonic() >= until:
@@ -255,7 +257,7 @@ class PackageDoors:
         return found
 
     def _look_up(self, machine_id: int, digests: Sequence[str]) -> dict[str, Entitled]:
-        """Return those of the packages that tasks placed on the machine use. Makes at most two queries."""
+        """Return, by digest, permissions for the packages that the machine's tasks use. Makes at most two queries."""
         rows = query(
             "SELECT t.job_id, t.index, t.spec_version, s.packages::text, host(m.address), m.rack, c.name,"
             " c.extra_resources"
@@ -286,9 +288,9 @@ class PackageDoors:
         self._exchange.announce(swarms.Have(cell_id, digest, peer))
 
     async def _look_forever(self) -> None:
-        """Read installed packages from reports every second.
+        """Every second, announce packages that machines report as installed.
 
-        A machine that reconnects, or that already has the packages of a new task, does not ask for sources.
+        Requests are not enough: a machine that already has a package does not ask for sources.
         """
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
@@ -308,7 +310,7 @@ class PackageDoors:
                     log.warning("database unreachable: the packages of machines are stored later", error=str(error))
 
     async def _announce_all(self, cell_id: int, machine_id: int, port: int, installed: Sequence[str]) -> None:
-        """Announce those of the installed packages that tasks on the machine use."""
+        """Announce to all shards the installed packages of a machine that its tasks use. `port`: where it serves them."""
         digests = [text for text in installed[:MAX_REPORTED_PACKAGES] if package_names.is_digest(text)]
         try:
             found = await self._database(self._look_up, machine_id, digests)
@@ -376,7 +378,7 @@ class _Request:
 
 
 class _Reading:
-    """An archive that is being read. Call its methods in a reader's thread, one at a time."""
+    """An open archive. Its methods block: call them in a thread for readers, only one at a time."""
 
     def __init__(self, store: ArchiveStore, asked: _Request, offset: int) -> None:
         self._stack = contextlib.ExitStack()
@@ -395,7 +397,7 @@ class _Reading:
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    """Log the error that ended the loop, which should never end."""
+    """Log the error that ended `_look_forever`, which should never end."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("this shard no longer records which packages machines have; restart it", exc_info=error)
 

@@ -1,9 +1,9 @@
-"""The machines that have packages, announced between shards through Redis.
+"""Shards tell each other through Redis which machines have which packages.
 
 borg:packages                    channel: `Have`, `PeerGone`, `Left`, as they happen
-borg:packages:<cell>:<digest>    hash: machine id -> `Peer`; for a shard without data about the package
+borg:packages:<cell>:<digest>    hash: machine id -> `Peer`; read by a shard that knows no machine with the package
 
-Messages may be lost, because the package store has all packages.
+Lost messages do no harm, because machines can always use the package store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEPT_S = 3600
 
 
 class Have(msgspec.Struct, frozen=True, tag="have"):
-    """The announcement of a machine that has a package."""
+    """The announcement that a machine has a package."""
 
     cell_id: int
     digest: str
@@ -32,7 +32,7 @@ class Have(msgspec.Struct, frozen=True, tag="have"):
 
 
 class PeerGone(msgspec.Struct, frozen=True, tag="gone"):
-    """The announcement of a machine that no longer serves a package."""
+    """The announcement that a machine no longer serves a package."""
 
     cell_id: int
     digest: str
@@ -40,7 +40,7 @@ class PeerGone(msgspec.Struct, frozen=True, tag="gone"):
 
 
 class Left(msgspec.Struct, frozen=True, tag="left"):
-    """The announcement of a machine whose connection has ended."""
+    """The announcement that the connection of a machine has ended."""
 
     cell_id: int
     machine_id: int
@@ -52,7 +52,7 @@ _peer = msgspec.msgpack.Decoder(Peer)
 
 
 class SwarmExchange(RedisClient):
-    """The exchange between shards. It calls `receive` with the announcements of all shards, including this one."""
+    """Sends announcements to all shards, and calls `receive` with those of all shards, including this one."""
 
     def __init__(self, url: str, receive: Callable[[Announcement], None]) -> None:
         super().__init__(url, use="share which machines have which packages")
@@ -65,12 +65,12 @@ class SwarmExchange(RedisClient):
         self._tasks.begin(self._listen_forever(_CHANNEL))
 
     def announce(self, news: Announcement) -> None:
-        """Send `news` soon, together with other announcements of this turn of the loop."""
+        """Send an announcement soon, together with others that arrive until then."""
         self._waiting.append(news)
         self._wake.set()
 
     async def holders(self, cell_id: int, digest: str) -> list[Peer]:
-        """Return some machines that have the package. Return none while Redis is unreachable."""
+        """Return some machines that have the package; an empty list while Redis is unreachable."""
         found = await self._attempt(self._redis.hrandfield(_key(cell_id, digest), MAX_HOLDERS, withvalues=True))
         return [_peer.decode(value) for value in (found or [])[1::2]]
 

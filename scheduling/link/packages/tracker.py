@@ -1,4 +1,4 @@
-"""The choice of sources from which a machine downloads a package: other machines, or the package store (§3.2). Pure.
+"""Choose from where a machine downloads a package: from other machines or the package store (§3.2). No I/O.
 
     store ─► few machines ─► each serves `fanout` others at a time ─► … the number of holders grows geometrically
 
@@ -35,7 +35,7 @@ STORE = 0  # stands for the store in place of a machine's id
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A machine that serves packages."""
+    """A machine that has a package and serves it to other machines."""
 
     machine_id: int
     address: str
@@ -54,7 +54,7 @@ class SourcesOffer:
 
 @dataclass(slots=True)
 class _Swarm:
-    """One package: the machines that have it, transfers in progress, and recent failures between machines."""
+    """The data about one package: machines that have it, downloads in progress, recent failures between machines."""
 
     holders: dict[int, Peer] = field(default_factory=dict)
     fetching: dict[int, tuple[int, ...]] = field(default_factory=dict)  # machine -> offered sources
@@ -66,8 +66,8 @@ class _Swarm:
 class Tracker:
     """The tracker of a shard, which records which machines have which packages.
 
-    `fanout`, `store_slots`: most machines that one machine and the store serve at a time. `offered`: most peers that
-    are offered to one machine. The first of them keeps a slot free for the machine.
+    `fanout`: how many machines one machine serves at the same time. `store_slots`: how many the store serves.
+    `offered`: how many peers are offered to a machine. Only the first of these peers reserves a slot for it.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class Tracker:
         return digest in self._swarms
 
     def holders(self, digest: str) -> list[Peer]:
-        """Return the holders in the order of their reports."""
+        """Return the machines that have the package, in the order of their reports."""
         swarm = self._swarms.get(digest)
         return list(swarm.holders.values()) if swarm else []
 
     def have(self, digest: str, peers: Iterable[Peer]) -> None:
-        """Record that these machines have the package. A machine without a port does not serve it."""
+        """Record that these machines have the package. A machine whose port is 0 does not serve it to others."""
         swarm = self._swarm(digest)
         for peer in peers:
             self._release(digest, peer.machine_id)
@@ -102,12 +102,12 @@ class Tracker:
             swarm.holders[peer.machine_id] = peer
 
     def gone(self, digest: str, machine_id: int) -> None:
-        """Remove a holder that no longer has the package."""
+        """Record that a machine no longer has the package."""
         if digest in self._swarms:
             self._swarms[digest].holders.pop(machine_id, None)
 
     def left(self, machine_id: int) -> None:
-        """Remove a machine whose connection has ended. Its downloads count as ended, too."""
+        """Forget a machine whose connection has ended, with its packages and downloads."""
         self._serving.pop(machine_id, None)
         for digest, swarm in self._swarms.items():
             swarm.holders.pop(machine_id, None)
@@ -116,8 +116,8 @@ class Tracker:
     def failed(self, digest: str, machine_id: int, address: str, port: int, reason: str, *, now: float) -> int | None:
         """Record that a source delivered nothing or wrong content. `reason`: see `PackageFailed`.
 
-        Only failures of peers that were offered to the machine count. Return the peer that is no longer offered until
-        it reports the package again, or None.
+        Ignore peers that were not offered to the machine. After several failures, a peer is no longer offered until it
+        reports the package again. Return the id of such a peer, otherwise None.
         """
         swarm = self._swarm(digest)
         offered = swarm.fetching.get(machine_id, ())
@@ -140,7 +140,7 @@ class Tracker:
         return None
 
     def sources(self, digest: str, machine_id: int, *, rack: str = "", size_bytes: int = 0, now: float) -> SourcesOffer:
-        """Return the sources for a machine. Its previous slot for this package becomes free."""
+        """Return the sources for a machine. The slot that it had for this package becomes free first."""
         swarm = self._swarm(digest)
         self._release(digest, machine_id)
         for key in [key for key, until in swarm.avoided.items() if until <= now]:
@@ -172,7 +172,7 @@ class Tracker:
             self._serving.setdefault(offered[0], {})[digest, machine_id] = until
 
     def _some(self, swarm: _Swarm) -> list[Peer]:
-        """Return all holders, or a random sample if there are many."""
+        """Return the machines that have the package, or a random sample if there are many."""
         every = list(swarm.holders.values())
         return every if len(every) <= LOOKED_AT else self._rng.sample(every, LOOKED_AT)
 

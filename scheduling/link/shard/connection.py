@@ -97,7 +97,7 @@ class Connection:
 
     @property
     def behind(self) -> bool:
-        """Return whether the next poll must contain the desired state: the Borglet lacks it, and no open poll has it."""
+        """Return whether the next poll must contain the desired state: the Borglet and any open poll lack it."""
         return (
             self.view is not None
             and self.acknowledged != self.generation

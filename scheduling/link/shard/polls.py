@@ -1,7 +1,8 @@
 """Poll machines at regular intervals. One timer serves all machines of a shard.
 
-A machine is polled about `poll_interval` after its last poll (randomly ± `JITTER`). It holds its answer back for most
-of this time. After a late answer, the next poll has a shorter hold, so that the intervals stay correct.
+A machine is polled about `poll_interval` after its last poll (randomly ± `JITTER`). A poll names its hold, after
+which the machine must answer. After a late answer, the next poll has a shorter hold, so that the intervals stay
+correct.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from scheduling.policy import cell_settings
 
 
 class Roster:
-    """The machines and connections of a shard. All parts of the shard share this object. Only the event loop uses it."""
+    """The machines and connections of a shard. All parts of a shard share it. Only the event loop uses it."""
 
     def __init__(self, rng: random.Random) -> None:
         self.connections: dict[int, Connection] = {}  # by machine

@@ -1,4 +1,4 @@
-"""The times at which machines are asked for new secrets. Pure. Times are the event loop's, in seconds."""
+"""When a machine is asked for a new secret. Times are seconds of the event loop's clock. No input or output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGAIN_S = 600.0
 
 @dataclass(slots=True)
 class Rotation:
-    """The rotation of the secret on one connection. `asked`: whether the machine may offer a new secret."""
+    """The replacement of one machine's secret. `asked`: the machine was asked for a new secret, so it may offer one."""
 
     asked: bool = False
     _due: float = math.inf
@@ -24,7 +24,7 @@ class Rotation:
     _hurried: bool = False
 
     def plan(self, age_s: float, interval_s: float, now: float, rng: random.Random) -> None:
-        """Plan the rotation of a secret of age `age_s`. `interval_s`: its highest age ± `JITTER`; 0: no rotation."""
+        """Plan when to replace a secret that is `age_s` seconds old: at the age `interval_s` ± `JITTER`; 0: never."""
         if interval_s <= 0:
             return
         left_s = interval_s * rng.uniform(1 - JITTER, 1 + JITTER) - age_s
@@ -36,11 +36,11 @@ class Rotation:
             self._hurried, self._due = True, now
 
     def accept(self, digest: str) -> None:
-        """Record that an offer was accepted. The next poll contains its digest."""
+        """Record that an offered secret was accepted. `digest`: its digest, which the next poll contains."""
         self._accepted, self.asked, self._due = digest, False, math.inf
 
     def next_poll(self, now: float) -> tuple[bool, str]:
-        """Return two fields of the next poll: whether the machine should offer a new secret, and the accepted offer."""
+        """Return (whether the next poll asks for a new secret, the digest of the secret accepted since the last poll)."""
         accepted, self._accepted = self._accepted, ""
         if now < self._due:
             return False, accepted

@@ -1,4 +1,4 @@
-"""A link shard holds Borglets' connections, polls each at its interval, and stores what changes (§3.3).
+"""A link shard has the connections of many Borglets, polls each Borglet, and stores the changes in its reports (§3.3).
 
         Borglets                       event loop                          one database thread
     ── Report ──► heard ─ compare ─► changes ─┐                  ┌► greet, apply, look (journal), load
@@ -6,8 +6,8 @@
                    ▲  ◄─ desired state ◄──────┘                  └► futures, old sessions, Loaded
                    └── Redis: notices, log requests, sessions at other shards
 
-The pump works in turns: everything that arrives during one turn is one batch of the next turn. So an idle shard writes
-at once, and a busy shard writes large batches. Polls do not wait for the database.
+The pump is the loop of database work (`turns`). Its next turn handles everything that arrived during the last turn. So
+an idle shard writes at once, and a busy shard writes large batches. Polls do not wait for the database.
 
 Parts: `roster` (the machines), `inbox` (work for the next turn), `report_intake`, `turns` (the pump), `database`.
 """
@@ -33,7 +33,7 @@ from scheduling.link.transport.accepting import LoopProgress
 
 
 class Shard:
-    """A link shard.
+    """A link shard, which serves the machines that connect to it.
 
     Call `start` first and `stop` last. For each connection, call `authenticate`, `greet`, `attach`, `heard` for each
     report, and `detach`. `zone`: the DNS zone that Borglets receive. `cell_names`: the cells to serve; empty: all.
@@ -87,7 +87,9 @@ class Shard:
         return await future
 
     async def greet(self, known: Known, hello: Hello) -> int:
-        """Return the number of the new session. Raises `HelloRejected` and `DatabaseAway`."""
+        """Begin a new session of a machine that said hello. Return its number. Raises `HelloRejected` and
+        `DatabaseAway`.
+        """
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         earlier = self.roster.inbox.hellos.get(known.machine_id)
         if earlier is not None and not earlier[2].done():
@@ -131,11 +133,11 @@ class Shard:
             self.detach(held)
 
     def request_log(self, machine_id: int, request: LogRequest) -> bool:
-        """Ask a machine for part of a log at once. Return False if it is not connected to this shard."""
+        """Send a machine a request for part of a log. Return False if the machine is not connected to this shard."""
         return self._poll_with(machine_id, lambda held: held.logs.append(request))
 
     def offer_shell(self, machine_id: int, grant: ShellGrant) -> bool:
-        """Offer a shell to a machine at once. Return False if it is not connected to this shard."""
+        """Send a machine the grant of a shell. Return False if the machine is not connected to this shard."""
         return self._poll_with(machine_id, lambda held: held.shells.append(grant))
 
     def _poll_with(self, machine_id: int, add: Callable[[Connection], None]) -> bool:

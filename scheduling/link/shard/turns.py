@@ -1,6 +1,6 @@
-"""The turns of a shard: rounds of database work, one after the other, in one database thread.
+"""The database work of a shard, in rounds that are called turns. They run one after another in one thread.
 
-All messages that arrive during one turn are one batch of the next turn.
+A turn handles all messages that arrived during the turn before it, as one batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BUSY_TURN_S = 0.02
 
 
 class Turns:
-    """The pump of a shard, which works in turns. `cell_names`: the cells to serve; empty: all cells."""
+    """The loop (pump) that does a shard's database work in turns. `cell_names`: the cells to serve; empty: all cells."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Turns:
     def _put_back(self, inbox: Inbox, error: BaseException) -> None:
         """Handle a failed turn: waiting callers get the error, and the rows of the affected machines are read again.
 
-        The comparison of these rows with the next reports repeats the lost writes.
+        Changes that were not written are found again, when the last reports are compared with these rows.
         """
         away = error if isinstance(error, DatabaseAway) else DatabaseAway("the shard failed; try again")
         futures = [future for _, future in inbox.asks] + [entry[2] for entry in inbox.hellos.values()]
@@ -160,7 +160,7 @@ class Turns:
             log.exception("cannot use the folder of the TLS authority; the previous authorities and key stay in use")
 
     async def _take_offers(self, inbox: Inbox) -> None:
-        """Store the secrets that machines offer. A machine whose offer is lost is asked again."""
+        """Store the new secrets that machines offer. If the write fails, the machines are asked again later."""
         by_cell: dict[int, dict[int, tuple[int, str]]] = {}
         for held, digest in inbox.offers.items():
             by_cell.setdefault(held.cell_id, {})[held.machine_id] = (held.session, digest)
@@ -172,7 +172,7 @@ class Turns:
                     self._roster.polls.ask(held)
 
     async def _store_windows(self, inbox: Inbox) -> None:
-        """Store usage windows. Machines report windows that were not stored again."""
+        """Store usage windows of tasks. If the write fails, machines report the same windows again."""
         if not inbox.windows:
             return
         many = [window for _, windows in inbox.windows.values() for window in windows]
@@ -208,7 +208,7 @@ class Turns:
                     self._roster.detach(held)
 
     async def _apply_or_isolate(self, cell_id: int, many: list[MachineReportChanges]) -> set[int]:
-        """Write changes together, or, after an error, machine by machine. Return the machines with an old session."""
+        """Write changes in one transaction, or one per machine if that fails. Return the machines with an old session."""
         try:
             return await self._database(writer.apply, cell_id, many)
         except DatabaseAway:
@@ -224,7 +224,7 @@ class Turns:
         return stale
 
     async def _look(self) -> set[int]:
-        """Read the cells and their new events. Return the machines whose desired state may have changed."""
+        """Read the cells and new journal events. Return the ids of machines whose desired state may have changed."""
         found, dirty, everywhere = await self._database(_look, self._cell_names, dict(self._seen))
         self._looked = time.monotonic()
         for cell in found:
@@ -249,7 +249,7 @@ class Turns:
                     self._take(held, loaded.get(machine_id))
 
     def _take(self, held: Connection, loaded: Loaded | None) -> None:
-        """Give the rows of a machine to its connection. From now on, its reports are compared with them."""
+        """Give a machine's stored state to its connection. From now on, its reports are compared with this state."""
         if loaded is None or loaded.removed:
             held.reject(removed(held.hostname))
             self._roster.detach(held)

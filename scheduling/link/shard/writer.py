@@ -1,4 +1,4 @@
-"""The database work of a shard: synchronous, set-based, called from the shard's only database thread."""
+"""The database reads and writes of a shard. Each call handles many machines, in the shard's only database thread."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ME = system("link")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An authenticated machine."""
+    """A machine that has connected with a valid secret."""
 
     machine_id: int
     cell_id: int
@@ -118,7 +118,7 @@ def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> li
 
 
 def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]:
-    """Return the number of the new session, or the rejection, by machine id.
+    """Begin a new session of each machine that said hello. Return its number, or the rejection, by machine id.
 
     Changed facts are written to the journal, and a machine that was down is up again. Locks: the cell's row if there is
     something to write to the journal, then the rows of the machines in order of id.
@@ -160,8 +160,8 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
 def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
     """Return the facts of a machine that its hello changes.
 
-    Attributes that people set and amounts of the cell's own resources stay. More capacity than was accepted
-    becomes the attribute `CLAIMED`.
+    Attributes that people set, and amounts of resources that only the cell defines, do not change. If the hello
+    reports more capacity than was accepted, the capacity does not change and the attribute `CLAIMED` names the excess.
     """
     speaks = {PROTOCOL: str(common_protocol(hello) or OLDEST_PROTOCOL)}
     attributes = {**machine.attributes, **hello.attributes, **speaks}
@@ -228,8 +228,8 @@ def _array(vector: Sequence[int]) -> str:
 def apply(cell_id: int, many: Sequence[MachineReportChanges]) -> set[int]:
     """Write the changes of reports, at most about 5,000 per revision.
 
-    Return the machines with a newer session. Their changes are not written. Locks: the cell's row, then machines, then
-    tasks, each in order of id.
+    Return the machines that have a newer session, whose changes are not written. Locks: the cell's row, then
+    machines, then tasks, each in order of id.
     """
     stale: set[int] = set()
     for part in _chunks(many):
@@ -335,7 +335,7 @@ def _finish(entry: JournalEntry, changes: Sequence[ReportChanges]) -> None:
 
 
 def _moves(task_ids: Sequence[int]) -> dict[int, int]:
-    """Return how often each task was evicted because of a failure since its spec changed or it was revived."""
+    """Return by task id how often it was evicted because of a failure since it was revived or its spec changed."""
     if not task_ids:
         return {}
     pairs = [split_task_id(identity) for identity in task_ids]
@@ -352,9 +352,9 @@ def _moves(task_ids: Sequence[int]) -> dict[int, int]:
 
 
 def _note_strangers(entry: JournalEntry, machine_id: int, strangers: Sequence[UnknownIncarnation]) -> None:
-    """Store the unknown incarnations of a machine.
+    """Store the incarnations that a machine runs and that the cell does not expect there.
 
-    Those that have ended according to the database are stopped. An SRE decides about the others.
+    Incarnations that have ended according to the database are stopped. An SRE decides about the others.
     """
     machine = Machine.objects.select_for_update().get(pk=machine_id)
     known = {item["key"]: item for item in machine.quarantined}
