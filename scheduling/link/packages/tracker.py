@@ -116,7 +116,7 @@ class Tracker:
     def failed(self, digest: str, machine_id: int, address: str, port: int, reason: str, *, now: float) -> int | None:
         """Record that a source delivered nothing or wrong content. `reason`: see `PackageFailed`.
 
-        Ignore peers that were not offered to the machine. After several failures, a peer is no longer offered until it
+        Ignore peers that were not offered to the machine. After too many failures, a peer is no longer offered until it
         reports the package again. Return the id of such a peer, otherwise None.
         """
         swarm = self._swarm(digest)

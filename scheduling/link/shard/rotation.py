@@ -40,7 +40,7 @@ class Rotation:
         self._accepted, self.asked, self._due = digest, False, math.inf
 
     def next_poll(self, now: float) -> tuple[bool, str]:
-        """Return (whether the next poll asks for a new secret, the digest of the secret accepted since the last poll)."""
+        """Return (whether the next poll asks for a new secret, digest of the newly accepted secret or "")."""
         accepted, self._accepted = self._accepted, ""
         if now < self._due:
             return False, accepted

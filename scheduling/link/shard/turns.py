@@ -42,7 +42,7 @@ _BUSY_TURN_S = 0.02
 
 
 class Turns:
-    """The loop (pump) that does a shard's database work in turns. `cell_names`: the cells to serve; empty: all cells."""
+    """The loop (pump) that does a shard's database work in turns. `cell_names`: the cells to serve; empty: all."""
 
     def __init__(
         self,
@@ -208,7 +208,9 @@ class Turns:
                     self._roster.detach(held)
 
     async def _apply_or_isolate(self, cell_id: int, many: list[MachineReportChanges]) -> set[int]:
-        """Write changes in one transaction, or one per machine if that fails. Return the machines with an old session."""
+        """Write changes together, or, after an error, machine by machine. Return the machines that have a newer
+        session.
+        """
         try:
             return await self._database(writer.apply, cell_id, many)
         except DatabaseAway:

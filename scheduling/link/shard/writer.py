@@ -160,8 +160,8 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
 def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
     """Return the facts of a machine that its hello changes.
 
-    Attributes that people set, and amounts of resources that only the cell defines, do not change. If the hello
-    reports more capacity than was accepted, the capacity does not change and the attribute `CLAIMED` names the excess.
+    Attributes that people set, and amounts of resources that only the cell defines, do not change. Reported
+    capacity above the accepted capacity is stored only in the attribute `CLAIMED`.
     """
     speaks = {PROTOCOL: str(common_protocol(hello) or OLDEST_PROTOCOL)}
     attributes = {**machine.attributes, **hello.attributes, **speaks}

@@ -1,10 +1,10 @@
-"""Accept machines no faster than the shard can welcome them, and measure how far its event loop lags.
+"""Accept connections of machines only as fast as the shard can handle them, and measure delays of its event loop.
 
     kernel's queue (BACKLOG) ── accept ──► a slot of HANDSHAKES_AT_ONCE ── TLS handshake ──► the protocol
                                               └── no free slot: connections wait in the kernel's queue
 
-A connection that waits in the kernel costs this process nothing. If the shard accepted every connection at once, each
-handshake would take so long that its machine gives up and dials again, and the shard would do nothing else.
+A connection that waits in the kernel needs no work by this process. If the shard accepted all connections at once, each
+handshake would take so long that the machine gives up and connects again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ LAG_S = 1.0
 
 
 class LoopProgress:
-    """A clock that counts the progress of the event loop. A minute in which the loop stands still counts as one tick.
+    """A clock that advances only while the event loop runs. If the loop is blocked for a minute, it advances one tick.
 
-    `seconds`: the progress since the start. `lag_s`: the lateness of the last tick. While `overloaded` is true, the
+    `seconds`: the time on this clock. `lag_s`: how late the last tick was. While `overloaded` is true, the
     master marks no machine down, because a silent machine may be waiting for this shard.
     """
 
@@ -65,10 +65,10 @@ class LoopProgress:
         self._busy_until = asyncio.get_running_loop().time() + OVERLOADED_FOR_S
 
     async def within(self, seconds: float, wait: Callable[[], Coroutine[None, None, T]]) -> T:
-        """Return the result of `wait()`. Raises `TimeoutError` after `seconds` of progress of the loop.
+        """Return the result of `wait()`. Raises `TimeoutError` after `seconds` on this clock.
 
-        While the loop stands still, a message may already wait in its socket. So `wait` is called again if its time
-        ended without enough progress.
+        A blocked loop cannot read a message that has already arrived. So `wait` is called again if it timed out before
+        this clock advanced by `seconds`.
         """
         left_s = seconds
         while True:
@@ -94,7 +94,7 @@ class LoopProgress:
 
 
 class Acceptor:
-    """A server over listening sockets, with the methods that uvicorn calls."""
+    """Accepts connections on listening sockets. It has the methods of a server that uvicorn calls."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Acceptor:
 def listening(host: str, port: int, *, shared: bool) -> list[socket.socket]:
     """Return listening sockets on every address of `host`. Child processes do not inherit them.
 
-    `shared`: the shards of a host share the port, and the kernel spreads the machines over them. Raises `OSError`.
+    `shared`: all shards of a host listen on the same port, and the kernel distributes connections. Raises `OSError`.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []

@@ -1,4 +1,4 @@
-"""The parts of ASGI that the endpoints of a shard share: they read the body of a request, and send an answer."""
+"""Functions for the HTTP endpoints of a shard: read the body of a request, and send an answer (ASGI)."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ async def decoded_body(receive: Receive, kind: Any, *, most_bytes: int) -> Any:
 
 
 def wrong_field(error: Exception) -> tuple[str, str]:
-    """Return the path of the field that a decoding error of msgspec names, or "", and the error without this path."""
+    """Split a decoding error of msgspec. Return (path of the wrong field or "", text of the error without the path)."""
     text = str(error)
     path = _PATH.search(text)
     return path.group(1) if path else "", _PATH.sub("", text)
 
 
 def problem(error: Rejected) -> tuple[dict[str, str], bytes]:
-    """Return the headers and the body of a problem document (RFC 9457), in the form that REST uses."""
+    """Return the headers and the body of an error answer: a problem document (RFC 9457), as the REST API sends it."""
     body: dict[str, Any] = {
         "type": f"urn:borg:{error.code}",
         "status": error.status,
@@ -71,12 +71,12 @@ def problem(error: Rejected) -> tuple[dict[str, str], bytes]:
 async def respond(
     send: Send, status: int, headers: dict[str, str], body: bytes = b"", *, kind: str = "http.response"
 ) -> None:
-    """Send a whole answer. `kind`: the prefix of the types of its messages."""
+    """Send a complete answer. `kind`: the prefix of the `type` of its ASGI messages."""
     await begin(send, status, headers | {"content-length": str(len(body))}, kind=kind)
     await send({"type": f"{kind}.body", "body": body})
 
 
 async def begin(send: Send, status: int, headers: dict[str, str], *, kind: str = "http.response") -> None:
-    """Send the status and the headers of an answer."""
+    """Send the status and the headers of an answer. `kind`: see `respond`."""
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": f"{kind}.start", "status": status, "headers": pairs})

@@ -1,4 +1,4 @@
-"""The certificate of the link: issued by the cell's authority and renewed in time, or given (BORG_LINK_CERTIFICATE)."""
+"""The TLS certificate of link shards: issued by the cell's authority, or your own (BORG_LINK_CERTIFICATE)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RENEW_DAYS = 30
 
 @dataclass(frozen=True, slots=True)
 class ServerCertificate:
-    """The files of a certificate, in PEM form. `key` None: the key is in `chain` too."""
+    """The files of a certificate and its key, in PEM form. `key`: None if `chain` contains the key."""
 
     chain: Path
     key: Path | None = None
@@ -47,7 +47,7 @@ class ServerCertificate:
 
 
 def server_certificate(hosts: Sequence[str]) -> ServerCertificate:
-    """Return the certificate of a link. `hosts`: its names and addresses, first the one that machines use.
+    """Return the certificate of a shard. `hosts`: names and addresses of its host, first the one that machines use.
 
     Raises `AuthorityBroken`.
     """
@@ -60,7 +60,7 @@ def server_certificate(hosts: Sequence[str]) -> ServerCertificate:
 
 
 def issue_server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = None) -> Path:
-    """Return the file with the key and the certificate of a server. `hosts`: its names and addresses.
+    """Return the file with the key and the certificate of a server for the names and addresses in `hosts`.
 
     An existing certificate is kept if it names all of `hosts`, this authority signed it, and it does not expire within
     `RENEW_DAYS`. Raises `AuthorityBroken`.
@@ -101,7 +101,7 @@ def check_given(given: ServerCertificate, host: str, authority: str) -> None:
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
-    """Make the TLS handshake of a Borglet and this link in memory."""
+    """Test a certificate: do the TLS handshake of a Borglet and a shard in memory."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         client.wrap_bio(to_client, to_server, server_hostname=host),

@@ -1,4 +1,4 @@
-"""Tasks of an event loop that end with their owner."""
+"""A set of asyncio tasks that an object starts, and cancels when it stops."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _AGAIN_S = 0.05
 
 
 class OwnedTasks:
-    """Tasks that end with their owner.
+    """A set of asyncio tasks. The object that starts them calls `end` when it stops.
 
-    Before Python 3.12, `asyncio.wait_for`, which redis-py uses, swallows a cancellation that arrives just as its work
-    is done. A task in an endless loop then goes on. So `end` cancels again until all tasks have ended.
+    Before Python 3.12, `asyncio.wait_for`, which redis-py uses, can ignore a cancellation. A task with an endless loop
+    then continues. So `end` cancels each task repeatedly.
     """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task."""
+        """Start a task that runs the coroutine `work`."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -32,7 +32,7 @@ class OwnedTasks:
             task.cancel()
 
     async def end(self) -> None:
-        """Cancel all tasks until they have ended."""
+        """Cancel all tasks, and wait until they have ended."""
         while self._tasks:
             self.cancel()
             await asyncio.wait(list(self._tasks), timeout=_AGAIN_S)

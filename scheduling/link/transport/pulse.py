@@ -1,4 +1,4 @@
-"""The pulse of a link shard: it touches a file as long as its event loop runs."""
+"""Touch a file regularly while the event loop of a link shard runs, so that a supervisor sees a blocked shard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERY_S = 2.0
 
 
 async def pulse_forever() -> None:
-    """Touch the file that the environment variable BORG_PULSE names, every `EVERY_S`. Return if there is none."""
+    """Touch the file in the environment variable BORG_PULSE every `EVERY_S` seconds. Return if it is not set."""
     file = os.environ.get("BORG_PULSE")
     while file:
         with contextlib.suppress(OSError):  # the disk may be full

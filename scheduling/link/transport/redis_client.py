@@ -1,4 +1,4 @@
-"""A connection to Redis with tasks that end with it. Redis may be unreachable at any time."""
+"""A connection to Redis, with its own asyncio tasks. It survives times when Redis is unreachable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RETRY_S = 1.0
 
 
 class RedisClient:
-    """The base of classes that send to Redis and listen to its channels. `use`: the use of Redis, for log lines."""
+    """The base of classes that send to Redis and listen to its channels. `use`: what for, in log lines."""
 
     def __init__(self, url: str, *, use: str) -> None:
         self._redis: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
@@ -34,7 +34,7 @@ class RedisClient:
         await self._redis.aclose()
 
     async def _listen_forever(self, *channels: str) -> None:
-        """Give each message of the channels to `_take`. The names of channels may be patterns."""
+        """Call `_take` with each message of the channels. A channel may be a pattern such as `borg:*`."""
         while True:
             pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
             try:
@@ -60,7 +60,7 @@ class RedisClient:
             log.warning("cannot read a message from Redis; it is ignored", channel=channel, error=str(error))
 
     def _subscribed(self) -> None:
-        """Messages arrive from now on. Earlier messages may be lost."""
+        """Called when the subscription has begun. Earlier messages may be lost. Does nothing; subclasses override it."""
 
     async def _take(self, channel: str, data: bytes) -> None:
         """Handle one message."""
@@ -74,7 +74,7 @@ class RedisClient:
             self._note(error)
 
     def _note(self, error: Exception | None) -> None:
-        """Log once that Redis is unreachable, and once that it is back."""
+        """Log when Redis becomes unreachable or reachable. `error`: of the last command; None: it succeeded."""
         if error is not None and not self._away:
             log.warning("Redis is unreachable", use=self._use, error=str(error))
         elif error is None and self._away:

@@ -1,4 +1,4 @@
-"""Distribution of machines over shards: a shard with too many machines asks some to connect again. Pure.
+"""Distribute machines over shards: a shard with too many machines asks some of them to connect again. No I/O.
 
     each second: own machines, those of the other shards ─► ConnectionBalance.surplus ─► connections to close
 
@@ -23,7 +23,7 @@ LONGEST_PAUSE_S = 600.0
 
 @dataclass(slots=True)
 class ConnectionBalance:
-    """The balance of connections of one shard."""
+    """Computes how many connections one shard should close."""
 
     _asked: int = 0  # machines that were asked to connect again since `_since`
     _before: int = 0  # own machines at `_since`
