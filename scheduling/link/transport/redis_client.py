@@ -1,4 +1,4 @@
-"""A connection to Redis, with its own asyncio tasks. It survives times when Redis is unreachable."""
+"""A connection to Redis, with its own asyncio tasks. Redis may be unreachable at any time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RedisClient:
             log.warning("cannot read a message from Redis; it is ignored", channel=channel, error=str(error))
 
     def _subscribed(self) -> None:
-        """Called when the subscription has begun. Earlier messages may be lost. Does nothing; subclasses override it."""
+        """Called when the subscription begins. Earlier messages may be lost. Subclasses may override this method."""
 
     async def _take(self, channel: str, data: bytes) -> None:
         """Handle one message."""
@@ -74,7 +74,7 @@ class RedisClient:
             self._note(error)
 
     def _note(self, error: Exception | None) -> None:
-        """Log when Redis becomes unreachable or reachable. `error`: of the last command; None: it succeeded."""
+        """Log when Redis becomes unreachable or reachable. `error`: the error of the last command, or None."""
         if error is not None and not self._away:
             log.warning("Redis is unreachable", use=self._use, error=str(error))
         elif error is None and self._away:

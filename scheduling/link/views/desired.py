@@ -1,10 +1,10 @@
-"""The desired state of many machines, read from rows with a constant number of queries in one snapshot.
+"""Read the desired state of many machines from the database, with a constant number of queries in one snapshot.
 
     tasks running there ─┐                              ┌─► Desired ─► the Borglet
     departures ──────────┼─ load(cell, machine ids) ─► Loaded
     quarantine released ─┘                              └─► View ─► compared with reports (`views.diff`)
 
-Without a snapshot, a task that moves from `run` to `stop` could be missing in both.
+Without a snapshot, a task that is just being stopped could be missing in both lists, `run` and `stop`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(slots=True)
 class Loaded:
-    """The stored state of a machine. `removed`: it no longer belongs to the cell. `down`: it is marked down."""
+    """The state of a machine in the database. `removed`: it is no longer in the cell. `down`: it is marked down."""
 
     machine_id: int
     session: int
@@ -56,9 +56,9 @@ class Loaded:
 
 
 class Specs:
-    """A cache of parsed specs by (job id, version). A version never changes.
+    """A cache of parsed specs by (job id, version).
 
-    `packages`: the packages of each version that names any, by the text that names them.
+    `packages`: for each spec with packages: the reference in the spec (such as `web@v2`) -> the package.
     """
 
     def __init__(self, most: int = _MAX_SPECS) -> None:
@@ -69,7 +69,7 @@ class Specs:
     def get(
         self, wanted: Iterable[tuple[int, int]], *, extra: Sequence[str]
     ) -> dict[Any, job_spec.JobSpecification | None]:
-        """Return the wanted specs. An unreadable spec is logged and becomes None. Makes at most one query."""
+        """Return specs by (job id, version); None for an unreadable spec, which is logged. Makes at most one query."""
         wanted = set(wanted)
         found: dict[tuple[int, int], job_spec.JobSpecification | None] = {}
         for pair in wanted & self._known.keys():
@@ -90,7 +90,7 @@ class Specs:
 
 
 def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Loaded]:
-    """Return the desired state of each machine. Makes eight statements for any number of machines."""
+    """Return the stored state of each machine by id. Makes eight queries for any number of machines."""
     ids = sorted(machine_ids)
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -139,7 +139,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
 
 @dataclass(slots=True)
 class _Row:
-    """A running task: its key, then the columns in the order of `_running`."""
+    """A running task, with the columns of the query in `_running`, in the same order."""
 
     key: TaskKey
     machine_id: int
@@ -236,8 +236,8 @@ def _run_task(
 ) -> RunTask:
     """Return the instruction to run a task. The Borglet adds the environment variables `BORG_…`.
 
-    `newest`: the newest spec of the job. The task may still run an older version, but the rules for publishing names
-    are always those of the newest.
+    `job`: the spec version that the task runs. `newest`: the newest version, whose rules for publishing names apply to
+    all tasks of the job.
     """
     task = job.task(row.index)
     return RunTask(
@@ -305,7 +305,7 @@ def _departures(ids: list[int]) -> list[tuple[Any, ...]]:
 
 
 def _packages(job: job_spec.JobSpecification, known: Mapping[str, Any]) -> dict[str, PackageRef]:
-    """Return the packages that the tasks of a version name, with the digests from its acceptance.
+    """Return the packages in a spec, by reference. `known`: the size and format of each package, by digest.
 
     Tags are left out, so that a moved tag does not change the instructions of a running task.
     """

@@ -1,12 +1,11 @@
-"""The changes that a full report makes (§3.3). Pure: it takes a view of the rows and a report, and returns changes.
+"""Compare the report of a machine with a view of the database rows, and return the changes (§3.3). No I/O.
 
     View (rows, as this shard knows them) ─┐
                                            ├─ compare ─► Changes ─► the shard's writer, in batches
     Report (what is on the machine) ───────┘
 
-A view lists the incarnations that should run (`run`) and stop (`stop`). An incarnation in a report is compared at once.
-A missing incarnation counts only if the report acknowledges the view's generation, because an older desired state may
-not contain it yet. After a new view, the next report is compared completely.
+A view lists the incarnations that should run (`run`) and stop (`stop`). An incarnation that
+a report lacks is lost only if the report acknowledges the generation of the view: the Borglet may not know it before.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ REASONS = ("cpu-starved",)
 
 @dataclass(slots=True)
 class ExpectedTask:
-    """An incarnation that should run, with its data from the rows. `checked`: it has a health check.
+    """An incarnation that should run, with its data from the database. `checked`: it has a health check.
 
     `alloc`: it is an alloc (§2.4), which has no processes and is up as soon as a shard serves its machine. `unwanted`:
-    its machine has requested its removal.
+    the machine has asked the cell to remove it.
     """
 
     task_id: int
@@ -50,11 +49,12 @@ class ExpectedTask:
 
 @dataclass(slots=True)
 class View:
-    """The incarnations of a machine according to the rows. `run`, `stop`: those that should run and stop.
+    """The incarnations of a machine according to the database.
 
-    `stop`: key -> task id. `quarantine`: unknown incarnations, decided or not. The other fields are about allocs that
-    have left the machine (`views.kept`). `allocs_kept`: the folder stays. `dropping`: the folder is deleted; key -> id
-    of the kept alloc. `savers`: log savers; key -> (id of the kept alloc, position).
+    `run`: those that should run. `stop`: those that should stop, with task ids. `quarantine`: unknown incarnations. The
+    other fields are about allocs that have left the machine (`views.kept`). `allocs_kept`: allocs whose folder stays.
+    `dropping`: allocs whose folder is being deleted -> id of the kept alloc. `savers`: log savers -> (id of the kept
+    alloc, position in its list of log savers).
     """
 
     history_id: str
@@ -69,7 +69,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class TaskExit:
-    """The end of an incarnation that should run and will not run again on this machine."""
+    """The end of an incarnation that was meant to keep running. This machine will not start it again."""
 
     task_id: int
     incarnation: int
@@ -81,7 +81,7 @@ class TaskExit:
 
 @dataclass(frozen=True, slots=True)
 class IncarnationGone:
-    """An incarnation that was asked to stop and has no processes left."""
+    """An incarnation that was asked to stop, and whose processes have all ended."""
 
     task_id: int
     incarnation: int
@@ -90,7 +90,7 @@ class IncarnationGone:
 
 @dataclass(frozen=True, slots=True)
 class UnknownIncarnation:
-    """A running incarnation that the desired state does not contain. `flagged`: its Borglet keeps it in quarantine."""
+    """A running incarnation that the desired state does not contain. `flagged`: its Borglet has quarantined it."""
 
     key: TaskKey
     name: str
@@ -109,7 +109,9 @@ class Unwanted:
 
 @dataclass(slots=True)
 class ReportChanges:
-    """The changes of a report. `strangers`: all unknown incarnations if they changed, otherwise None."""
+    """The changes that a report makes. `strangers`: all unknown incarnations if there are other ones than before, or
+    None.
+    """
 
     seen: list[Observation] = field(default_factory=list)
     over: list[TaskExit] = field(default_factory=list)
@@ -129,7 +131,7 @@ class ReportChanges:
         return bool(self.size or self.saved or self.dropped or self.strangers is not None)
 
     def extend(self, later: ReportChanges) -> None:
-        """Add the changes of a later report."""
+        """Add the changes of a later report to these changes."""
         for name in ("seen", "over", "lost", "gone", "unwanted", "saved", "dropped"):
             getattr(self, name).extend(getattr(later, name))
         if later.strangers is not None:
@@ -139,7 +141,7 @@ class ReportChanges:
 def compare(view: View, report: Report) -> ReportChanges:
     """Return the changes that `report` makes, and update `view`, so that the same report again changes nothing.
 
-    If the changes get lost, the view must be read again. A report of another history changes nothing.
+    If the changes cannot be stored, read the view from the database again. A report of another history is ignored.
     """
     changes = ReportChanges()
     if report.history_id != view.history_id:
@@ -243,7 +245,10 @@ def _compare_missing(view: View, here: set[TaskKey], changes: ReportChanges) -> 
 
 @dataclass(frozen=True, slots=True)
 class ExitVerdict:
-    """The consequence of an incarnation's end for its task: it becomes dead (`how`) or pending (`cause`)."""
+    """The next state of a task whose incarnation has ended: dead if `how` is set, pending if `cause` is set.
+
+    `avoid`: the task is placed on other machines for some time.
+    """
 
     detail: str
     how: str = ""  # finished | failed
@@ -252,7 +257,7 @@ class ExitVerdict:
 
 
 def judge(over: TaskExit, *, moves: int) -> ExitVerdict:
-    """Return the consequence for the task. `moves`: its moves because of failures since its spec changed (§4)."""
+    """Return the next state of the task that has ended. `moves`: how often failures have moved it before (§4)."""
     exit_ = over.exit
     detail = describe(exit_)
     if exit_.cause is EndCause.MACHINE_SHORT:
@@ -287,7 +292,7 @@ def describe(exit_: Exit) -> str:
 
 
 def storable(exit_: Exit | None) -> Exit | None:
-    """Return the exit with a detail that PostgreSQL can store. Tasks influence this text."""
+    """Return the exit without NUL characters in `detail`, a text from tasks. PostgreSQL cannot store NUL."""
     if exit_ is None or "\x00" not in exit_.detail:
         return exit_
     return msgspec.structs.replace(exit_, detail=storable_text(exit_.detail))
@@ -299,7 +304,7 @@ def storable_text(text: str) -> str:
 
 
 def storable_address(text: str) -> str:
-    """Return an IP address in its usual form, or "" if the text is not an IP address."""
+    """Return an IP address in its shortest form, or "" if the text is not an IP address."""
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:
@@ -313,5 +318,5 @@ def exit_json(exit_: Exit | None) -> dict[str, Any] | None:
 
 
 def exit_mark(stored: Mapping[str, Any] | None) -> tuple[str, float] | None:
-    """Return the cause and the time of a row's `exit`, which distinguish one end from another."""
+    """Return (cause, time) of a stored exit, to compare it with another exit. Return None if there is none."""
     return None if not stored else (str(stored.get("cause", "")), float(stored.get("at", 0.0)))

@@ -1,4 +1,4 @@
-"""Kept allocs: folders on machines that an alloc has left, and log savers that run there again (§4)."""
+"""Kept allocs: folders that stay on a machine after their alloc has left, until log savers have copied the logs (§4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RESTART = RestartPolicy(on="failure", max_failures=1_000_000, window_s=3600.0, 
 
 @dataclass(slots=True)
 class MachineTasks:
-    """The tasks of one machine: instructions for its Borglet, and the view with which its reports are compared."""
+    """What one machine should do: instructions for its Borglet, and the view with which its reports are compared."""
 
     view: View
     run: list[RunTask] = field(default_factory=list)
@@ -27,7 +27,7 @@ class MachineTasks:
 
 
 def specs_of(rows: Iterable[KeptAlloc]) -> set[tuple[int, int]]:
-    """Return the (job id, version) of every log saver that must run."""
+    """Return (job id, version) of the spec of each log saver that must run."""
     return {(saver["job_id"], saver["version"]) for row in rows if not row.released for saver in row.savers}
 
 
@@ -39,9 +39,10 @@ def add_kept(
     cell: str,
     extra: Sequence[str],
 ) -> None:
-    """Add kept allocs to the tasks in `found`, by machine id.
+    """Add kept allocs and their log savers to `found`, which has the tasks of each machine by its id.
 
-    The departures must already be in `found`. Log savers that have finished, or have no readable spec, do not run.
+    `found` must already contain the tasks that are being stopped. `known`: specs by (job id, version). Log savers
+    that have finished, or have no readable spec, do not run.
     """
     for row in rows:
         here = found[row.machine_id]
@@ -70,7 +71,7 @@ def _saver(
     cell: str,
     extra: Sequence[str],
 ) -> RunTask:
-    """Return the instruction to run a log saver. `BORG_ALLOC_ENDED` shows it that no new data follows."""
+    """Return the instruction to run a log saver. The variable `BORG_ALLOC_ENDED` tells it that the alloc has ended."""
     task = job.task(saver["index"])
     return RunTask(
         key=TaskKey(row.uid.hex, position, 1),
@@ -96,6 +97,6 @@ def _saver(
 
 
 def task_key(text: str) -> TaskKey:
-    """Return the key that `str(TaskKey)` wrote as `text`."""
+    """Return the key of a task from its text form, which `str(TaskKey)` returns."""
     job, index, incarnation = text.split("/")
     return TaskKey(job, int(index), int(incarnation))

@@ -1,10 +1,9 @@
-"""The last report of a machine in raw form, decoded only where it contains something new. Pure.
+"""The last report of a machine. It is decoded only if it contains more news than usage. No I/O.
 
     frame ─► WireReport ─► the same tasks, allocs, generation as before? ─┬─ yes: only usage is new
                                                                          └─ no:  opened, compared with the view
 
-When nothing changes, nearly every report takes the first path. Decoding all its tasks, two thousand times per second,
-would cost too much.
+Nearly all reports contain only new usage. To decode the tasks of two thousand reports per second would cost too much.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _NO_TASK = 0
 
 @dataclass(slots=True)
 class LastReport:
-    """The last report of a machine. `settled`: the report changes nothing in the present view.
+    """The last report of a machine. `settled`: compared with the current view, the report makes no changes.
 
-    `columns`, `figures`, `task_ids`, `incarnations`: see `MeasuredUsage`. `report`: the decoded report; None while the
-    report is settled.
+    `columns`, `figures`, `task_ids`, `incarnations`: the measured usage (see `MeasuredUsage`). `report`: the decoded
+    report; None while the report is settled.
     """
 
     wire: WireReport
@@ -42,17 +41,17 @@ class LastReport:
     incarnations: array[int] = field(default_factory=lambda: array("q"))
 
     def opened(self) -> Report:
-        """Return the decoded report."""
+        """Return the decoded report. Decodes it if necessary."""
         if self.report is None:
             self.report = opened(self.wire)
         return self.report
 
     def settle(self) -> None:
-        """Record that the report changes nothing, and forget its decoded form."""
+        """Record that the report makes no changes, and free the memory of its decoded form."""
         self.settled, self.report = True, None
 
     def assign(self, view: View, machine_id: int) -> None:
-        """Set the task of each row of figures according to the view."""
+        """Set `task_ids` and `incarnations`: which task each row of the usage belongs to. The first row is the machine."""
         self.task_ids, self.incarnations = array("q", (-machine_id,)), array("q", (0,))
         for task in self.opened().tasks:
             expected = view.run.get(task.key)
@@ -109,7 +108,7 @@ def _new(wire: WireReport) -> LastReport:
 
 
 def _figures(wire: WireReport) -> tuple[int, array[int]]:
-    """Return the number of columns and the figures, without columns that only a newer Borglet has."""
+    """Return (number of columns, usage numbers) without the columns that only a newer version of the Borglet sends."""
     columns = wire.usage_columns
     if columns <= _COLUMNS:
         return columns, array("q", wire.usages)

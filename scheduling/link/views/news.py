@@ -1,4 +1,4 @@
-"""The machines whose desired state may have changed, according to new rows of the journal. No event is decoded."""
+"""Find the machines whose desired state may have changed, from new rows of the journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = [*_BY_MACHINE, *_BY_TASK, *_BY_JOB, *_BY_CELL]
 
 
 def concerned_machines(cell_id: int, revision: int, *, newest: int) -> set[int] | None:
-    """Return the machines that the revisions in (`revision`, `newest`] concern, or None if they concern all machines.
+    """Return the ids of the machines that the revisions after `revision` up to `newest` concern; None: all machines.
 
     Makes at most two queries.
     """
