@@ -1,4 +1,4 @@
-"""Kept allocs: folders that stay on a machine after their alloc has left, until log savers have copied the logs (§4)."""
+"""Kept allocs: folders that stay on a machine after their alloc has left, until log savers have ended (§4)."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class LastReport:
         self.settled, self.report = True, None
 
     def assign(self, view: View, machine_id: int) -> None:
-        """Set `task_ids` and `incarnations`: which task each row of the usage belongs to. The first row is the machine."""
+        """Set the task and the incarnation of each row of the measured usage. The first row is for the machine."""
         self.task_ids, self.incarnations = array("q", (-machine_id,)), array("q", (0,))
         for task in self.opened().tasks:
             expected = view.run.get(task.key)
