@@ -1,4 +1,4 @@
-"""The interface between the Borglet's agent and the packages of its machine, and its simulated implementation.
+"""The interface through which the Borglet's agent installs packages, and an implementation for simulated machines.
 
 agent ── install(packages) ──► Packages ──► one read-only tree per package, which all tasks share
 agent ── trees(packages) ───►           ──► the directories of the trees, for the runtime
@@ -18,20 +18,20 @@ InUse = Callable[[], Set[str]]
 
 
 class PackageMissing(Exception):
-    """A package cannot be installed. The text has the package and the reason, for the owner of the job."""
+    """A package cannot be installed. The text names the package and the reason, for the owner of the job."""
 
 
 class Packages(Protocol):
     """The packages of one machine. Call the methods from one asyncio loop; none blocks it."""
 
     def bind(self, in_use: InUse) -> None:
-        """Set the function that returns the digests of the packages in use, which are not deleted. Call this first."""
+        """Set the function that returns the digests of packages in use, which are never deleted. Call `bind` first."""
 
     async def install(self, packages: Sequence[PackageRef]) -> None:
-        """Install packages. A cancellation stops installations that no other task needs. Raises `PackageMissing`."""
+        """Install packages. A cancelled call stops installations that no other task needs. Raises `PackageMissing`."""
 
     def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
-        """Return the directory of each package by mount name, in the given order. Raises `PackageMissing`."""
+        """Return the directory of each package by mount name, in the order of `packages`. Raises `PackageMissing`."""
 
     def installed(self) -> list[str]:
         """Return the digests of installed packages, the last used first, at most `MAX_REPORTED_PACKAGES`."""
@@ -41,7 +41,7 @@ class Packages(Protocol):
 
 
 def mount_name(package: PackageRef) -> str:
-    """Return the name of a package without tag or digest, for its directory. Raises `PackageMissing`."""
+    """Return the name of a package's directory: its name without tag or digest. Raises `PackageMissing`."""
     name = package.name.partition("@")[0]
     if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > 255:
         raise PackageMissing(
@@ -51,7 +51,7 @@ def mount_name(package: PackageRef) -> str:
 
 
 def mounts(packages: Sequence[PackageRef], tree: Callable[[PackageRef], Path]) -> dict[str, Path]:
-    """Return the tree of each package by mount name. Raises `PackageMissing` if two have the same mount name."""
+    """Return the tree of each package by mount name. Raises `PackageMissing` if two have the same name."""
     found: dict[str, Path] = {}
     for package in packages:
         name = mount_name(package)
@@ -64,7 +64,7 @@ def mounts(packages: Sequence[PackageRef], tree: Callable[[PackageRef], Path]) -
 
 
 class SimulatedPackages:
-    """The packages of a simulated machine. An installation takes about `delay_s` and writes no file."""
+    """The packages of a simulated machine. An installation takes about `delay_s` seconds and writes no file."""
 
     def __init__(self, delay_s: float, rng: random.Random) -> None:
         self._delay_s, self._rng = delay_s, rng

@@ -1,9 +1,9 @@
-"""Choose the next source of a package, how often to try, and when to give up. Pure.
+"""Choose the next source from which to download a package, and when to pause or give up. This module does no I/O.
 
     Ask the link ─► Try a peer ─► Try the next … ─► Try the store ─► Pause ─► Ask again …      GiveUp
 
-Peers come first, in the order of the link. The number of rounds with failures is limited. A round in which sources were
-only busy does not count.
+Peers are tried first, in the order that the link sent. The number of rounds with failures is limited. Rounds in which
+all sources were busy are not limited.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class FetchPatience(msgspec.Struct, frozen=True):
 
 
 class AskForSources(msgspec.Struct, frozen=True):
-    """Ask the link for sources, then call `answered` or `unavailable`."""
+    """Next step: ask the link for sources, then call `answered` or `unavailable`."""
 
 
 class Try(msgspec.Struct, frozen=True):
-    """Fetch from this source, and call `failed` if it does not deliver."""
+    """Next step: download from this source, and call `failed` if that does not succeed."""
 
     source: PeerAddress
 
@@ -54,7 +54,7 @@ Step: TypeAlias = AskForSources | Try | Pause | GiveUp
 
 
 class Choosing:
-    """The choice of sources for one package. Times are seconds of a clock that never runs backwards."""
+    """The choice of sources for one package. All times are seconds of a clock that never runs backwards."""
 
     def __init__(self, patience: FetchPatience, rng: random.Random, *, now: float) -> None:
         self._patience, self._rng = patience, rng
@@ -68,7 +68,7 @@ class Choosing:
         self._retry_after_s = 0.0
 
     def step(self, now: float) -> Step:
-        """Return what to do next."""
+        """Return the next step of the download: ask for sources, try a source, pause, or give up."""
         if self._todo:
             return Try(self._todo.popleft())
         if self._asked and not self._final:
@@ -82,8 +82,8 @@ class Choosing:
         return AskForSources()
 
     def _pause_s(self) -> float:
-        """Return the seconds until the next round: as the link asked, or short if all sources were busy. After
-        failures, the pause grows from round to round.
+        """Return the seconds until the next round: as long as the link asked, or short if all sources were busy. After
+        failures, it grows from round to round.
         """
         if self._broken or self._away:
             return max(self._retry_after_s, self._backoff.next_s())
@@ -98,12 +98,12 @@ class Choosing:
         self._named = bool(self._todo)
 
     def unavailable(self, text: str, *, final: bool) -> None:
-        """Record that the link gave no answer. `final`: a retry cannot help. The round does not count as failed."""
+        """Record that the link sent no sources. `final`: a retry cannot help. The round is not counted as failed."""
         self._complaints.append(text)
         self._away, self._final = True, final
 
     def failed(self, source: PeerAddress, reason: str, detail: str) -> None:
-        """Record a failure. `reason`: see `PackageFailed`. A busy source is tried again, another one is skipped."""
+        """Record that `source` failed. `reason`: see `PackageFailed`. Only a busy source is tried again."""
         self._complaints.append(f"{name_of(source)}: {reason}: {detail}")
         if reason == BUSY:
             return

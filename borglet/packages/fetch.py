@@ -1,11 +1,11 @@
-"""Fetch one archive, from peers first and from the link's store last. The digest of the content is checked.
+"""Download one archive, from other machines first and from the link's store last. The digest is checked.
 
     sources ─► peer ─► peer ─► store ─► sources again, after a pause …        until the digest is right
                 │ unreachable, busy, refused, slow, mismatch: reported, not asked again
                 └─ received bytes are kept: the next source continues after them (Range)
 
-If parts of several sources together have the wrong digest, each following source must send the whole archive. So the
-source with wrong content is found. These functions block: call them in threads.
+If an archive from several sources has the wrong digest, each following source must send the whole archive. Then it is
+clear which source sent wrong content. These functions block: call them in threads.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FetchSettings:
 
 
 class SourceFailed(Exception):
-    """A source did not deliver. `reason`: see `PackageFailed`."""
+    """The download from one source failed. `reason`: see `PackageFailed`."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -76,7 +76,7 @@ class Fetcher:
     def fetch(
         self, package: PackageRef, into: Path, *, checkpoint: Callable[[], None], pause: Callable[[float], None]
     ) -> None:
-        """Write the archive of a package to `into`, a new file. Its digest is right after the call.
+        """Download the archive of a package to `into`, a new file, and check the digest.
 
         The download calls `checkpoint` often, and `pause(seconds)` to wait. Both may raise to stop the download.
         Raises `PackageMissing`, OSError."""
@@ -134,7 +134,7 @@ class _Download:
         self._givers.clear()
 
     def from_source(self, source: PeerAddress, store: str, ticket: str) -> bool:
-        """Continue the download from this source, with `ticket`. Return whether the archive is complete now. Raises
+        """Continue the download from `source`, with `ticket`. Return whether the archive is complete now. Raises
         `SourceFailed`, and the errors of `checkpoint`.
         """
         if self._unmixed:

@@ -1,9 +1,9 @@
-"""All packages of one machine: waiting tasks, downloads, removals, and archives for peers.
+"""Manage all packages of one machine: install them for tasks, remove unused ones, and find archives for other machines.
 
     install ─► installed? ─► use it            (one installation per package; all tasks that need it wait)
                  no ─► free space ─► fetch ─► check, unpack ─► rename into place ─► notify the link
 
-Blocking work runs in a few threads. If no task waits for an installation any more, it stops soon.
+Blocking work runs in a few threads. An installation stops soon if no task waits for it any more.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PackageManager:
     # -- starting and ending
 
     def open(self) -> None:
-        """Start to check the packages on the disk in the background. Only an installation of the same package waits."""
+        """Start to check the packages on the disk in the background. An installation waits only for its package."""
         self._opened = asyncio.ensure_future(self._open())
         self._checking = asyncio.ensure_future(self._check_all())
 
@@ -111,7 +111,7 @@ class PackageManager:
         log.info("%d packages are installed", len(self._installed))
 
     async def _check(self, digest: str) -> None:
-        """Check a package on the disk, unless that has been done. Concurrent callers wait for the same check."""
+        """Check a package on the disk, unless it was checked before. Concurrent callers wait for the same check."""
         if digest not in self._unchecked:
             return
         check = self._checks.get(digest)
@@ -175,7 +175,7 @@ class PackageManager:
         return sum(each.disk_bytes for each in self._installed.values())
 
     def archive(self, digest: str) -> Path | None:
-        """Return the archive of a package for peers, or None."""
+        """Return the path of a package's archive, which other machines may download; None if there is none."""
         return self._store.archive(digest) if digest in self._installed else None
 
     # -- installing
@@ -196,7 +196,7 @@ class PackageManager:
             self._use(package.digest)
 
     async def _install_all(self, packages: Sequence[PackageRef]) -> bool:
-        """Install packages. Return False if an installation was cancelled when this task joined it: try again."""
+        """Install packages. Return False if one of them was being cancelled: the caller must try again."""
         if self._closing.is_set():
             raise PackageMissing(f"package {packages[0].name!r}: this Borglet is shutting down")
         joined = [self._join(package) for package in packages]
@@ -268,7 +268,7 @@ class PackageManager:
     # -- disk space
 
     async def _free_space(self, package: PackageRef) -> int:
-        """Free space for archive and tree, estimated as twice the archive. Return the largest size of the tree.
+        """Free space for a package: about twice the size of its archive. Return how many bytes its tree may have.
 
         Raises `PackageMissing`."""
         wanted = 2 * package.size_bytes
@@ -297,7 +297,7 @@ class PackageManager:
         )
 
     async def collect(self) -> int:
-        """Remove unused packages until the rest fits into the budget and enough of the disk is free. Return the freed
+        """Remove unused packages until the others fit into the budget and enough of the disk is free. Return the freed
         bytes.
         """
         freed = 0
@@ -318,7 +318,7 @@ class PackageManager:
         return freed
 
     def publish_port(self) -> None:
-        """Notify the link of the port at which peers can download packages. Call this after each welcome."""
+        """Send the port at which other machines can download packages to the link. Call this after each welcome."""
         if self._port_report is not None:
             self._port_report.cancel()
         self._port_report = asyncio.ensure_future(self._report_port())

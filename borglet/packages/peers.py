@@ -1,4 +1,4 @@
-"""Serve archives to other Borglets: plain HTTP, one request per connection, few uploads at once.
+"""Serve archives of packages to other Borglets, with plain HTTP, one request per connection and few uploads at once.
 
     GET /packages/<digest>      Authorization: Borg-Ticket <ticket>      Range: bytes=N-
 
@@ -42,7 +42,7 @@ class PeerSettings:
 
 
 class _Answer(Exception):
-    """The answer to a request that gets no archive."""
+    """A request gets no archive, but this answer."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -108,7 +108,7 @@ class PeerServer:
                 await writer.drain()
 
     async def _request(self, reader: asyncio.StreamReader) -> tuple[str, int]:
-        """Return the requested digest and first byte. Raises `_Answer`."""
+        """Read a request. Return the requested digest and the offset of the first byte. Raises `_Answer`."""
         try:
             async with asyncio.timeout(self._settings.header_timeout_s):
                 raw = await reader.readuntil(b"\r\n\r\n")

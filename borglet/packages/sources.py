@@ -1,4 +1,4 @@
-"""Ask the cell's link for sources of packages, and report results, with the machine's own credentials."""
+"""Ask the cell's link from where to download packages, and report the results, with the machine's own credentials."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_ANSWER_BYTES = 256 * 1024
 
 
 class SourcesUnavailable(Exception):
-    """The link sent no sources of a package. `final`: a retry cannot help."""
+    """The link sent no sources for a package. `final`: a retry cannot help."""
 
     def __init__(self, text: str, *, final: bool = False) -> None:
         super().__init__(text)
@@ -28,14 +28,14 @@ class SourcesUnavailable(Exception):
 
 
 class Sources(Protocol):
-    """The sources of packages. The methods block: call them in threads. `have`, `gone` and `failed` notify the link and
-    never raise, because the next report corrects a lost notice."""
+    """Where to download packages. The methods block: call them in threads. `have`, `gone` and `failed` notify the link
+    and never raise: if a notice is lost, the next report corrects it."""
 
     def of(self, digest: str) -> PackageSources:
         """Return the sources of a package. Raises `SourcesUnavailable`."""
 
     def connect_store(self) -> tuple[http.client.HTTPConnection, dict[str, str]]:
-        """Return a connection to the link's own store, not yet opened, and the headers of requests."""
+        """Return a connection to the link's own store, not yet opened, and the headers that requests on it need."""
 
     def rest(self) -> None:
         """Close the connection of this thread."""
@@ -93,7 +93,7 @@ class LinkSources:
     def _ask(
         self, method: str, path: str, content: msgspec.Struct | None = None, *, keep: bool = False
     ) -> tuple[int, bytes]:
-        """Send one request. Return status and body. `keep` the connection open for this thread's next request.
+        """Send one request. Return status and body. `keep`: leave the connection open for this thread's next call.
 
         Raises OSError, `http.client.HTTPException`."""
         connection = getattr(self._kept, "connection", None)

@@ -1,4 +1,4 @@
-"""The packages of one machine on its disk. Each is installed once, whole or not at all.
+"""Store the packages of one machine on its disk. Each package is installed once, whole or not at all.
 
     home/packages/<digest>/   marker.json   its description and the digests of its tree; written last
                               tree/         read-only, shared by all tasks
@@ -6,9 +6,9 @@
     home/packages/incoming/   downloads that are not complete; a new Borglet removes them
     home/packages/trash/      packages that are being removed
 
-The files of a tree are not forced to the disk one by one. A crash of a process loses no written file, so a new Borglet
-checks only names, sizes and modes. After a restart of the machine, it reads all content once and compares the digests.
-These functions block: call them in threads. Methods for different digests can run at the same time.
+The files of a tree are not flushed to the disk one by one. If only the Borglet crashed, no written file is lost, so the
+new Borglet checks only names, sizes and modes. After a restart of the machine, it reads all files and compares the
+digests. These functions block: call them in threads. Methods for different digests can run at the same time.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class PackageStore:
         return [f"sha256:{name}" for name in sorted(os.listdir(self._root)) if name not in ("incoming", "trash")]
 
     def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> StoredPackage | None:
-        """Return a package if it is undamaged. A damaged one is unpacked again from its archive, or removed.
+        """Return a package. If it is damaged, unpack it again from its archive, or remove it and return None.
 
         `checkpoint` is called often, and may raise to stop the work."""
         folder = self._root / digest.partition(":")[2]
@@ -110,7 +110,7 @@ class PackageStore:
         return self._installed(folder, marker)
 
     def _repaired(self, folder: Path, marker: Marker, checkpoint: Callable[[], None]) -> StoredPackage | None:
-        """Unpack a package again from its archive, if the archive is undamaged."""
+        """Unpack a package again from its archive. If the archive is damaged, remove the package and return None."""
         package = PackageRef(marker.name, marker.digest, marker.size_bytes, marker.format)
         if not self._archive_is_whole(folder, marker, checkpoint):
             log.error(
@@ -152,9 +152,9 @@ class PackageStore:
         most_bytes: int | None = None,
         checkpoint: Callable[[], None] = go_on,
     ) -> StoredPackage:
-        """Unpack `incoming/archive`, whose digest is right, and install it in one atomic step.
+        """Unpack `incoming/archive`, whose digest was checked, and install the package in one atomic step.
 
-        `most_bytes` limits the tree. `checkpoint` may raise to stop the work. Raises `ArchiveRefused`, OSError."""
+        `most_bytes`: limit for the tree. `checkpoint` may raise to stop the work. Raises `ArchiveRefused`, OSError."""
         tree = incoming / "tree"
         tree.mkdir(mode=0o700)
         limits = self._limits
@@ -190,7 +190,7 @@ class PackageStore:
             log.exception("cannot remove %s; the next start tries again", incoming)
 
     def used(self, digest: str, at: float) -> None:
-        """Store the time at which a package was used last, which decides about the order of removals."""
+        """Store `at` as the time of the last use of a package. The packages unused for longest are removed first."""
         with contextlib.suppress(FileNotFoundError):
             os.utime(self._root / _hex(digest) / "marker.json", (at, at))
 

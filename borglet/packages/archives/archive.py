@@ -1,4 +1,4 @@
-"""Unpack or inspect an archive of any format. Every archive passes all checks.
+"""Unpack or inspect the archive of a package, in any format, with all checks.
 
     file ─► (gunzip) ─► tar stream ─► Tree (the plan: names, links, limits) ─► Sink or DiskSink
     file ─► tar stream ─► index, manifest, layers by digest ─► gunzip, tar stream, whiteouts ─┘     (oci)
@@ -29,7 +29,7 @@ FORMATS = (TAR, TAR_GZIP, OCI)
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """The content of an archive. `entries`: files, directories and links. `bytes`: size of all files together."""
+    """What an archive contains. `entries`: number of files, directories and links. `bytes`: size of all files."""
 
     entries: int
     bytes: int
@@ -45,7 +45,7 @@ def unpack(
     limits: ArchiveLimits = ArchiveLimits(),
     checkpoint: Callable[[], None] = go_on,
 ) -> Unpacked:
-    """Write the tree of an archive to `target`, an empty directory. After an error, the caller empties `target`.
+    """Write the files of an archive to `target`, an empty directory. After an error, the caller must empty `target`.
 
     `checkpoint` is called often, and may raise to stop the work. Raises `ArchiveRefused`, OSError."""
     with contextlib.closing(DiskSink(target)) as sink:

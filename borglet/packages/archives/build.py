@@ -1,7 +1,7 @@
-"""Pack a directory. The same files give the same bytes, on every machine and at any time.
+"""Pack a directory into an archive. The same files give the same bytes, on every machine and at any time.
 
-The archive has sorted names, no owners and no times. Of the modes it keeps only whether a file is executable.
-Compressed bytes are equal only for one version of zlib. That is enough, because a digest names the uploaded bytes.
+Names are sorted. Owners, times and modes are left out, except whether a file is executable. Compressed bytes are equal
+only for one version of zlib. This is enough: the digest of the uploaded bytes identifies a package.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def pack(
     manifest: Manifest | None = None,
     limits: ArchiveLimits = ArchiveLimits(),
 ) -> Packed:
-    """Write the archive of `directory` to `out`, a file open for reading and writing, and check it as machines do.
+    """Write the archive of `directory` to `out`, a file open for reading and writing. Check it as machines do.
 
     `manifest` replaces the manifest in the directory. Raises `CannotPack`, OSError."""
     if format_ not in (TAR, TAR_GZIP):
@@ -91,8 +91,8 @@ def _write(directory: Path, out: gzip.GzipFile | BinaryIO, manifest: Manifest | 
 
 
 def _names(directory: Path, folder: str, depth: int, limits: ArchiveLimits) -> Iterator[str]:
-    """Yield all paths, parents before children, names sorted. `depth`: how many components the paths directly in
-    `folder` have.
+    """Yield all paths in `folder`, parents before children, names sorted. `depth`: the depth of `folder` in
+    `directory`, plus 1.
     """
     for name in sorted(os.listdir(directory / folder)):
         path = f"{folder}{name}"

@@ -1,7 +1,7 @@
 """Write a tree to the disk, and compute the digests of a tree on the disk.
 
-This module opens each directory from its parent and never through a link. So it writes only below the target, even if
-another process changes the target.
+This module opens each directory from its parent and never follows a link. So it writes only below the target, even if
+another process puts links there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DiskSink(Sink):
         os.close(self._root)
 
     def _close_below(self, common: int) -> None:
-        """Close the open directories except the first `common` ones."""
+        """Close the open directories, which lead to the last file, except the first `common` ones."""
         while len(self._open) > common:
             os.close(self._open.pop())
         self._path = self._path[:common]
@@ -91,8 +91,8 @@ class DiskSink(Sink):
 
 
 def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None] = go_on) -> TreeDigests:
-    """Return the digests of a tree on the disk. For an unchanged tree, they are equal to those of `Tree.finish`. If
-    `contents` is false, no file is read, and the digest of the contents is empty.
+    """Return the digests of a tree on the disk. For an unchanged tree, they are equal to the result of `Tree.finish`.
+    If `contents` is false, no file is read, and the digest of the contents is empty.
 
     If the tree has an entry that a finished tree cannot contain, such as a device or a writable file, the digest of
     the listing is different.
@@ -120,7 +120,7 @@ def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None]
 
 
 def _walk(root: FilePath) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield all entries in the order of `Tree`: parents first, names sorted."""
+    """Yield the path and the attributes of each entry in the order of `Tree`: parents first, names sorted."""
     todo: list[Path] = [()]
     while todo:
         path = todo.pop()

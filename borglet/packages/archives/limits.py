@@ -12,7 +12,7 @@ class ArchiveRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """The largest archive that is accepted. A Python environment or a `node_modules` has 30 to 60 thousand files."""
+    """The limits of an archive. A Python environment or a `node_modules` has 30 to 60 thousand files."""
 
     unpacked_bytes: int = 32 * 2**30  # all files together
     entries: int = 100_000  # files, directories and links; directories without an entry of their own count too
@@ -65,7 +65,7 @@ class ArchiveCost:
             )
 
     def file(self, name: str, size: int) -> None:
-        """Count the declared size of a file, before it is read. Raises `ArchiveRefused`."""
+        """Count the size of a file from its header, before the content is read. Raises `ArchiveRefused`."""
         self.file_bytes += size
         if self.file_bytes > self.limits.unpacked_bytes:
             raise ArchiveRefused(

@@ -62,7 +62,7 @@ class ImageManifest(msgspec.Struct, frozen=True):
 
 
 class _Layout:
-    """The files of the outer tar. It stores the offset and the size of each file by name."""
+    """The offset and the size of each file in the tar of an image, by name."""
 
     def __init__(self, file: BinaryIO, size: int, account: ArchiveCost) -> None:
         self._file, self._account = file, account
@@ -154,7 +154,7 @@ def read_image(
 
 
 def _manifest(layout: _Layout, name: str, architecture: str, *, nested: bool) -> ImageManifest:
-    """Return the manifest of the image for this architecture. It is in the index `name`, or in an index inside it."""
+    """Return the manifest of the image for `architecture`, from the index `name` or from an index that `name` lists."""
     found = [
         each
         for each in layout.document(name, ImageIndex).manifests

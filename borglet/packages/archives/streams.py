@@ -1,4 +1,4 @@
-"""Streams of bytes of an archive. They are read forward only, in pieces of bounded size."""
+"""Readers of the bytes of an archive: forward only, in pieces of bounded size."""
 
 from __future__ import annotations
 

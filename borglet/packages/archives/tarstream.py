@@ -1,8 +1,8 @@
 """A reader of tar archives that rejects everything that two readers could understand differently.
 
-It replaces `tarfile`, which reads extended headers of any size, continues after damage, and accepts sparse files.
-Hostile archives use these. It reads ustar, GNU long names, and pax with path, linkpath and size. It ignores owners,
-times and extended attributes, because a package has none.
+Python's `tarfile` is not safe for hostile archives: it reads extended headers of any size, continues after damage, and
+accepts sparse files. This reader accepts ustar, GNU long names, and pax with path, linkpath and size. It ignores
+owners, times and extended attributes, because a package has none.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class TarStream:
                 self._pax(content, long, every=kind == b"g")
 
     def _end(self) -> None:
-        """Check that only padding follows, because another reader may find entries there. Also check the gzip end."""
+        """Check that only padding follows the last entry, and that the gzip stream ends correctly."""
         while piece := self._stream.read(PIECE_BYTES):
             if piece.count(0) != len(piece):
                 raise ArchiveRefused(f"after {self._name!r}: the file has data after the archive's end; pack it again")

@@ -1,7 +1,7 @@
 """The tree of an archive: a plan in memory, and a sink that writes each entry of the plan.
 
-The plan alone decides the place of an entry. It has every earlier link, and the sink follows no link. A link may point
-to a later entry, so all links are checked at the end: no path through links leaves the finished tree.
+The plan decides where each entry is written, because it knows every earlier link. The sink follows no link. A link may
+point to a later entry, so all links are checked at the end: no path through links may leave the tree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Sink:
-    """The interface for writing a tree. This class itself writes nothing. No path that it gets leads through a link."""
+    """The interface for writing a tree. This class itself writes nothing. No path in a call leads through a link."""
 
     def make_directory(self, path: Path) -> None:
         pass
@@ -88,7 +88,7 @@ class Tree:
     # -- entries; each raises `ArchiveRefused`
 
     def add(self, entry: TarEntry, content: Iterable[bytes]) -> None:
-        """Add an entry of an archive. `content`: the bytes of a file."""
+        """Add an entry of an archive. `content`: the bytes, if the entry is a file."""
         if entry.kind is EntryKind.DIRECTORY:
             self.add_directory(entry.name)
         elif entry.kind is EntryKind.SYMBOLIC_LINK:
@@ -145,14 +145,14 @@ class Tree:
         )
 
     def white_out(self, name: str) -> None:
-        """Remove this path from the layers below, if they have it."""
+        """Remove the entry `name` of earlier layers, if it exists."""
         path = self._path(name)
         if not path:
             raise ArchiveRefused(f"{name!r}: a whiteout cannot remove the root; build the image again")
         self._remove_lower(*self._parent(path, name))
 
     def white_out_content(self, name: str) -> None:
-        """Remove the content of this directory from the layers below."""
+        """Remove what earlier layers have in the directory `name`."""
         path = self._path(name)
         node = self._root
         if path:
@@ -206,8 +206,8 @@ class Tree:
             raise ArchiveRefused(f"{name[:100]!r}…: a component of the path has more than 255 bytes; shorten it")
 
     def _place(self, name: str) -> tuple[DirectoryNode, Path]:
-        """Return the parent directory and the path of a new entry that is not a directory. An entry that a lower
-        layer has at this path is removed.
+        """Return the parent directory and the path of a new entry that is not a directory. An entry of an earlier layer
+        at this path is removed.
         """
         path = self._path(name)
         if not path:
@@ -223,7 +223,7 @@ class Tree:
         return parent, path
 
     def _parent(self, path: Path, name: str) -> tuple[DirectoryNode, Path]:
-        """Return the parent of `path`, created if it is missing, and `path` without links."""
+        """Return the parent directory of `path`, created if it is missing, and `path` with all links in it followed."""
         node = self._root
         real: Path = ()
         for part in path[:-1]:
@@ -315,7 +315,7 @@ class Tree:
     # -- removal
 
     def _remove_lower(self, parent: DirectoryNode, path: Path) -> None:
-        """Remove the entry that lower layers have at `path`. Entries of the present layer below it stay."""
+        """Remove the entry of earlier layers at `path`. Entries below `path` that belong to the present layer stay."""
         self._step("/".join(path), "applying the whiteouts")
         node = parent.children.get(path[-1])
         if node is None:
@@ -339,7 +339,7 @@ class Tree:
 
     def _walk(self) -> Iterator[tuple[Path, ArchiveNode | None]]:
         """Yield path and node of each entry except the root, parents first, names sorted. After the content of a
-        directory, yield its path with None.
+        directory, yield the directory's path with None.
         """
         inside: list[tuple[Path, DirectoryNode, Iterator[str]]] = [((), self._root, iter(sorted(self._root.children)))]
         while inside:
