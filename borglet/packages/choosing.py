@@ -2,8 +2,8 @@
 
     Ask the link ─► Try a peer ─► Try the next … ─► Try the store ─► Pause ─► Ask again …      GiveUp
 
-Peers are tried first, in the order that the link sent. The number of rounds with failures is limited. Rounds in which
-all sources were busy are not limited.
+Peers are tried first, in the order that the link sent. The number of rounds with failures is limited. A round in which
+all sources were busy is not counted.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class PeerSettings:
 
 
 class _Answer(Exception):
-    """A request gets no archive, but this answer."""
+    """The answer to a request for which no archive is sent."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)

@@ -28,8 +28,8 @@ class SourcesUnavailable(Exception):
 
 
 class Sources(Protocol):
-    """Where to download packages. The methods block: call them in threads. `have`, `gone` and `failed` notify the link
-    and never raise: if a notice is lost, the next report corrects it."""
+    """The places to get packages from. The methods block: call them in threads. `have`, `gone` and `failed` notify the
+    link and never raise: if a notice is lost, the next report corrects it."""
 
     def of(self, digest: str) -> PackageSources:
         """Return the sources of a package. Raises `SourcesUnavailable`."""

@@ -2,7 +2,7 @@
 
 oci       containers; if the machine does not support them, the Borglet does not start
 process   ordinary processes
-auto      containers if the machine supports them, otherwise processes; the log and the attributes have the reason
+auto      containers if the machine supports them, otherwise processes; the log and the attributes give the reason
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LARGEST_UID = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class RuntimeWishes:
-    """The options of the command line about how tasks run."""
+    """The command-line options that decide how tasks run."""
 
     runtime: str = "auto"
     task_user: str = ""  # process: user of all tasks whose job file names none; empty: one user per tenant
@@ -42,7 +42,7 @@ class RuntimeWishes:
 
 
 def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
-    """Open the runtime. Raises `BadMachine` if containers are required and the machine does not support them."""
+    """Open and return the runtime. Raises `BadMachine` if the machine cannot run the required containers."""
     reason = "chosen"
     network = parse_network(wishes.network)
     if wishes.runtime != "process":
@@ -97,7 +97,7 @@ def _task_user(home: Path, wishes: RuntimeWishes) -> str:
 
 
 def parse_uids(text: str) -> tuple[int, int]:
-    """Parse a range of user numbers, such as `200000-265535`, to its first number and its size. Raises `BadMachine`."""
+    """Return the first number and the size of a range of user numbers, such as `200000-265535`. Raises `BadMachine`."""
     match = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", text.strip())
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1000 <= first <= last <= _LARGEST_UID:
@@ -108,7 +108,7 @@ def parse_uids(text: str) -> tuple[int, int]:
 
 
 def parse_devices(text: str) -> dict[int, tuple[str, ...]]:
-    """Parse device nodes by accelerator, such as `0=/dev/nvidia0+/dev/nvidiactl,1=/dev/x`. Raises `BadMachine`."""
+    """Parse the device files of each accelerator: `0=/dev/nvidia0+/dev/nvidiactl,1=/dev/x`. Raises `BadMachine`."""
     devices = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         number, _, paths = part.partition("=")

@@ -25,9 +25,9 @@ Account = tuple[int, int, list[int]]  # uid, gid, supplementary groups
 
 
 def task_user(home: Path) -> str:
-    """Return the number of the user for tasks whose job file names none; "" means the Borglet's own user.
+    """Return the number of the user for tasks whose job file names no user; "" means the Borglet's own user.
 
-    It is "" if the Borglet is not root, cannot switch to another user, or other users cannot reach `home`."""
+    The result is "" if the Borglet is not root, cannot switch to another user, or other users cannot reach `home`."""
     if os.geteuid() != 0 or not _may_become(TASK_UID) or not _reachable(home):
         return ""
     return str(TASK_UID)
@@ -39,10 +39,10 @@ def may_become_any(home: Path, first: int, count: int) -> bool:
 
 
 def account_of(wanted: str, *, default: str, allowed: Collection[str]) -> Account | None:
-    """Return the account of a task; None means the Borglet's own. `wanted`: the user that the job file names. If it
-    is empty, `default` is the user.
+    """Return the account of a task; None means the Borglet's own. `wanted`: the user that the job file names, or empty
+    for the user `default`.
 
-    Raises `StartFailed` if the user does not exist or is not in `allowed`, or if the Borglet cannot switch to it.
+    Raises `StartFailed` if the user does not exist, is not in `allowed`, or the Borglet cannot switch to this user.
     """
     name = wanted or default
     if not name:
@@ -91,8 +91,8 @@ def _reachable(folder: Path) -> bool:
 def own_uid(name: str, taken: Mapping[str, int], *, first: int, count: int) -> int:
     """Return the user number of `name`: its number in `taken`, or a free one of the `count` numbers from `first` on.
 
-    In containers, a name is an incarnation, or a task in an alloc; in the process runtime, a tenant. The number stays
-    the same over all runs, because files belong to it. Raises `StartFailed` if all are in use."""
+    `name`: in containers, a task or its incarnation; in the process runtime, a tenant. Its number never changes,
+    because files on the disk have this owner. Raises `StartFailed` if all numbers are in use."""
     if mine := taken.get(name, 0):
         return mine
     used = set(taken.values())

@@ -1,4 +1,4 @@
-"""The command and the environment of a task, with values for variables such as `$(port.http)`. Pure."""
+"""Return the command and the environment of a task, with values for variables such as `$(port.http)`."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def environment(
     alloc: str = "",
     identity: str = "",
 ) -> dict[str, str]:
-    """Return the task's environment. Values of the job file replace the base, and `BORG_*` variables replace both.
+    """Return the task's environment. Values of the job file replace defaults, and `BORG_*` variables replace both.
 
-    `alloc`: path of the alloc's folder for the task, empty without an alloc. `identity`: path of the file with its
-    signed identity. Raises `StartFailed`."""
+    `alloc`: path of the alloc's folder for the task, empty without an alloc. `identity`: path of the file with the
+    task's signed identity. Raises `StartFailed`."""
     known = variables(task, packages=packages)
     own = {}
     for name, value in task.env.items():

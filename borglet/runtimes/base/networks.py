@@ -1,10 +1,10 @@
-"""Own networks of tasks: each task gets an address of the network that the operator assigns to the machine (§8.1).
+"""Connect tasks to the network: each task gets an address of the range that the operator gave to the machine (§8.1).
 
     bridge (first address of the network) ── veth ── eth0 in the task's network namespace (its address)
 
 The operator routes the network to this machine, without address translation. So each task has all ports of its own
-address. The Borglet, not the container engine, makes the namespace, so that it can remove it after any crash. The
-bridge is removed with the last task.
+address. The Borglet, not the container engine, makes the namespace. So the Borglet can remove the namespace after any
+crash. The bridge is removed with the last task.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def parse_network(text: str) -> ipaddress.IPv4Network | None:
 def choose_address(
     network: ipaddress.IPv4Network, name: str, *, mine: str, taken: Collection[str]
 ) -> ipaddress.IPv4Address:
-    """Return `mine` if it belongs to the network, so that an incarnation keeps its address; otherwise a free address.
+    """Return the address for a task: its present address `mine` if `network` contains it, otherwise a free address.
 
-    `mine`: the present address of the task, or empty. `taken`: the addresses of all tasks on this machine. Raises
-    `StartFailed` if all are in use. Pure.
+    `mine` may be empty. `taken`: the addresses of all tasks on this machine. Raises `StartFailed` if all addresses are
+    in use.
     """
     if mine and ipaddress.IPv4Address(mine) in network:
         return ipaddress.IPv4Address(mine)
@@ -67,10 +67,9 @@ def choose_address(
 
 
 class FormerNetworks:
-    """Networks of tasks of one home that may still exist after their tasks have ended.
+    """Remove the networks of tasks of one home, which may still exist after their tasks have ended.
 
-    The name of a network is derived from the task's name. So any runtime that finds the ended task can remove the
-    network.
+    The names are computed from the task's name. So any runtime can remove the network of an ended task.
     """
 
     def __init__(self, home: Path) -> None:
@@ -82,7 +81,7 @@ class FormerNetworks:
         return hashlib.sha256(f"{self._home}\0{name}".encode()).hexdigest()
 
     def namespace(self, name: str) -> Path:
-        """Return the path of the network namespace of the task with this directory name."""
+        """Return the path of a task's network namespace. `name`: the name of the task's directory."""
         return _NAMESPACES / f"borg-{self._digest(name)[:16]}"
 
     def interface(self, name: str) -> str:
@@ -127,10 +126,10 @@ class FormerNetworks:
 
 
 class TaskNetworks(FormerNetworks):
-    """The networks of the tasks of one home. `network`: the addresses of tasks."""
+    """Make and remove the networks of the tasks of one home. `network`: the range of their addresses."""
 
     def __init__(self, network: ipaddress.IPv4Network, home: Path) -> None:
-        """Set up networks. Raises `BadMachine` if the machine has no `ip` command."""
+        """Prepare for networks of tasks. Raises `BadMachine` if the machine has no `ip` command."""
         super().__init__(home)
         if not Path(self._ip).is_absolute():
             raise BadMachine(

@@ -3,9 +3,9 @@
     agent ── start, stop, resize, adjust, remove ──► runtime ──► one supervisor per task ──► the task's processes
     agent ◄─ next_end, presences, sample, ready ──── runtime
 
-A runtime has no policy: no restarts, no health checks, no desired state. Its tasks must outlive it: after a SIGKILL of
-the Borglet, `presences` of a new instance on the same directory returns the tasks that still run *and* the tasks that
-have ended since, with their exits.
+A runtime decides nothing: no restarts, no health checks, no desired state. Tasks must survive the Borglet: after a
+SIGKILL of the Borglet, `presences` of a new runtime on the same directory returns the tasks that still run *and* the
+tasks that have ended since the SIGKILL, with their exits.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """One incarnation on this machine. It runs while `exit` is None.
+    """One incarnation of a task on this machine. It still runs if `exit` is None.
 
-    `task` is the request, stored on the disk for the next Borglet. `run` counts the starts of this incarnation on this
-    machine, from 1: a local restart is a new run."""
+    `task`: the request to run it, stored on the disk for the next Borglet. `run`: the number of starts of this
+    incarnation on this machine, from 1. A local restart is a new run."""
 
     task: RunTask
     run: int
@@ -64,9 +64,9 @@ class Runtime(Protocol):
     api_url: str  # address of the REST API for tasks; empty until the cell sends it
 
     def attributes(self) -> dict[str, str]:
-        """Return the features of this runtime on this machine: `runtime`, `isolation.memory`, `isolation.cpu`, …
+        """Return attributes of this machine: `runtime`, `isolation.memory`, `isolation.cpu`, …
 
-        A value states how the feature is enforced: `cgroup-v2`, `cgroup-v1`, `polled`, `none`, …"""
+        The value of `isolation.…` states how a limit is enforced: `cgroup-v2`, `cgroup-v1`, `polled`, `none`, …"""
 
     def capacity(self) -> dict[str, int]:
         """Return the machine's capacity by resource name, in the units of `quota.vocabulary.resources.AXIS`."""
@@ -77,18 +77,18 @@ class Runtime(Protocol):
         `trees`: read-only directories of the task's packages by mount name, in the order of the packages."""
 
     async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
-        """Send SIGTERM now, and SIGKILL to all remaining processes after `notice_s`. Return at once: `next_end` returns
-        the end, with `cause`. A second call can only shorten the notice. Raises OSError."""
+        """Send SIGTERM now, and SIGKILL to all remaining processes after `notice_s`. Do not wait: `next_end` returns
+        the end later, with `cause`. A second call can only shorten the notice. Raises OSError."""
 
     async def resize(self, task: RunTask) -> None:
-        """Apply a changed limit or priority to running processes, in place."""
+        """Apply the changed limits and priority of `task` to its running processes, without a restart."""
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
-        """Apply the grants (present ceilings) of the control loop to running tasks (§6.2). Remove the grants of all
-        other tasks.
+        """Set the grants (temporary limits) of running tasks (§6.2). Remove the grants of all tasks that are not in
+        `grants`.
 
-        `batch_milli`: a CPU ceiling for all batch tasks together, in milli-cores, 0 for none. `batch_idle`: batch
-        gets only CPU that no other process wants.
+        `batch_milli`: a CPU limit for all batch tasks together, in milli-cores, 0 for none. `batch_idle`: batch tasks
+        get only CPU that no other process wants.
         """
 
     async def identify(self, key: TaskKey, token: str) -> None:
@@ -107,18 +107,18 @@ class Runtime(Protocol):
         """Return every alloc that has a folder on this machine, whether or not the master lists it."""
 
     def addresses(self) -> dict[TaskKey, str]:
-        """Return the addresses of tasks with their own network."""
+        """Return the IP address of each task that has its own network."""
 
     async def presences(self) -> list[Presence]:
-        """Return all incarnations on this machine that are not removed. The first call adopts the tasks of an earlier
-        Borglet."""
+        """Return all incarnations on this machine that are not removed. The first call also finds the tasks that an
+        earlier Borglet started."""
 
     async def next_end(self) -> Presence:
         """Wait for the next incarnation that ends, and return it. Each end is returned once, and never an end that the
         first call of `presences` returned."""
 
     async def sample(self) -> dict[TaskKey, Usage]:
-        """Return the usage of running tasks since the last call. Also enforce the limits that the kernel does not."""
+        """Return the usage of running tasks since the last call. Also stop tasks that exceed a limit."""
 
     async def ready(self, keys: Collection[TaskKey]) -> dict[TaskKey, int]:
         """Return how many threads of each task run or wait for a core now."""

@@ -15,7 +15,7 @@ CHARGE_BYTES = 2**20
 
 
 def read_text(directory: str, name: str) -> str:
-    """Return the content of a file of a group. Raises FileNotFoundError if the group is removed, OSError."""
+    """Return the content of a file of a group. Raises OSError; FileNotFoundError if the group was removed."""
     try:
         with open(os.path.join(directory, name)) as file:
             return file.read()
@@ -24,7 +24,7 @@ def read_text(directory: str, name: str) -> str:
 
 
 def write_text(directory: str, name: str, value: str) -> None:
-    """Write a file of a group. Raises FileNotFoundError if the group is removed, OSError."""
+    """Write a file of a group. Raises OSError; FileNotFoundError if the group was removed."""
     try:
         with open(os.path.join(directory, name), "w") as file:
             file.write(value)
@@ -40,7 +40,7 @@ def _as_absent(error: OSError) -> OSError:
 
 
 def read_if_present(directory: str, name: str) -> str:
-    """Return the content of a file; empty if the group or the file does not exist. Raises OSError."""
+    """Return the content of a file of a group; empty if the group or the file does not exist. Raises OSError."""
     try:
         return read_text(directory, name) if directory else ""
     except FileNotFoundError:
@@ -48,13 +48,13 @@ def read_if_present(directory: str, name: str) -> str:
 
 
 def read_number(directory: str, name: str) -> int:
-    """Return the number in a file; 0 if the group or the file does not exist, or the file contains `max`."""
+    """Return the number in a file of a group; 0 if the group or file does not exist, or the file contains `max`."""
     text = read_if_present(directory, name).strip()
     return int(text) if text.isdigit() else 0
 
 
 def read_fields(directory: str, name: str) -> dict[str, int]:
-    """Return lines of `key number` as a dict; empty if the group or the file does not exist."""
+    """Return the lines `key number` of a file of a group as a dict; empty if the group or file does not exist."""
     lines = read_if_present(directory, name).splitlines()
     return {key: int(value) for key, _, value in (line.partition(" ") for line in lines)}
 
@@ -67,7 +67,7 @@ def join(groups: Groups) -> None:
 
 
 def allow_devices(groups: Groups, rules: list[str]) -> None:
-    """Deny the task all devices except those in `rules` (`c 1:3 rw`), if version 1 is used. Raises OSError."""
+    """Allow the task only the devices in `rules` (such as `c 1:3 rw`). Does nothing with version 2. Raises OSError."""
     directory = groups.get("devices", "")
     if not directory:
         return
@@ -82,7 +82,7 @@ def members(groups: Groups) -> set[int]:
 
 
 def kill(groups: Groups) -> set[int]:
-    """Send SIGKILL to all members, and return them. Forks are forbidden first, so that none escapes."""
+    """Send SIGKILL to all processes in the groups, and return their pids. Forks are forbidden before the kill."""
     for directory in groups.values():
         for name, value in (("pids.max", "0"), ("cgroup.kill", "1")):
             if os.path.exists(os.path.join(directory, name)):
@@ -104,7 +104,7 @@ def memory_directory(groups: Groups) -> str:
 
 
 def was_at_limit(groups: Groups) -> bool:
-    """Return whether the task ever reached its own memory limit, or that of its alloc."""
+    """Return whether the task ever reached its own memory limit, or the memory limit of its alloc."""
     directory = memory_directory(groups)
     around = (directory, os.path.dirname(directory)) if directory else ()
     if "memory" in groups:
@@ -113,10 +113,10 @@ def was_at_limit(groups: Groups) -> bool:
 
 
 def _met_limit(directory: str) -> bool:
-    """Return whether a group of version 1 reached its memory limit. It did if the kernel counted failures or if the
-    peak of its memory is the limit.
+    """Return whether a group of version 1 reached its memory limit: the kernel counted failed allocations, or the peak
+    usage is equal to the limit.
 
-    New kernels do not count failures at the limit that includes swap, which a task reaches first.
+    The peak is needed because new kernels do not count failures at the limit that includes swap.
     """
     limit = read_number(directory, "memory.limit_in_bytes")
     peak = read_number(directory, "memory.max_usage_in_bytes")
@@ -124,7 +124,7 @@ def _met_limit(directory: str) -> bool:
 
 
 def oom_kills(groups: Groups) -> int:
-    """Return how many of the task's processes the kernel killed to free memory, for a limit or for the machine."""
+    """Return how many processes of the task the kernel has killed because a limit or all memory was reached."""
     name = "memory.oom_control" if "memory" in groups else "memory.events"
     return read_fields(memory_directory(groups), name).get("oom_kill", 0)
 
@@ -144,12 +144,12 @@ def _processes_directory(groups: Groups) -> str:
 
 
 def processes_limit(groups: Groups) -> int:
-    """Return the limit of processes and threads; 0 if there is none."""
+    """Return the limit on the number of processes and threads in the groups; 0 for no limit."""
     return read_number(_processes_directory(groups), "pids.max")
 
 
 def limit_processes(groups: Groups, count: int) -> None:
-    """Limit the number of processes and threads. Raises OSError."""
+    """Limit the number of processes and threads in the groups. Raises OSError."""
     write_text(_processes_directory(groups), "pids.max", str(count))
 
 
@@ -160,7 +160,7 @@ def refused_forks(groups: Groups) -> int:
 def watch_oom(groups: Groups) -> int:
     """Return a file descriptor that becomes readable when the groups run out of memory, or -1.
 
-    It is -1 if the kernel has no such event, or with version 2, which kills the whole group (`memory.oom.group`)."""
+    The result is -1 if the kernel has no such event, or with version 2, where the kernel kills the whole group."""
     directory = groups.get("memory", "")
     if not directory or not os.path.exists(os.path.join(directory, "cgroup.event_control")):
         return -1
@@ -177,7 +177,7 @@ def watch_oom(groups: Groups) -> int:
 
 
 def remove(groups: Groups) -> bool:
-    """Remove the groups. Return False if one is still in use."""
+    """Remove the groups of a task. Return False if a process still uses one of them."""
     gone = True
     for directory in groups.values():
         try:

@@ -52,8 +52,8 @@ class CgroupTree:
         return controller in self.controllers
 
     def isolation(self) -> dict[str, str]:
-        """Return how each isolation feature is enforced: `cgroup-v1`, `cgroup-v2`, or without control groups `polled`,
-        `weights` or `none`."""
+        """Return how the limit of each resource is enforced: `cgroup-v1`, `cgroup-v2`, or without control groups
+        `polled`, `weights` or `none`."""
         here = f"cgroup-{self.version}"
         classes = here if self._has("cpu", "cpu.idle") else "weights"  # weights of groups, or nice values of processes
         quota = "cpu.cfs_quota_us" if self.version == "v1" else "cpu.max"
@@ -94,19 +94,19 @@ class CgroupTree:
         return parse_cpus(cgroupfs.read_if_present(directory, "cpuset.cpus"))
 
     def groups_of(self, name: str) -> Groups:
-        """Return the groups of a task; if they do not exist, the groups that a latency-sensitive task gets."""
+        """Return the groups of a task. If none exist, return the groups that a latency-sensitive task would get."""
         return {
             controller: str(next((found for top in self._tops(root) for found in _below(top, name)), root / name))
             for controller, root in self.roots.items()
         }
 
     def _tops(self, root: Path) -> tuple[Path, ...]:
-        """Return the directories of a controller that contain tasks: for batch and for others, or one for all."""
+        """Return the directories of a controller with groups of tasks: one for batch and one for others, or one."""
         batch = self._batch_root(root)
         return (batch,) if batch == root else (batch, root)
 
     def create(self, name: str, limits: KernelLimits, *, alloc: str = "", alloc_ram_bytes: int = 0) -> Groups:
-        """Make the task's groups, in the group of its alloc if it has one, and limit them. Raises OSError."""
+        """Make the groups of a task, inside the group of its alloc if any, and set the limits. Raises OSError."""
         groups = {
             controller: str(self._parent(root, limits, alloc, alloc_ram_bytes) / name)
             for controller, root in self.roots.items()
@@ -130,7 +130,7 @@ class CgroupTree:
         return envelope
 
     def bound_alloc(self, alloc: str, ram_bytes: int) -> None:
-        """Change the memory limit of all tasks in an alloc; 0 for none. Raises OSError."""
+        """Set the memory limit for all tasks in an alloc together; 0 for no limit. Raises OSError."""
         if not self.enforces("memory"):
             return
         for top in self._tops(self._root("memory")):
@@ -162,9 +162,9 @@ class CgroupTree:
             v2.pin(groups["unified"], cpus)
 
     def limit_batch(self, milli: int, *, idle: bool) -> None:
-        """Limit the CPU of all batch tasks together, in milli-cores, 0 for no limit. Raises OSError.
+        """Limit the CPU of all batch tasks together to `milli` milli-cores; 0 for no limit. Raises OSError.
 
-        `idle`: they get only CPU that no other process wants."""
+        `idle`: batch tasks get only CPU that no other process wants."""
         if not self.enforces("cpu"):
             return
         version = v1 if self.version == "v1" else v2
@@ -179,7 +179,7 @@ class CgroupTree:
         return v1.measure(groups)
 
     def sweep(self, keep: set[str]) -> None:
-        """Remove empty groups of tasks that are not in `keep`."""
+        """Remove the empty groups of all tasks except those in `keep`, which has names of task directories."""
         parents = list(self._parents())
         for directory in parents:
             for entry in _entries(directory):
@@ -189,7 +189,7 @@ class CgroupTree:
                     log.warning("control group %s belongs to no known task, but it has processes", entry.path)
 
     def remove(self) -> None:
-        """Remove the tree itself, when no task is left in it."""
+        """Remove the control groups of the home. Call this when no task is left."""
         for directory in list(self._parents()):
             cgroupfs.remove({"": str(directory)})
 
@@ -203,7 +203,7 @@ class CgroupTree:
 
 
 def detect(home: Path, *, proc: Path = Path("/proc/self")) -> CgroupTree:
-    """Make `borg-<hash of home>` below our own group in each possible controller. Return an empty tree if none works.
+    """Make the group `borg-<hash of home>` below our own group for each controller. Return an empty tree if none works.
 
     Version 2 is used if it has the memory controller, otherwise version 1."""
     name = "borg-" + hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:12]
@@ -235,8 +235,8 @@ def _detect_v1(own: dict[str, Path], name: str, disk: str) -> CgroupTree:
 
 
 def _takes_limits(root: Path, name: str, nothing: str) -> bool:
-    """Return whether the disk's bandwidth can be limited, by writing `nothing` (no limit) to the file `name`. Some
-    drivers and combined disks do not support it.
+    """Return whether the disk's bandwidth can be limited. To test this, write `nothing` (which means no limit) to the
+    file `name`. Some drivers and combined disks reject it.
     """
     try:
         cgroupfs.write_text(str(root), name, nothing)
@@ -291,7 +291,7 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
 
 
 def _leave_for_leaf(base: Path) -> bool:
-    """Move this process to a child of its group, which must have no processes. Return False if it has others."""
+    """Move this process from its group to a child of it. Return False if the group still has other processes."""
     if cgroupfs.members({"": str(base)}) != {os.getpid()}:
         return False
     (base / _LEAF).mkdir(exist_ok=True)
@@ -305,7 +305,7 @@ def _has_children(entry: os.DirEntry[str]) -> bool:
 
 
 def _below(top: Path, name: str) -> Iterator[Path]:
-    """Yield the groups of this name in `top`, and in the groups of allocs."""
+    """Yield the groups with this name in the directory `top` and in the groups of allocs below it."""
     for entry in _entries(top):
         if entry.name == name:
             yield Path(entry.path)
@@ -314,7 +314,7 @@ def _below(top: Path, name: str) -> Iterator[Path]:
 
 
 def _entries(directory: str | Path) -> list[os.DirEntry[str]]:
-    """Return the entries of a group, or none if the supervisor of its task has removed it."""
+    """Return the directory entries of a group; none if the group was removed by a supervisor."""
     try:
         with os.scandir(directory) as entries:
             return list(entries)

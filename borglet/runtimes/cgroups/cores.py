@@ -1,4 +1,4 @@
-"""Reserve whole cores for latency-sensitive tasks that ask for them (§6.2). Pure.
+"""Reserve whole CPU cores for latency-sensitive tasks that request whole cores (§6.2).
 
 a task with whole_cores     ─► reserved cores, while it runs
 other latency-sensitive     ─► the other cores, which they share
@@ -19,7 +19,7 @@ class NoCores(Exception):
 
 @dataclass
 class CorePool:
-    """The cores of one machine by the kernel's numbers. `places`: core -> (NUMA node, physical core)."""
+    """Which cores of one machine are reserved. `places`: number of each core -> (NUMA node, physical core)."""
 
     cores: frozenset[int]
     places: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class CorePool:
     def admit(self, task: RunTask) -> bool:
         """Choose the cores of a new or changed task. Return whether the cores of other tasks changed.
 
-        Raises `NoCores`; then nothing has changed."""
+        Raises `NoCores`, and then changes nothing."""
         wanted = task.limit.get("cpu", 0) // 1000 if task.whole_cores and task.latency_sensitive else 0
         before = self.owned.get(task.key)
         if before is not None and len(before) == wanted:
@@ -60,7 +60,7 @@ class CorePool:
         return self.owned.pop(task.key, None) is not None
 
     def adopt(self, task: RunTask, cores: frozenset[int]) -> None:
-        """Adopt a task that an earlier Borglet started, with the cores that the kernel restricts it to."""
+        """Add a task that an earlier Borglet started. `cores`: the cores to which the kernel restricts the task."""
         wanted = task.limit.get("cpu", 0) // 1000
         if task.whole_cores and task.latency_sensitive and len(cores) == wanted and cores <= self.shared:
             self.owned[task.key] = cores
@@ -88,8 +88,8 @@ class CorePool:
         return frozenset(sorted(free, key=lambda core: self._rank(core, free, before))[:count])
 
     def _rank(self, core: int, free: frozenset[int], before: frozenset[int]) -> tuple[int, ...]:
-        """Return the sort key of a core. The order is: cores that the task already has (`before`), cores of free
-        physical cores, cores of the node with most free cores, high numbers. Other processes tend to use low numbers.
+        """Return the sort key of a core. Preferred are: cores that the task already has (`before`), then cores whose
+        physical core is free, then cores of the node with most free cores, then high numbers.
         """
         node, physical = self.places.get(core, (0, core))
         split = sum(1 for c in self.cores - free if self.places.get(c, (0, c)) == (node, physical))

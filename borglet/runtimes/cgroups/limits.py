@@ -1,4 +1,4 @@
-"""The limits of a task as numbers for the kernel, and checks of measured usage (§6.2). Pure.
+"""Compute the limits of a task for the kernel, and compare measured usage with limits (§6.2).
 
 RunTask (limit, class, priority, slack)      ─┐
 Grant (present ceilings of the control loop) ─┼─ kernel_limits ─► KernelLimits ─► cgroups.py
@@ -23,9 +23,9 @@ IO_WEIGHTS = (500, 100, 10)
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The present ceilings of one task from the control loop. They replace its usual limits.
+    """The temporary limits of one task, set by the Borglet's control loop. They replace the task's usual limits.
 
-    `cpu_milli`: for a task that uses more CPU than its limit, 0 for no ceiling. `ram_bytes`: for a task with memory
+    `cpu_milli`: for a task that uses more CPU than its usual limit, 0 for no limit. `ram_bytes`: for a task with memory
     slack.
     """
 
@@ -40,8 +40,8 @@ NO_GRANT = Grant()
 class KernelLimits:
     """The limits of one task for the kernel. 0 in `cpu_quota_milli`, `ram_bytes` and `disk_bps` means no limit.
 
-    `processes` includes threads. `batch`: the task gets only CPU that no latency-sensitive task wants. `cpu_idle`: it
-    gets only CPU that no batch task wants either. The kernel first reclaims memory above `ram_soft_bytes`. `cpus`:
+    `processes` includes threads. `batch`: the task gets only CPU that no latency-sensitive task wants. `cpu_idle`: the
+    task gets only CPU that no batch task wants either. The kernel first reclaims memory above `ram_soft_bytes`. `cpus`:
     the cores that the task may use, empty for all. `disk_bps` limits reads and, separately, writes.
     """
 
@@ -61,7 +61,7 @@ class KernelLimits:
 
 @dataclass(frozen=True, slots=True)
 class Overuse:
-    """An exceeded limit. `detail` has the figures."""
+    """A limit that a task exceeded. `detail`: a text with the limit and the usage."""
 
     cause: EndCause
     detail: str
@@ -112,12 +112,12 @@ def ceiling(task: RunTask, grant: Grant = NO_GRANT) -> dict[str, int]:
 
 
 def weight_of(shares: int) -> int:
-    """Convert cpu.shares of version 1 to cpu.weight of version 2, with the kernel's own mapping."""
+    """Convert cpu.shares of version 1 to cpu.weight of version 2, by the formula of the kernel."""
     return 1 + (shares - MIN_SHARES) * 9999 // (MAX_SHARES - MIN_SHARES)
 
 
 def overuse(limit: Mapping[str, int], max_processes: int, usage: Usage) -> Overuse | None:
-    """Return the first exceeded limit of an incompressible resource, or None. A limit of 0 means unlimited."""
+    """Return the first limit that `usage` exceeds, except CPU; None if there is none. A limit of 0 means unlimited."""
     ram, disk = limit.get("ram", 0), limit.get("disk", 0)
     if ram and usage.ram_bytes > ram:
         return Overuse(EndCause.OUT_OF_MEMORY, f"limit {mebibytes(ram)}, used {mebibytes(usage.ram_bytes)}")

@@ -33,7 +33,7 @@ def own_groups(proc: Path) -> dict[str, Path]:
 
 
 def _below(mount_point: Path, mount_root: str, path: str) -> Path:
-    """Return the directory of group `path` below a mount of the subtree `mount_root`, as in a container."""
+    """Return the directory of group `path`. `mount_root`: the group whose directory is `mount_point`."""
     if mount_root != "/" and path.startswith(mount_root):
         path = path[len(mount_root) :]
     candidate = mount_point / path.lstrip("/")
@@ -56,7 +56,7 @@ def disk_of(directory: Path, *, devices: Path = Path("/sys/dev/block")) -> str:
 
 
 def places_of(cores: Collection[int], *, system: Path = Path("/sys/devices/system/cpu")) -> dict[int, tuple[int, int]]:
-    """Return core -> (NUMA node, lowest core number of the same physical core). Defaults: 0, the core itself."""
+    """Return core -> (NUMA node, lowest core number of the same physical core); by default (0, core)."""
     found = {}
     for core in cores:
         directory = system / f"cpu{core}"

@@ -26,10 +26,10 @@ _UNLIMITED = "-1"
 
 @dataclass(frozen=True, slots=True)
 class GroupUsage:
-    """The usage of one task in its control groups. None: the groups have no such figure.
+    """The usage of one task, from its control groups. A field is None if the groups do not measure it.
 
-    `cpu_ns`: since the groups were made. `ram_bytes`: without page cache. `throttled_ns`: time for which the CPU quota
-    stopped its threads, summed over cores. `oom_kills`: processes that the kernel killed to free memory."""
+    `cpu_ns`: CPU time since the groups were made. `ram_bytes`: without page cache. `throttled_ns`: time for which the
+    CPU quota stopped the threads, summed over cores. `oom_kills`: processes that the kernel killed to free memory."""
 
     cpu_ns: int | None
     ram_bytes: int | None
@@ -62,14 +62,14 @@ def limit(groups: Groups, limits: KernelLimits, *, disk: str) -> list[str]:
 
 
 def weigh(directory: str, shares: int, *, idle: bool) -> None:
-    """Set the CPU weight. `idle`: use the idle class, or the smallest weight if the kernel has no idle class."""
+    """Set the CPU weight of a group. `idle`: use the idle class, or on kernels without it the smallest weight."""
     if not make_idle(directory, idle):
         cgroupfs.write_text(directory, "cpu.shares", str(MIN_SHARES if idle else shares))
 
 
 def make_idle(directory: str, idle: bool) -> bool:
-    """Move a group into or out of the idle class. Return whether the group is now in this class, which old kernels
-    lack.
+    """Move a group into or out of the idle class. Return whether the group is now in the idle class; old kernels have
+    no such class.
     """
     if not os.path.exists(os.path.join(directory, "cpu.idle")):
         return False
@@ -129,7 +129,7 @@ def pin(directory: str, cpus: frozenset[int]) -> None:
 def bound_memory(directory: str, ram_bytes: int) -> list[str]:
     """Set the memory limit; 0 for none. Return a text per write that the kernel rejected.
 
-    The limit must never exceed the limit that includes swap, so the order of the two writes depends on the values."""
+    The limit must never exceed the limit with swap, so the order of the two writes depends on the values."""
     value = str(ram_bytes) if ram_bytes else _UNLIMITED
     names = ["memory.limit_in_bytes"]
     if os.path.exists(os.path.join(directory, "memory.memsw.limit_in_bytes")):

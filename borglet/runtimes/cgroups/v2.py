@@ -14,7 +14,7 @@ CONTROLLERS = ("memory", "cpu", "pids", "cpuset", "io")
 
 
 def limit(directory: str, limits: KernelLimits, controllers: Collection[str], *, disk: str) -> list[str]:
-    """Write all limits. Return an empty list: the kernel of version 2 rejects none of them. Raises OSError."""
+    """Write all limits of a task. Return an empty list: with version 2, the kernel rejects none. Raises OSError."""
     if "memory" in controllers:
         cgroupfs.write_text(directory, "memory.max", str(limits.ram_bytes or "max"))
         # Memory above this value is reclaimed first, and memory below it last.
@@ -38,13 +38,13 @@ def limit(directory: str, limits: KernelLimits, controllers: Collection[str], *,
 
 
 def open_to_children(directory: str, controllers: Collection[str]) -> None:
-    """Enable controllers for the children of a group. Raises OSError."""
+    """Enable `controllers` for the child groups of a group. Raises OSError."""
     enable = " ".join(f"+{controller}" for controller in sorted(controllers))
     cgroupfs.write_text(directory, "cgroup.subtree_control", enable)
 
 
 def weigh(directory: str, shares: int, *, idle: bool) -> None:
-    """Set the CPU weight. `idle`: use the idle class, or the smallest weight if the kernel has no idle class."""
+    """Set the CPU weight of a group. `idle`: use the idle class, or on kernels without it the smallest weight."""
     if not make_idle(directory, idle):
         cgroupfs.write_text(directory, "cpu.weight", str(weight_of(MIN_SHARES if idle else shares)))
 

@@ -1,4 +1,4 @@
-"""Adoption: find the tasks that an earlier Borglet of this home started, once, before anything else."""
+"""Find the tasks that an earlier Borglet of this home started. A new Borglet does this once, before anything else."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def _adopt_directory(home: RuntimeHome, exit_watcher: ExitWatcher, name: s
 
 
 async def _clear_unfinished_start(home: RuntimeHome, incarnation: SupervisedTask) -> None:
-    """Clear a start that the last Borglet did not finish, so that the task starts again. It is not a failure."""
+    """Clean up after a start that the last Borglet did not finish. The task starts again; this is not a failure."""
     directory, supervisor = incarnation.directory, incarnation.supervisor
     await supervisors.kill_leftovers(directory, supervisor.groups if supervisor else {})
     await home.confinement.clear(directory)

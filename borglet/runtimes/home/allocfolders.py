@@ -5,8 +5,8 @@ allocs/<job>.<index>.<incarnation>/
     shared/      each task of the alloc can write here, and remove only its own files
     logs/        the logs of its tasks, <job>.<index>.<incarnation>/stdout.<offset>, which its tasks can read
 
-The Borglet makes a folder for the first task inside, or when the master lists the alloc. It removes the folder when the
-master stops the alloc and no task uses it. The logs then stay as long as those of any removed task.
+The Borglet makes the folder when the first task in the alloc starts, or when the master lists the alloc. It removes the
+folder when the master stops the alloc and no task uses it. The logs stay longer, like the logs of any removed task.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class AllocFolders:
-    """All alloc folders of a home. An alloc is a task of its alloc set, so its folder has the name of a task."""
+    """All alloc folders of a home. An alloc is a task of its alloc set, so it has a task key."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -57,19 +57,19 @@ class AllocFolders:
         return folder
 
     def hold(self, alloc: RunAlloc) -> None:
-        """Store an alloc of the desired state. Raises OSError, ValueError."""
+        """Write an alloc of the desired state to its folder. Raises OSError, ValueError."""
         replace_file(self.ensure(alloc.key) / "alloc.json", msgspec.json.encode(alloc), durable=False)
 
     def held(self, key: TaskKey) -> RunAlloc | None:
-        """Return the stored alloc; None if the master has not listed it yet, or after a crash while it was stored."""
+        """Return the stored alloc; None if the master has not listed it yet, or if a crash prevented storing it."""
         try:
             return msgspec.json.decode((self.folder(key) / "alloc.json").read_bytes(), type=RunAlloc)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
     def adopt_logs(self, key: TaskKey, task: str) -> None:
-        """Store the logs of a task in the alloc from now on, and move its present logs there. `task`: name of its
-        directory.
+        """From now on, store the logs of a task in the folder of its alloc `key`, and move its present logs there.
+        `task`: the name of the task's directory.
         """
         inside = self.ensure(key) / "logs" / task
         outside = self._home / "logs" / task
@@ -82,7 +82,7 @@ class AllocFolders:
         outside.symlink_to(link_into_alloc(key, task))
 
     def remove(self, key: TaskKey) -> None:
-        """Move the logs of an alloc to the other logs, and its folder to the trash. Raises OSError, ValueError."""
+        """Move the logs of an alloc's tasks to `logs/`, and its folder to the trash. Raises OSError, ValueError."""
         folder = self.folder(key)
         if not folder.is_dir():
             return

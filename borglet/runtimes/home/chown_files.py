@@ -1,8 +1,8 @@
 """Give the files of a task to its new user, and no other files.
 
-A task may have had another user under another runtime or other settings. Its files may be hostile: links, further names
-of other tasks' files, folders of any depth. So this module opens each file without following links, checks it, and
-changes its owner through the same descriptor.
+A task may get a new user if the runtime or settings changed. Its files may be hostile: links, other tasks' files under
+a second name, folders of any depth. So this module opens each file without following links, checks it, and changes its
+owner through the same descriptor.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def hand_over(folder: Path, owner: tuple[int, int], *, former: int | None = None, itself: bool = True) -> None:
-    """Give the files of user `former` (None: the folder's owner) in a folder to `owner` (user, group). Blocks.
+    """Change the owner of files in a folder from `former` (None: the folder's owner) to `owner` (user, group). Blocks.
 
-    Links, files of other users, and files with several names, which may be another task's, stay unchanged. If
-    `itself` is true, the owner of the folder itself changes last, so that an interrupted call can be repeated. Raises
-    OSError.
+    Links, files of other users and files with several names, which may belong to another task, stay unchanged. If
+    `itself` is true, the folder itself is changed last, so that an interrupted call can be repeated. Raises OSError.
     """
     if former is None:
         former = os.stat(folder, follow_symlinks=False).st_uid

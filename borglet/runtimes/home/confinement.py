@@ -1,4 +1,4 @@
-"""The interface of the confinement of supervised tasks: by a user alone (`process`), or in a container (`oci`).
+"""The interface for confining tasks: each as its own user only (`process`), or in a container (`oci`).
 
 start ─► plan (decides, rejects) ─► prepare_container (makes folders, files, networks) ─► supervisor ─► the task
 end ───► clear (removes what prepare_container made and nothing else needs)
@@ -20,7 +20,7 @@ from borglet.runtimes.supervisor.ptys import PtyRequest
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """The decisions about the start of one run."""
+    """What was decided about one start of a task."""
 
     account: Account | None  # user of the task and owner of its folders; None: the Borglet's own user
     trees: Mapping[str, Path]  # directories of the task's packages by mount name
@@ -31,7 +31,7 @@ class LaunchPlan:
 
 
 class Confinement(ABC):
-    """The confinement of all tasks of one home. Call its methods from one asyncio loop; none blocks it."""
+    """A way to confine all tasks of one home. Call its methods from one asyncio loop; none blocks it."""
 
     name: str
 
@@ -40,7 +40,7 @@ class Confinement(ABC):
 
     @abstractmethod
     def attributes(self) -> dict[str, str]:
-        """Return the attributes `isolation.…` of this confinement, beyond those of control groups."""
+        """Return the attributes `isolation.…` of this confinement, without the attributes of control groups."""
 
     @abstractmethod
     def plan(
@@ -51,13 +51,13 @@ class Confinement(ABC):
         trees: Mapping[str, Path],
         kept: Mapping[str, TaskRecord],
     ) -> LaunchPlan:
-        """Return the plan of one run. This changes nothing except the stored users of tenants. Raises `StartFailed`.
+        """Return the plan for one start. Only the stored users of tenants may change. Raises `StartFailed`.
 
         `kept`: the records of all tasks of the home by directory name, including an earlier run of this task."""
 
     @abstractmethod
     async def prepare_container(self, directory: TaskDirectory, plan: LaunchPlan) -> None:
-        """Create files and networks of the run's confinement. Raises `StartFailed`, OSError."""
+        """Create the files and networks that the plan needs. Raises `StartFailed`, OSError."""
 
     @abstractmethod
     def shell(
@@ -68,11 +68,11 @@ class Confinement(ABC):
         Raises `StartFailed`, `ShellRefused`."""
 
     async def clear(self, directory: TaskDirectory) -> None:
-        """Remove the network of a run that has ended or failed to start, even if another runtime made the network.
+        """Remove the network of a task that has ended or failed to start, even if another runtime made the network.
 
         The kernel removes all other namespaces and mounts with the last process."""
         await self._former_networks.disconnect(directory.name)
 
     def close(self) -> None:
-        """Remove the bridge of all networks. Call it if no task runs when the Borglet ends."""
+        """Remove the bridge that connects all networks. Call this when the Borglet ends, if no task runs."""
         self._former_networks.remove()

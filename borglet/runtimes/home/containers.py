@@ -1,4 +1,4 @@
-"""The control groups and scheduling of each running task (§6.2): limits, class, cores, grants of the control loop.
+"""Manage limits, scheduling class, cores and grants (temporary limits) of each running task (§6.2).
 
 start ─► create ─► cores chosen, groups made and limited         resize ─► the same steps again, in place
 pressure/guard ─► adjust ─► ceilings of greedy tasks and of batch, memory of tasks with slack
@@ -34,7 +34,7 @@ class _Held:
 
 
 class Containers:
-    """The containers of all running tasks of one home."""
+    """The control groups and scheduling of all running tasks of one home."""
 
     def __init__(self, tree: CgroupTree) -> None:
         self.tree = tree
@@ -45,7 +45,7 @@ class Containers:
         self._envelopes: dict[TaskKey, int] = {}  # memory limits of allocs in bytes
 
     def attributes(self) -> dict[str, str]:
-        """Return how each resource is isolated on this machine. `cores`: the number of cores that it can reserve."""
+        """Return how each resource is isolated on this machine. `cores`: how many cores can be reserved."""
         cores = {"cores": str(len(self.pool.cores))} if self.pool.cores else {}
         return self.tree.isolation() | cores
 
@@ -57,9 +57,9 @@ class Containers:
         return held.grant if held is not None else NO_GRANT
 
     def manners(self, limits: KernelLimits) -> dict[str, int]:
-        """Return niceness and scheduling class of a task's threads. If control groups have weights, threads of batch
-        are in the idle class too: otherwise the kernel may let a waking latency-sensitive thread wait until the next
-        timer tick.
+        """Return niceness and scheduling class of a task's threads. Threads of batch tasks are in the idle class even
+        if control groups have weights: otherwise a latency-sensitive thread that wakes may wait until the next timer
+        tick.
         """
         if self.tree.enforces("cpu"):
             return {"nice": 0, "policy": os.SCHED_IDLE if limits.batch else os.SCHED_OTHER}
@@ -67,9 +67,9 @@ class Containers:
         return {"nice": limits.nice, "policy": policy}
 
     def behave(self, task: RunTask, pids: Collection[int]) -> None:
-        """Apply the niceness and scheduling class of a task to all threads of these processes.
+        """Apply the niceness and scheduling class of `task` to all threads of the processes `pids`.
 
-        Without privilege, a thread can only get a lower class."""
+        If the Borglet is not root, this can only lower the class of a thread."""
         manners = self.manners(self.limits_of(task))
         for pid in pids:
             for thread in proctable.threads_of(pid):
@@ -86,7 +86,7 @@ class Containers:
         return ceiling(task, self._grant_of(task))
 
     def create(self, task: RunTask, name: str) -> Groups:
-        """Choose the cores of a task, make its groups, and limit them. Raises `StartFailed`, OSError."""
+        """Choose the cores of a task, make its control groups, and set their limits. Raises `StartFailed`, OSError."""
         self._admit(task)
         alloc = directory_name(task.alloc) if task.alloc is not None else ""
         envelope = self._envelopes.get(task.alloc, 0) if task.alloc is not None else 0
@@ -108,13 +108,13 @@ class Containers:
             self._repin(but=task.key)
 
     def adopt(self, task: RunTask, groups: Groups) -> None:
-        """Adopt a task that an earlier Borglet started. It keeps its cores and its present memory limit."""
+        """Add a task that an earlier Borglet started. The task keeps its cores and its present memory limit."""
         self.pool.adopt(task, self.tree.cores_of(groups))
         grant = Grant(ram_bytes=cgroupfs.memory_limit(groups)) if task.slack.ram else NO_GRANT
         self._held[task.key] = _Held(task, groups, grant)
 
     def settle(self) -> None:
-        """Write all limits again after adoption, because an earlier Borglet may have written only some of them."""
+        """Write all limits again after all calls of `adopt`. An earlier Borglet may have written only some limits."""
         for key, held in self._held.items():
             if held.task.whole_cores and key not in self.pool.owned:
                 try:
@@ -126,7 +126,7 @@ class Containers:
         self._limit_batch((0, True))
 
     def resize(self, task: RunTask) -> list[str]:
-        """Apply a changed limit, class or priority of a running task. Return the writes that the kernel rejected.
+        """Apply a changed limit, class or priority of a running task. Return a text per limit that the kernel rejected.
 
         If too few cores are free, the task keeps its present cores. All other changes are made, then `StartFailed` is
         raised.
@@ -148,7 +148,7 @@ class Containers:
         return refused
 
     def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool) -> None:
-        """Apply the grants (present ceilings) of the control loop. A task without a grant gets its usual limits. Only
+        """Apply the grants (temporary limits) of the control loop. A task without a grant gets its usual limits. Only
         changed limits are written to the kernel.
         """
         if not self.tree.roots:  # without control groups, the usual limits apply
@@ -164,7 +164,7 @@ class Containers:
     def hold_alloc(self, alloc: RunAlloc) -> None:
         """Limit the memory of all tasks in an alloc together to the alloc's limit (§2.4). Raises OSError.
 
-        An ended alloc, whose folder is kept, has no limit, because the tasks that save its logs have limits of their
+        An ended alloc has no limit. Its folder is kept while tasks save its logs, and these tasks have limits of their
         own.
         """
         ram_bytes = 0 if alloc.ended else alloc.limit.get("ram", 0)
@@ -177,7 +177,7 @@ class Containers:
         self._envelopes.pop(key, None)
 
     def release(self, key: TaskKey) -> None:
-        """Release the groups of a task whose processes are gone."""
+        """Remove the control groups of an ended task, and release its cores."""
         self._held.pop(key, None)
         if self.pool.release(key):
             self._repin(but=key)
@@ -200,7 +200,7 @@ class Containers:
             return []
 
     def _repin(self, *, but: TaskKey) -> None:
-        """Restrict the other latency-sensitive tasks again, after cores were reserved or released."""
+        """Restrict all latency-sensitive tasks but one to their cores again, after cores were reserved or released."""
         for key, held in self._held.items():
             if key == but or not held.task.latency_sensitive:
                 continue

@@ -1,4 +1,4 @@
-"""Enforce the limits that the kernel does not: measure all tasks, and stop tasks that exceed a limit."""
+"""Enforce the limits that the kernel cannot enforce: measure all tasks, and stop tasks that exceed a limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedTask
 
 
 class Enforcement:
-    """The enforcement of limits in one home. `stop` is `Runtime.stop`."""
+    """The enforcement of limits in one home. `stop` is the method `Runtime.stop`."""
 
     def __init__(self, home: RuntimeHome, stop: Callable[..., Awaitable[None]]) -> None:
         self._home, self._stop = home, stop

@@ -33,7 +33,7 @@ class ExitWatcher:
         return await self._ended.get()
 
     async def close(self) -> None:
-        """Stop watching, after all present ends have been handled."""
+        """Wait until all ends that were noticed are handled, then stop watching."""
         for work in list(self._under_way):
             await work
         for task in self._home.tasks.values():
@@ -58,7 +58,7 @@ class ExitWatcher:
         self.keep(asyncio.get_running_loop().create_task(self._finish(incarnation)))
 
     def keep(self, work: asyncio.Task[None]) -> None:
-        """Keep a reference to an asyncio task until it is done. `close` waits for it."""
+        """Keep a reference to the asyncio task `work` until it is done. `close` waits for it."""
         self._under_way.add(work)
         work.add_done_callback(self._under_way.discard)
 
@@ -92,7 +92,7 @@ class ExitWatcher:
         return exit_
 
     async def give_up(self, incarnation: SupervisedTask, reason: str) -> None:
-        """Clean up after a failed start, and store an exit for it. `reason` is for the owner of the job."""
+        """Clean up after a failed start of a task, and store its exit. `reason`: a text for the owner of the job."""
         directory = incarnation.directory
         supervisor = directory.supervisor()
         if supervisor is not None:
@@ -106,7 +106,7 @@ class ExitWatcher:
 
 
 async def _supervisor_ended(supervisor: SupervisorId) -> None:
-    """Wait for a supervisor that is ending by itself, and collect it."""
+    """Wait until a supervisor has ended by itself, and collect its exit status."""
     pidfd = supervisors.open_pidfd(supervisor)
     if pidfd >= 0:
         gone = select.poll()

@@ -1,7 +1,7 @@
 """Read the rotated log files that supervisors write (`logwriter`), and delete old ones.
 
-This module follows no links and reads only regular files with one name, because a task that runs as the Borglet's own
-user can write to these directories.
+A task that runs as the Borglet's own user can write to the log directories. So this module follows no links and reads
+only regular files that have a single name.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class LogRetention:
 
 
 def read_log(home: Path, request: LogRequest) -> LogChunk:
-    """Return the existing part of the requested range, or the lines that contain the searched text.
+    """Return the requested part of a log as far as it exists, or, for a search, the lines that contain the text.
 
-    Text is cut between characters, and bad bytes become U+FFFD. A search takes up to `SEARCH_S` seconds: call this
-    function in a thread.
+    Text is never cut inside a character, and invalid bytes become U+FFFD. A search takes up to `SEARCH_S` seconds: call
+    this function in a thread.
     """
 
     def refuse(error: str) -> LogChunk:
@@ -94,7 +94,7 @@ def printed_since(directory: int, stream: str, since: float) -> int:
 
 
 def times_of(directory: int, stream: str) -> list[tuple[int, float]]:
-    """Return times of the output, oldest first: (offset in the log, time in seconds since the epoch)."""
+    """Return at which times a task wrote output, oldest first: (offset in the log, seconds since the epoch)."""
     marks: list[tuple[int, float]] = []
     for _, _, file in _open_files(directory, f"times.{stream}"):
         for line in os.read(file, MAX_TIMES_BYTES).splitlines():
@@ -105,7 +105,7 @@ def times_of(directory: int, stream: str) -> list[tuple[int, float]]:
 
 
 def _decode(data: bytes) -> tuple[str, int]:
-    """Return the text and its number of bytes. An incomplete character at the end is left for the next chunk."""
+    """Decode UTF-8. Return the text and how many bytes it used. An incomplete character at the end is left out."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data)
     pending = len(decoder.getstate()[0])
@@ -115,9 +115,9 @@ def _decode(data: bytes) -> tuple[str, int]:
 
 
 def _open_files(directory: int, stream: str) -> Iterator[tuple[int, int, int]]:
-    """Yield first offset, end and descriptor of each regular file of a stream with one name, oldest first.
+    """Yield first offset, end offset and descriptor of each log file of a stream, oldest first.
 
-    A descriptor is open until the next one."""
+    A descriptor is closed when the next one is yielded."""
     for first, name in files_of(os.listdir(directory), stream):
         try:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
@@ -132,7 +132,7 @@ def _open_files(directory: int, stream: str) -> Iterator[tuple[int, int, int]]:
 
 
 class _Found:
-    """Found lines, up to the requested number and size. Add them with growing offsets."""
+    """The lines that a search has found, up to the requested number and size. Add lines in order of their offsets."""
 
     def __init__(self, request: LogRequest, marks: list[tuple[int, float]]) -> None:
         self._request, self._marks, self._mark = request, marks, 0
@@ -140,7 +140,7 @@ class _Found:
         self._bytes = 0
 
     def add(self, offset: int, line: bytes) -> bool:
-        """Add a line. Return False once the limits are reached."""
+        """Add a line. Return False if no more lines fit."""
         while self._mark < len(self._marks) and self._marks[self._mark][0] <= offset:
             self._mark += 1
         at = self._marks[self._mark - 1][1] if self._mark else 0.0
@@ -194,7 +194,7 @@ def _chunk(request: LogRequest, start: int, end: int, found: _Found, *, complete
 
 
 def _scan(lines: bytes, offset: int, needle: bytes, ignore_case: bool, found: _Found) -> int:
-    """Add matching lines to `found`. At its limits, return the offset at which to continue, otherwise -1."""
+    """Add the lines that contain `needle` to `found`. If `found` is full, return the next offset, otherwise -1."""
     hay = lines.lower() if ignore_case else lines
     wanted = needle.lower() if ignore_case else needle
     at = hay.find(wanted)
@@ -209,11 +209,11 @@ def _scan(lines: bytes, offset: int, needle: bytes, ignore_case: bool, found: _F
 
 
 def sweep_logs(home: Path, *, now: float, present: set[str], retention: LogRetention) -> list[str]:
-    """Delete expired logs, then more until the rest fits into the budget. Return the names of deleted directories.
+    """Delete expired logs, then more until all logs fit into the budget. Return the names of deleted directories.
 
-    To fit into the budget, this deletes logs of removed tasks first, then rotated files of tasks in `present` (names
-    of directories), the oldest first. It never deletes the newest file of a stream of these tasks. The age of a
-    directory counts from the call of `RuntimeHome.discard`.
+    To fit into the budget, this deletes logs of removed tasks first, then rotated files of tasks in `present` (names of
+    directories), the oldest first. It never deletes the newest file of a stream of tasks in `present`. Logs expire
+    `keep_s` after `RuntimeHome.discard`.
     """
     left = []  # (time of removal, bytes, name)
     deleted = []

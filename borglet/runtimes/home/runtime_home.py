@@ -42,7 +42,7 @@ class SupervisedSettings:
 
 @dataclass(slots=True)
 class SupervisedTask:
-    """One incarnation in its runtime."""
+    """One incarnation of a task, as its runtime stores it in memory."""
 
     directory: TaskDirectory
     kept: TaskRecord
@@ -75,7 +75,7 @@ class RuntimeHome:
         self.closing = False
 
     def measure_capacity(self) -> dict[str, int]:
-        """Return the machine's capacity by resource. The disk counts its free space and the files of tasks."""
+        """Return the machine's capacity by resource. The disk has its free space plus the files of tasks."""
         disk = os.statvfs(self.home)
         held = disk_bytes((self.home / "tasks", self.home / "logs", self.home / "allocs"))
         return {
@@ -127,8 +127,8 @@ class RuntimeHome:
 
 
 def write_end(directory: TaskDirectory, exit_: Exit) -> None:
-    """Write the exit of a task to its directory. A failure is only logged, because this Borglet reports the exit
-    anyway.
+    """Write the exit of a task to its directory. An error is logged and not raised, because this Borglet reports the
+    exit anyway.
     """
     try:
         directory.write_exit(exit_)

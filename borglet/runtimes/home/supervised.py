@@ -7,7 +7,7 @@ The `confinement` isolates a task: a user for `process`, a container for `oci`. 
 (the state), `adoption`, `exit_watcher` (ends) and `enforcement` (measuring, limits).
 
 Control groups limit memory, processes and CPU if possible (`cgroups`); otherwise `sample` limits them. `sample` always
-limits the disk. The attributes of the machine state which.
+limits the disk. The attributes of the machine show what limits each resource.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class SupervisedRuntime:
             supervisors.send_stop(directory, notice_s=notice_s, cause=cause, detail=detail)
 
     def _tcp_ports(self, task: RunTask) -> list[int] | None:
-        """Return the TCP ports that a task may bind; None: all, as in its own network."""
+        """Return the TCP ports that a task may bind; None means all ports, because the task has its own network."""
         if not self._keeps_ports or task.network != "host":
             return None
         return sorted(task.ports.values())
@@ -240,7 +240,7 @@ class SupervisedRuntime:
         return read_log(self._home, request)
 
     async def sweep(self, now: float) -> list[str]:
-        """Delete expired logs. `now`: seconds since the epoch. Return the directory names of their tasks."""
+        """Delete expired logs. Return the directory names of the tasks. `now`: seconds since the epoch."""
         present = {known.directory.name for known in self._tasks.values()}
         retention, forget = self._settings.retention, self._allocs.forget_old_logs
         deleted = await asyncio.to_thread(forget, now=now, present=present, keep_s=retention.keep_s)

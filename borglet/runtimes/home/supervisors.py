@@ -1,4 +1,4 @@
-"""Start, watch and stop supervisors of tasks, and clean up after a killed one."""
+"""Start, watch and stop supervisors of tasks, and clean up after a killed supervisor."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dict[str, str]) -> SupervisorId:
     """Start a supervisor, which starts the task. Return the supervisor when the task's program runs.
 
-    The supervisor does nothing before it has read `launch`, which follows after supervisor.json is written. So the next
-    Borglet finds the supervisor, even if this one is killed in between. Raises `StartFailed`."""
+    The supervisor does nothing before it has read `launch`, which is sent after supervisor.json is written. So if this
+    Borglet is killed, the next Borglet finds every supervisor that may have started a task. Raises `StartFailed`."""
     content = marshal.dumps(launch)
     if len(content) > MAX_LAUNCH_BYTES:
         raise StartFailed(
@@ -71,7 +71,7 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
 
 
 async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
-    """Wait until the task's program runs, and close `answer`. Raises `StartFailed`."""
+    """Wait until the task's program runs, and close the pipe `answer`. Raises `StartFailed`."""
     try:
         text = await interpreters.read_answer(answer, START_TIMEOUT_S)
     except TimeoutError as error:
@@ -87,8 +87,8 @@ async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
 
 
 async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) -> bool:
-    """Return whether an adopted supervisor runs. A supervisor that has not begun gets time to begin or to end,
-    because the earlier Borglet may have died before it sent the task.
+    """Return whether an adopted supervisor runs. If it has not started its task, wait until it does or ends: the
+    earlier Borglet may have died before it sent the task.
     """
     gone = select.poll()
     gone.register(pidfd, select.POLLIN)
@@ -112,7 +112,7 @@ def open_pidfd(supervisor: SupervisorId) -> int:
 
 
 def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, detail: str) -> None:
-    """Ask the supervisor to stop its task. If the supervisor has ended, only log that: the end arrives soon."""
+    """Ask the supervisor to stop its task. If the supervisor has already ended, do nothing but log it."""
     text = " ".join(detail.split())[:1000]
     line = f"stop {int(max(0.0, notice_s) * 1000)} {cause.value} {text}\n".encode(errors="replace")
     try:
@@ -129,7 +129,7 @@ def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, det
 
 
 async def kill_leftovers(directory: TaskDirectory, groups: dict[str, str]) -> set[int]:
-    """Kill all processes of a task without a supervisor: members of its groups, and processes with its marker.
+    """Kill all processes of a task that has no supervisor: members of its groups, and processes with its marker.
 
     Return the processes that still exist after `KILL_TIMEOUT_S`, in an uninterruptible system call."""
     loop = asyncio.get_running_loop()

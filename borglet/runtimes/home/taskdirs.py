@@ -1,4 +1,4 @@
-"""The directories of incarnations, in which a new Borglet finds the tasks that an old one started.
+"""The directories of tasks, in which a new Borglet finds the tasks that an earlier Borglet started.
 
 tasks/<job>.<index>.<incarnation>/
     task.json        the request, the run and its start time
@@ -48,7 +48,7 @@ class TaskRecord(msgspec.Struct, frozen=True):
 
 
 class SupervisorId(msgspec.Struct, frozen=True):
-    """The content of supervisor.json. `started` (ticks since boot) and `boot_id` detect a reused pid."""
+    """The content of supervisor.json. `started` (ticks since boot) and `boot_id` show whether `pid` was reused."""
 
     pid: int
     started: int
@@ -71,7 +71,8 @@ def key_of(name: str) -> TaskKey | None:
 
 
 def log_directory(home: Path, name: str) -> Path:
-    """Return the directory of a task's logs: below `logs/`, or in its alloc. Only links of the Borglet are followed."""
+    """Return the directory of a task's logs: below `logs/`, or in its alloc. Only the Borglet's own links are
+    followed."""
     outside = home / "logs" / name
     try:
         target = os.readlink(outside)
@@ -90,12 +91,12 @@ def link_into_alloc(alloc: TaskKey, task: str) -> str:
 
 
 class TaskDirectory:
-    """The files of one incarnation of a task. Each write replaces a whole file. Only exit.json is forced to the disk,
+    """The files of one incarnation of a task. Each write replaces a whole file. Only exit.json is flushed to the disk,
     so that it survives a power loss.
     """
 
     def __init__(self, home: Path, key: TaskKey, *, alloc: Path | None = None) -> None:
-        """Set up the paths. `alloc`: the folder of the task's alloc. Raises ValueError for a bad key."""
+        """Compute the paths. `alloc`: the folder of the task's alloc. Raises ValueError for an unsafe `key`."""
         self.name = directory_name(key)
         self.path = home / "tasks" / self.name
         self.alloc = alloc
@@ -117,7 +118,8 @@ class TaskDirectory:
         return f"BORG_TASK_DIR={self.path}"
 
     def prepare(self, kept: TaskRecord, *, owner: tuple[int, int] | None) -> None:
-        """Create the files of a new run. After a crash at any point, the exit of an earlier run is not visible."""
+        """Create the files of a new run. Even after a crash in between, no exit of an earlier run is left beside
+        them."""
         self.path.mkdir(mode=0o711, exist_ok=True)
         self.logs.mkdir(mode=0o750, parents=True, exist_ok=True)
         for stale in ("supervisor.json", "begun", "exit.json", "exit.json.new"):

@@ -1,6 +1,6 @@
-"""One user per tenant for tasks of the `process` runtime.
+"""Choose the user for tasks of the `process` runtime: one user per tenant.
 
-With one user for all, tasks of different tenants on one machine could signal, trace and read each other.
+If all tenants shared one user, their tasks on one machine could signal, trace and read each other.
 
     home/tenants.json    tenant -> number of its user on this machine
 
@@ -42,7 +42,7 @@ class TenantUsers:
         self._assigned: dict[str, int] | None = None
 
     def uid_of(self, task: RunTask, kept: Mapping[str, TaskRecord]) -> int:
-        """Return the user number of the task's tenant. A tenant without one gets a number, which is stored.
+        """Return the user number of the task's tenant. If the tenant has no number, choose one and store it.
 
         `kept`: the records of all tasks on this machine by directory name. Raises `StartFailed`."""
         if self._assigned is None:

@@ -2,9 +2,9 @@
 
     home/trash/<name>    moved here by a rename; deleted by this Borglet or by the next one
 
-The files may form a tree of any depth, with folders closed to their owner, links or mounts. This module uses neither
-recursion nor paths: it first moves every inner folder to the top of the trash. A rename never leaves the file system
-and follows no link.
+The files may form a tree of any depth, with links, mounts, or folders that their owner cannot enter. This module uses
+neither recursion nor paths: it first moves every inner folder to the top of the trash. A rename stays in one file
+system and follows no link.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def throw_away(path: Path, trash: Path) -> None:
 
 
 def empty(trash: Path, *, goes_on: Callable[[], bool] = lambda: True) -> None:
-    """Delete everything in the trash, folder by folder, while `goes_on` returns True.
+    """Delete everything in the trash, folder by folder. Stop when `goes_on` returns False.
 
     An entry that cannot be deleted is logged, and the next call tries again."""
     top = os.open(trash, _FOLDER)
@@ -76,7 +76,7 @@ def _delete(top: int, name: str) -> list[str]:
 
 
 def _open_up(parent: int, name: str) -> None:
-    """Make a folder accessible, because a task may have closed it to its own user. Root can access all folders."""
+    """Make a folder accessible to its owner; a task may have removed this permission. Does nothing for root."""
     if os.geteuid() == 0:
         return
     try:

@@ -2,9 +2,9 @@
 
     step ─ at most `STEP` entries ─► sum so far ─ … ─► total, reported until the next walk ends or exceeds it
 
-A hostile task may make more files than one step can count, and paths longer than the kernel accepts. So each step
-continues the walk, and long paths are opened in parts. The walk misses deleted files that are still open, files that
-move during the walk and, if the Borglet is not root, folders that the task has closed.
+A hostile task may make more files than one step can count, and paths longer than the kernel accepts. So a walk takes
+several steps, and long paths are opened in parts. The walk misses deleted files that are still open, files that move
+during the walk and, if the Borglet is not root, folders that the Borglet may not read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folder(NamedTuple):
-    """One folder of a walk. It has its parent and no path, because the paths of a deep tree need megabytes."""
+    """One folder of a walk. It stores its parent instead of its path: the paths of a deep tree need megabytes."""
 
     parent: Folder | None
     name: str
@@ -44,7 +44,8 @@ class Folder(NamedTuple):
 
 
 class DiskWalk:
-    """The repeated measurement of some directories. No link is followed. A file with several names counts once."""
+    """The repeated disk measurement of some directories. Links are not followed. A file with several names counts
+    once."""
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = directories
@@ -54,7 +55,7 @@ class DiskWalk:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the last complete walk, or of the present one if it found more."""
+        """Return the disk usage that the last complete walk found, or the present walk if that is more."""
         return max(self._sum, self._whole)
 
     @property
@@ -62,7 +63,7 @@ class DiskWalk:
         return not self._pending
 
     def step(self, at_most: int = STEP) -> int:
-        """Continue the walk, or start a new one. Return the bytes that the last complete walk counted. Blocks."""
+        """Read about `at_most` more entries; start a new walk if the last one is complete. Return `bytes`. Blocks."""
         if self.done:
             self._pending = [Folder(None, str(directory)) for directory in reversed(self._directories)]
             self._seen, self._sum = set(), 0
@@ -74,7 +75,7 @@ class DiskWalk:
         return self.bytes
 
     def _look(self, folder: Folder) -> int:
-        """Add the entries of a folder to the sum. Return how many entries of a step this uses up."""
+        """Add the sizes of a folder's entries to the sum. Return their number plus the cost of opening the folder."""
         cost = 1 + folder.level // LEVELS
         try:
             descriptor = folder.open()
@@ -105,12 +106,12 @@ class DiskWalk:
 
 
 def disk_bytes(directories: Sequence[Path]) -> int:
-    """Return the allocated bytes below the directories; a lower bound if there are more than `STEP` entries."""
+    """Return the disk usage of the directories in bytes. With more than `STEP` entries, the result is too low."""
     return DiskWalk(directories).step()
 
 
 def _open(way: Sequence[str]) -> int:
-    """Return a descriptor of the folder at the end of this path. Raises OSError."""
+    """Return a descriptor of the folder whose path has the components `way`. Raises OSError."""
     descriptor: int | None = None
     begin = 0
     while begin < len(way):

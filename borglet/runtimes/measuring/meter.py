@@ -26,7 +26,7 @@ MAX_THREADS = 200
 
 @dataclass(slots=True)
 class Metered:
-    """The last measurement of one running task."""
+    """One running task with its last measurement."""
 
     supervisor_pid: int
     groups: dict[str, str]
@@ -45,7 +45,7 @@ class Metered:
 
 
 class _Table:
-    """The machine's processes, read once, when the first task needs them."""
+    """The processes of the machine. They are read once, when they are first needed."""
 
     @cached_property
     def _read(self) -> tuple[dict[int, Process], float]:
@@ -72,7 +72,7 @@ class Meter:
         self._tree = tree
 
     def measure(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, Usage]:
-        """Return the usage of tasks. A task whose figures cannot be read is missing."""
+        """Return the usage of tasks. The result lacks tasks whose usage cannot be read."""
         table = _Table()
         found = {}
         for key, task in tasks.items():
@@ -121,7 +121,7 @@ class Meter:
             return GroupUsage(0, 0, 0)
 
     def ready(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, int]:
-        """Return the number of threads per task that run or wait for a core, of its first `MAX_THREADS` threads."""
+        """Return for each task how many of its first `MAX_THREADS` threads run or wait for a core."""
         children: dict[int, list[int]] | None = None
         found = {}
         for key, task in tasks.items():
@@ -134,15 +134,15 @@ class Meter:
         return found
 
     def proportional_ram(self, supervisor_pid: int) -> int:
-        """Return the exact memory of a task in bytes. Pages that its processes share count once. This is too slow for
-        each sample.
+        """Return the exact memory of a task in bytes. A page that its processes share counts once. Do not call this for
+        each sample: it is slow.
         """
         children = proctable.children_of(proctable.table())
         return sum(proctable.pss_bytes(pid) or 0 for pid in proctable.descendants(children, supervisor_pid))
 
 
 def _fill(measured: GroupUsage, table: _Table, supervisor: int) -> GroupUsage:
-    """Return `measured` with the figures that its control groups do not have, from the process table."""
+    """Return `measured`. Fields that the control groups did not measure are filled from the process table."""
     below = [table.processes[pid] for pid in proctable.descendants(table.children, supervisor)]
     ticks = sum(process.cpu_ticks + process.reaped_ticks for process in below)
     if supervisor in table.processes:  # it collects orphans of the task, and their CPU time

@@ -1,7 +1,8 @@
 """Measure the rates at which a task reads and writes, on disks and over its own network, from the kernel's counters.
 
-Disks: `io.stat` of its group of version 2, otherwise `/proc/<pid>/io` of its processes, because version 1 does not
-count writes to the page cache. The traffic of a process between the last measurement and its end is lost.
+Disk traffic comes from `io.stat` of the task's group (version 2), otherwise from `/proc/<pid>/io` of its processes,
+because version 1 does not count writes to the page cache. Traffic of a process after its last measurement is not
+counted.
 """
 
 from __future__ import annotations
