@@ -240,9 +240,7 @@ class Reserved(NamedTuple):
 
 
 class History(NamedTuple):
-    """The usage history of each task, as arrays by task slot. Their last axis has one element each for CPU, RAM and
-    disk.
-    """
+    """The usage history of tasks, as arrays by task slot. Arrays [T, K] have a column each for CPU, RAM and disk."""
 
     id: Ints
     incarnation: Ints32

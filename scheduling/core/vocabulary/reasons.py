@@ -146,11 +146,12 @@ class Reclamation(msgspec.Struct, frozen=True):
 
 
 class ExpectedStart(msgspec.Struct, frozen=True):
-    """The time until the next task of a pending class is expected to start, in seconds from now; None: no forecast.
+    """The time until the next task of a pending class is expected to start, in seconds after the explanation was
+    computed; None: no forecast.
 
-    `ends`: tasks that ended within `window_s` on machines that could hold the task; `room`: tasks of the class that fit
-    in the capacity that these freed. `least`, `ahead`: lower and upper bound of the number of competing tasks that are
-    tried before the next task.
+    `ends`: tasks that ended within `window_s` on machines that could hold the task; `room`: tasks of the class that
+    fit in the capacity that these freed. `least`, `ahead`: lower and upper bound of the number of competing tasks
+    that are tried before the next task.
     """
 
     basis: Basis
