@@ -198,7 +198,7 @@ class ProcessKeeper:
     async def _until_unwell(self, ended: asyncio.Future[None]) -> str | None:
         """Wait until the process has ended or must stop. Return why it is unwell, or None.
 
-        New lines in its log are no sign that the process works.
+        New lines in its log do not show that the process works.
         """
         patience: ProcessPatience | None = None
         unwell = 0
