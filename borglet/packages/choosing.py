@@ -103,7 +103,8 @@ class Choosing:
         self._away, self._final = True, final
 
     def failed(self, source: PeerAddress, reason: str, detail: str) -> None:
-        """Record that `source` failed. `reason`: see `PackageFailed`. Only a busy source is tried again."""
+        """Record that `source` failed. `reason`: see `PackageFailed`. Only the store, or a peer that
+        was busy, is tried again."""
         self._complaints.append(f"{name_of(source)}: {reason}: {detail}")
         if reason == BUSY:
             return

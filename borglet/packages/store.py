@@ -79,7 +79,9 @@ class PackageStore:
     def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> StoredPackage | None:
         """Return a package. If it is damaged, unpack it again from its archive, or remove it and return None.
 
-        `checkpoint` is called often, and may raise to stop the work."""
+        Also return None, and remove nothing, if it cannot be read. `checkpoint` is called often, and may raise to
+        stop the work.
+        """
         folder = self._root / digest.partition(":")[2]
         try:
             return self._checked(folder, checkpoint)

@@ -21,7 +21,7 @@ from quota.admin import FactsAdmin, principal_of
 from quota.admin.acting import act_together
 from scheduling.admin.actions import row_action
 from scheduling.brakes.brakes import RELEASED_S, brake_keep, brake_release
-from scheduling.machines import drains
+from scheduling.machines import drain_progress
 from scheduling.machines.machines import machine_undrain
 from scheduling.models import Brake, Drain
 from scheduling.policy.brakes import BrakeKind, BrakeState
@@ -40,7 +40,7 @@ class _DrainList(ChangeList):
         rows = list(self.result_list)
         for cell in {drain.machine.cell for drain in rows}:
             here = [drain for drain in rows if drain.machine.cell_id == cell.pk]
-            for drain, one in zip(here, drains.progress_of(principal_of(request), cell, here), strict=True):
+            for drain, one in zip(here, drain_progress.progress_of(principal_of(request), cell, here), strict=True):
                 drain.progress = one
         self.result_list = rows
 

@@ -13,7 +13,7 @@ from quota.paging import IdPaging, paged
 from quota.vocabulary.errors import Rejected, invalid
 from scheduling.api.base import CellView, valid
 from scheduling.api.cell_shapes import DrainSerializer
-from scheduling.machines import drains
+from scheduling.machines import drain_progress
 from scheduling.machines.machines import machines_drain
 from scheduling.models import Cell, Drain, Machine
 from scheduling.models.machines import REMOVED
@@ -69,10 +69,10 @@ class DrainsView(CellView):
         found = self.cell(cell)
 
         def shown(rows: list[Drain]) -> Any:
-            progress = drains.progress_of(self.principal, found, rows)
+            progress = drain_progress.progress_of(self.principal, found, rows)
             return DrainProgressSerializer(progress, many=True).data
 
-        return paged(self, drains.drains_of(found), shown)
+        return paged(self, drain_progress.drains_of(found), shown)
 
 
 class MachinesDrainView(CellView):
@@ -86,7 +86,9 @@ class MachinesDrainView(CellView):
         wanted = {name: given.pop(name) for name in ("machines", "rack", "power_domain") if name in given}
         rows = _chosen(found, **wanted)
         machines_drain(principal=self.principal, cell=found, machines=rows, **given)
-        shown = drains.progress_of(self.principal, found, list(drains.drains_of(found).filter(machine__in=rows)))
+        shown = drain_progress.progress_of(
+            self.principal, found, list(drain_progress.drains_of(found).filter(machine__in=rows))
+        )
         return Response(DrainProgressSerializer(shown, many=True).data)
 
 

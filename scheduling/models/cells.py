@@ -64,8 +64,8 @@ class Lease(models.Model):
 class Brake(models.Model):
     """A limit on how many tasks of a cell may be stopped in a short time (`scheduling.policy.brakes`).
 
-    `level`: the tokens in its token bucket at the time `at`. `wanted`: how many tasks it kept from being stopped at
-    `pulled_at`. Times are by the database's clock.
+    `level`: the tokens in its token bucket at the time `at`. `wanted`: how many tasks it kept from being stopped when
+    it was last examined. `pulled_at`: when a caller last wanted to stop tasks. Times are by the database's clock.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="brakes")

@@ -13,7 +13,7 @@ from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.journal import journal
-from scheduling.machines import drains, evacuation, joining, machines
+from scheduling.machines import drain_progress, evacuation, joining, machines
 from scheduling.models import Departure, Drain, Job, Machine, Task
 from scheduling.policy import brakes
 from scheduling.policy.cell_settings import CellSettings
@@ -161,8 +161,8 @@ def test_why_a_task_left_is_one_walk(cell, machine, ann) -> None:
 # -- how far it has come
 
 
-def progress(cell, who=rows.ME) -> dict[str, drains.DrainProgress]:
-    return {one.hostname: one for one in drains.progress_of(who, cell, list(drains.drains_of(cell)))}
+def progress(cell, who=rows.ME) -> dict[str, drain_progress.DrainProgress]:
+    return {one.hostname: one for one in drain_progress.progress_of(who, cell, list(drain_progress.drains_of(cell)))}
 
 
 def test_progress_tells_what_is_left_and_whose_budget_it_waits_for(cell, machine, ann) -> None:
@@ -193,7 +193,7 @@ def test_progress_tells_what_is_left_and_whose_budget_it_waits_for(cell, machine
         ("ubar/db", 3, 1, 1),
     ]
     stranger = progress(cell, world.principal("eve"))["m1"]
-    assert {waiting.job for waiting in stranger.waiting} == {drains.HIDDEN}
+    assert {waiting.job for waiting in stranger.waiting} == {drain_progress.HIDDEN}
     late(machine)
     assert progress(cell)["m1"].overdue
 
@@ -204,6 +204,6 @@ def test_progress_costs_the_same_for_many(cell, machine, ann, django_assert_max_
         up_on(ann, cell, here, f"web{number}", tasks=2, disruption_budget=1)
         machines.machines_drain(principal=rows.ME, cell=here.cell, machines=[here], reason="new disk")
     second(cell)
-    found = list(drains.drains_of(cell))
+    found = list(drain_progress.drains_of(cell))
     with django_assert_max_num_queries(7):
-        assert len(drains.progress_of(rows.ME, cell, found)) == 5
+        assert len(drain_progress.progress_of(rows.ME, cell, found)) == 5

@@ -91,8 +91,9 @@ def _reachable(folder: Path) -> bool:
 def own_uid(name: str, taken: Mapping[str, int], *, first: int, count: int) -> int:
     """Return the user number of `name`: its number in `taken`, or a free one of the `count` numbers from `first` on.
 
-    `name`: in containers, a task or its incarnation; in the process runtime, a tenant. Its number never changes,
-    because files on the disk have this owner. Raises `StartFailed` if all numbers are in use."""
+    `name`: in containers, a task or its incarnation; in the process runtime, a tenant. While `taken` has its number,
+    it does not change, because files on the disk have this owner. Raises `StartFailed` if all numbers are in use.
+    """
     if mine := taken.get(name, 0):
         return mine
     used = set(taken.values())

@@ -57,9 +57,10 @@ class Containers:
         return held.grant if held is not None else NO_GRANT
 
     def manners(self, limits: KernelLimits) -> dict[str, int]:
-        """Return niceness and scheduling class of a task's threads. Threads of batch tasks are in the idle class even
-        if control groups have weights: otherwise a latency-sensitive thread that wakes may wait until the next timer
-        tick.
+        """Return the niceness and the scheduling class of a task's threads.
+
+        With CPU weights, threads of all batch tasks are in the idle class: otherwise a latency-sensitive thread that
+        wakes may wait until the next timer tick. Without weights, only threads of best-effort tasks are.
         """
         if self.tree.enforces("cpu"):
             return {"nice": 0, "policy": os.SCHED_IDLE if limits.batch else os.SCHED_OTHER}
@@ -69,7 +70,7 @@ class Containers:
     def behave(self, task: RunTask, pids: Collection[int]) -> None:
         """Apply the niceness and scheduling class of `task` to all threads of the processes `pids`.
 
-        If the Borglet is not root, this can only lower the class of a thread."""
+        Without privilege, this can only lower the class of a thread."""
         manners = self.manners(self.limits_of(task))
         for pid in pids:
             for thread in proctable.threads_of(pid):
@@ -177,7 +178,7 @@ class Containers:
         self._envelopes.pop(key, None)
 
     def release(self, key: TaskKey) -> None:
-        """Remove the control groups of an ended task, and release its cores."""
+        """Forget the control groups of an ended task, and let other tasks use its cores again."""
         self._held.pop(key, None)
         if self.pool.release(key):
             self._repin(but=key)

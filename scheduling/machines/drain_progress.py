@@ -1,4 +1,7 @@
-"""The progress of drains, and the reasons why they wait. The number of queries is the same for any number of drains."""
+"""The progress of drains, and the reasons why they wait. `evacuation` decides which tasks a drain evicts.
+
+The number of queries is the same for any number of drains.
+"""
 
 from __future__ import annotations
 
