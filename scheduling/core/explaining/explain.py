@@ -77,9 +77,10 @@ class Explainer:
     behind: int = 0
     _known: dict[Key, _Known] = field(default_factory=dict)
     _hopeless: set[int] = field(default_factory=set)  # groups of this pass that can never be placed
-    _sorting: GroupedQueue | None = None  # of the last pass, as the next two
+    _sorting: GroupedQueue | None = None  # of the last pass, as the next three
     _left_over: tuple[UnplacedGroups, list[Key]] = field(init=False)
-    _result: tuple[Why, ...] = ()
+    _result: list[Why] = field(default_factory=list)
+    _examining: tuple[Judge, TenantsAhead] | None = None
     _order: Ints32 | None = None
     _platforms: Platforms | None = None
     _platforms_at: float = 0.0
@@ -88,14 +89,14 @@ class Explainer:
         self, state: CellState, sorting: GroupedQueue, tables: Tables, *, now: float, crashed_pair_s: float
     ) -> tuple[Why, ...]:
         """Return one `Why` for each group that the pass left pending, in the order of the queue. `now`: seconds."""
-        if self._sorting is sorting:
-            waiting, keys = self._left_over
-        else:
-            waiting, keys = self._left_over = left_over(state, sorting, tables.placed.machine)
+        unchanged = self._sorting is sorting
+        if not unchanged:
+            self._left_over = left_over(state, sorting, tables.placed.machine)
+            self._sorting, self._examining = sorting, None
+        waiting, keys = self._left_over
         due = self._due(keys, now)
-        if self._sorting is sorting and not due:
-            return self._result
-        self._sorting = sorting
+        if unchanged and not due:
+            return tuple(self._result)
         if self.budget is None:
             self._platforms = None
         self._hopeless = {
@@ -104,24 +105,32 @@ class Explainer:
             if (known := self._known.get(key)) is not None and known.why.never
         }
         if due:
-            judge, tenants = Judge(state, tables), TenantsAhead(waiting, sorting.jobs)
+            if self._examining is None:
+                self._examining = Judge(state, tables), TenantsAhead(waiting, sorting.jobs)
+            judge, tenants = self._examining
             shared = _Pass(sorting, tables.groups, waiting, tenants, now, crashed_pair_s)
             for position in due:
                 group = waiting.groups[position]
                 judged = judge.judgement(sorting.requirements[group], group)
                 why = self._examine(judged, shared, position)
                 self._known[keys[position]] = _Known(why, now, waiting.ahead(position, tenants))
-        result = []
-        for position, key in enumerate(keys):
-            known = self._known.get(key)
-            why = Why(tasks=(), machines=len(state.machines)) if known is None else known.why
-            tasks, places = waiting.places(position, {} if known is None else known.ahead)
-            result.append(msgspec.structs.replace(why, tasks=tasks, places=places, ahead=waiting.first[position]))
+        if unchanged:
+            for position in due:
+                self._result[position] = self._why(state, position)
+        else:
+            self._result = [self._why(state, position) for position in range(len(keys))]
         self.behind = sum(key not in self._known for key in keys)
         if not (tables.placed.machine == NOT_TRIED).any():
             self._known = {key: self._known[key] for key in keys if key in self._known}
-        self._result = tuple(result)
-        return self._result
+        return tuple(self._result)
+
+    def _why(self, state: CellState, position: int) -> Why:
+        """Return the explanation of the class at `position`, with its present jobs and their places in the queue."""
+        waiting, keys = self._left_over
+        known = self._known.get(keys[position])
+        why = Why(tasks=(), machines=len(state.machines)) if known is None else known.why
+        tasks, places = waiting.places(position, {} if known is None else known.ahead)
+        return msgspec.structs.replace(why, tasks=tasks, places=places, ahead=waiting.first[position])
 
     def _due(self, keys: list[Key], now: float) -> list[int]:
         """Return the positions of the classes to examine in this pass."""
