@@ -93,7 +93,9 @@ class Windows:
         self._delay_s = rng.uniform(0.0, SPREAD * span_s)
 
     def add(self, samples: Iterable[tuple[RunTask, Usage]], now: float) -> None:
-        """Add the usage of running tasks over the last seconds."""
+        """Add one sample of the usage of running tasks to the open windows. Before that, close these windows if their
+        time is over.
+        """
         start = int(now) // self._span_s * self._span_s
         if start != self._start:
             self._close()

@@ -4,8 +4,8 @@
        ▲                   │ Refusal, silence, an invalid message
        └──── jittered pause ◄─┘
 
-The Borglet holds a poll with `hold_s` until the state changes, at the latest for `hold_s`. One answer contains all
-changes within `COALESCE_S`. When a newer poll arrives, the Borglet answers the held one first.
+The Borglet answers a poll when it has a change to report, or at the latest after the poll's `hold_s` seconds. One
+answer contains all changes within `COALESCE_S`. When a newer poll arrives, the Borglet answers the held one first.
 """
 
 from __future__ import annotations

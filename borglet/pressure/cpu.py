@@ -124,7 +124,9 @@ class CpuControl:
         self.ceilings = {key: milli for key, milli in raised.items() if milli < machine_milli and throttled[key]}
 
     def _remove(self, tenants: Sequence[PressureTenant], starved_s: float) -> None:
-        """Add the starved task with the lowest priority to `wanted`."""
+        """Add to `wanted` the starved task with the lowest priority, so that the master evicts it. Starved tasks are
+        batch tasks outside prod that have threads ready to run.
+        """
         starved = [
             t
             for t in tenants

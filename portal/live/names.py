@@ -65,7 +65,9 @@ class NamesMessages:
     body: bytes | None = None
 
     def message(self) -> dict[str, Any]:
-        """Return the message for outboxes: this update, and its text for WebSockets."""
+        """Return the message for the queues of the viewers (outboxes): this update, and its JSON text for WebSockets.
+        The text is empty if the state has not changed.
+        """
         text: dict[str, Any] = {"type": "gone", "revision": self.revision}
         if self.facts is not None:
             text |= {"type": "change", "facts": self.facts, "changed": self.changed, "gone": self.gone}

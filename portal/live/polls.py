@@ -176,7 +176,7 @@ class _Body:
         self.left = first["type"] == "http.disconnect"
 
     async def until_left(self) -> None:
-        """Wait until the caller disconnects."""
+        """Wait until the client of this request disconnects."""
         while not self.left:
             self.left = (await self._receive())["type"] == "http.disconnect"
 

@@ -84,7 +84,9 @@ class PreviewedAdmin(ServiceAdmin):
         return super().changeform_view(request, object_id, form_url, extra_context)
 
     def _confirmation(self, request: HttpRequest, object_id: str | None) -> HttpResponse | None:
-        """Return the page that asks for the confirmation, or None if the form has errors."""
+        """Return the page that shows what the change would do and asks the user to confirm the change. Return None if
+        the form has errors or the object does not exist.
+        """
         row = self.get_object(request, unquote(object_id)) if object_id else None
         if object_id and row is None:
             return None

@@ -46,10 +46,10 @@ _STEP = {RAM: 2**20, DISK: 2**20, DISK_BANDWIDTH: 2**10}
 class SuggestedOrder:
     """An order for missing quota.
 
-    `first`, `last`: first and last day, in the tenant's time zone. `price`: micro-credits at present; None if the
-    price cannot be computed, for the reason in `problem`. `left`: amounts that the cell has left in that period, only
-    of resources with less than the missing amount. `instead`: other orders for the same amounts that the cell can
-    sell; an order in the same band comes first.
+    `first`, `last`: first and last day, in the tenant's time zone. `price`: micro-credits at present; None if the price
+    cannot be computed, for the reason in `problem`. `left`: the amounts that the cell can still sell in that period,
+    only for resources of which this is less than the missing amount. `instead`: other orders for the same amounts that
+    the cell can sell; an order in the same band comes first.
     """
 
     tenant: str

@@ -71,9 +71,10 @@ def membership_set(
 def member_named(principal: Principal, tenant: Tenant, username: str, *, joining: bool = False) -> AbstractBaseUser:
     """Return the user with this name, if the user is a member of `tenant`.
 
-    An SRE gets any user. An owner gets only members, so that owners cannot find out other user names. `joining`: also
-    return the caller, who may not be a member yet. If there is no result, raises `InvitationNeeded` with `joining`,
-    otherwise `NotFound`; the error is the same whether the user exists or not.
+    An SRE gets any user. An owner gets only members, so that owners cannot find out other user names. `joining`:
+    whether the caller adds a member; callers may then name themselves even if they are not members. If no user may be
+    returned, raises `InvitationNeeded` if `joining` is true, otherwise `NotFound`. The error is the same whether the
+    user exists or not.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     member = Membership.objects.select_related("user").filter(tenant=tenant, user__username=username).first()

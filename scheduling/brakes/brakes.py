@@ -182,7 +182,9 @@ def stops_wanted(cell_id: int, number: int) -> None:
 
 
 def stops_settle(cell_id: int) -> None:
-    """Open the brake `stops` if nothing has waited for it for some time, or if an SRE's release has expired."""
+    """Set the brake `stops` to open if it has held back no stop for some time, or if the time for which an SRE released
+    it is over.
+    """
     brake = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value).exclude(state=BrakeState.OPEN.value).first()
     if brake is None:
         return
@@ -205,8 +207,10 @@ def _forgotten(brake: Brake, now: dt.datetime) -> bool:
 
 
 def brake_release(*, principal: Principal, cell: Cell, kind: str, reason: str, seconds: float = RELEASED_S) -> Brake:
-    """Release a held brake. `lost`: tasks move at the limited rate while too many machines are lost. `stops`: without
-    a limit, for `seconds`. Raises `Conflict` if the brake holds nothing back. Locks the cell's row."""
+    """Release a held brake. Kind `lost`: tasks move again, at a limited rate, while too many machines are lost. Kind
+    `stops`: tasks are stopped without a limit for `seconds`. Raises `Conflict` if the brake holds nothing back. Locks
+    the cell's row.
+    """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not 1 <= seconds <= _MOST_RELEASED_S:
         raise invalid("seconds", f"{seconds:g} is out of range; give 1 to {_MOST_RELEASED_S:g}")

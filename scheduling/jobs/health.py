@@ -77,7 +77,8 @@ def with_health(jobs: Iterable[Job]) -> list[Job]:
 
 
 def new_with_details(job: Job, job_spec: JobSpecification) -> bool:
-    """Set the details that pages show of a new job, without a query. Return False if the job is not new.
+    """If the job is new, set on it the details that pages show, without a query, and return True. Otherwise return
+    False.
 
     A new job has only pending tasks, and neither an update nor troubles.
     """

@@ -191,7 +191,9 @@ class Master:
         return self._updating or (self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS)
 
     def _retire(self) -> None:
-        """Release the lease and the warm state, because the settings of the cell no longer name this scheduler."""
+        """Release the lease and discard the cell's state in memory, because the cell's settings no longer list this
+        scheduler.
+        """
         lease.release(self.cell_id, scheduler=self.scheduler.name, holder=self.holder)
         self._renewed = 0.0
         self.state = None

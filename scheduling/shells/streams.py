@@ -108,7 +108,9 @@ class ShellStream:
         self._read: list[bytes] = []
 
     async def put(self, *frames: bytes) -> None:
-        """Append frames. Raises `Overrun` if too many frames wait, and `redis.RedisError`."""
+        """Append frames to the shell's stream in Redis. Raises `Overrun` if the reader has left too many frames unread,
+        and `redis.RedisError`.
+        """
         waiting = await self._redis.eval(_PUT, 1, self._key, _TTL_S, *frames)
         if waiting > MAX_WAITING:
             raise Overrun(f"{waiting} frames wait for the other side, and at most {MAX_WAITING} may wait")

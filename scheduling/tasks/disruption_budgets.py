@@ -64,7 +64,9 @@ class Budgets:
         return True
 
     def spend(self, task: Task, inside: Mapping[int, int]) -> None:
-        """Count the eviction of a task against the budgets, even if no budget is left. `inside`: as in `take`."""
+        """Count the eviction of a task against the budgets, even if no budget is left. `inside`: if the task is an
+        alloc, the number of tasks that are up inside it, by id of the job.
+        """
         for job, number in _costs(task, inside).items():
             self._left[job] -= number
             self._untouched.discard(job)

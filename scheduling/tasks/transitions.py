@@ -1,8 +1,8 @@
 """State changes of tasks, for many tasks at once, in an open journal entry (Figure 2; `core.vocabulary.states`).
 
 The callers hold the cell's row lock through `journal.write`. Each function changes only the tasks that still have the
-state and incarnation that the caller expects, and returns the changed tasks. It appends the events, updates departures
-and the jobs' counters, ends jobs whose tasks are all dead, and returns their quota.
+state and incarnation that the caller expects, and returns the changed tasks. It also appends the events, stores
+departures, updates the jobs' counters, ends jobs whose tasks are all dead, and gives the quota of these jobs back.
 """
 
 from __future__ import annotations

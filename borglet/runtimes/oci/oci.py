@@ -171,7 +171,9 @@ class ContainerConfinement(Confinement):
         return str(choose_address(self._networks.network, directory.name, mine=mine, taken=taken))
 
     def _account(self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, TaskRecord]) -> tuple[Account, int]:
-        """Return the task's user, and the number reserved for the task; 0 if the job file names the user."""
+        """Return the task's user, and the user number that is reserved for the task (0 if the job file names the
+        user).
+        """
         if not task.user:
             # A number of the process runtime belongs to a tenant, so this task cannot keep it.
             numbers = {

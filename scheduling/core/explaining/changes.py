@@ -123,8 +123,8 @@ def _bound(judgement: Judgement, kind: int, where: Positions) -> SuggestedChange
 
 
 def _combined(judgement: Judgement) -> SuggestedChange | None:
-    """Return one change that combines all changes with which the task fits on the machine that is closest to fitting.
-    Return None if no machine has some of every requested resource free.
+    """Find the machine on which the least is missing for the task, and return all changes that the task needs to fit
+    there, combined into one change. Return None if no machine has some of every requested resource free.
     """
     order, limit = judgement.order, np.array(judgement.requirement.limit)
     left = judgement.left.T

@@ -81,8 +81,8 @@ class Judgement:
         return len(self.demands) + 1 + r
 
     def bound(self, kind: int) -> int:
-        """Return the number that stands for the obstacle "the job has its maximum number of tasks here". `kind`: 0
-        for a machine, 1 for a rack, 2 for a power domain.
+        """Return the number (see `Judged`) of the obstacle "the job already has its maximum number of tasks on this
+        machine, or in its rack or power domain". `kind`: 0 for the machine, 1 for the rack, 2 for the power domain.
         """
         return len(self.demands) + self.axis + 1 + kind
 

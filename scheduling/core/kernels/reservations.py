@@ -16,8 +16,8 @@ HELD, LOWERED, RAISED = 0, 1, 2
 
 @allocating
 def find(ids: Ints, incarnations: Ints32, slots: Ints, wanted: Ints, wanted_incarnations: Ints32, found: Ints) -> None:
-    """Write into `found[w]` the position in `slots` of the task of sample `w`, or -1 if its incarnation is not
-    there.
+    """For each sample `w`, find the task with the id `wanted[w]` and the incarnation `wanted_incarnations[w]`. Write
+    the position of this task in `slots` to `found[w]`, or -1 if `slots` does not contain it.
     """
     bits = 4
     while (1 << bits) < 2 * slots.shape[0]:

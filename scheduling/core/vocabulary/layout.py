@@ -18,8 +18,8 @@ Ints32 = NDArray[np.int32]
 
 
 class MachineArrays(NamedTuple):
-    """The machines, by position in the walk. A pass changes `reserved`, `prod_limit`, `ports_free` and `devices`.
-    These four are copies, so the state does not change.
+    """Arrays of machine facts, in the order in which a pass visits the machines (the walk). A pass changes `reserved`,
+    `prod_limit`, `ports_free` and `devices`. These four are copies, so the cell's state does not change.
     """
 
     slot: Ints32  # where the state keeps it

@@ -117,7 +117,7 @@ class QueuePlace(msgspec.Struct, frozen=True):
     to the same class.
 
     `ahead_of`: the tenants with most of the `ahead` tasks. `tenants`: the number of all tenants with such tasks. Both
-    are missing for jobs that come late in a class.
+    are empty for jobs far back in their class, for which they are not computed.
     """
 
     ahead: int

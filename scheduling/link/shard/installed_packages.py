@@ -31,7 +31,10 @@ class InstalledIntake:
         self._due_at = float("-inf")
 
     def due(self, connections: Mapping[int, Connection], now: float) -> dict[int, dict[int, InstalledReport]]:
-        """Return the new reports by cell id and machine id; empty until the interval since the last call has passed."""
+        """Return the reports of installed packages that are not written yet: {cell id: {machine id: report}}. The
+        result is empty if the last batch was returned less than `every_s` ago. `connections`: this shard's connections
+        by machine id.
+        """
         if now < self._due_at:
             return {}
         self._due_at = now + self.every_s

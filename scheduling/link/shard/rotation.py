@@ -40,7 +40,9 @@ class Rotation:
         self._accepted, self.asked, self._due = digest, False, math.inf
 
     def next_poll(self, now: float) -> tuple[bool, str]:
-        """Return (whether the next poll asks for a new secret, digest of the newly accepted secret or "")."""
+        """Return whether the next poll asks the machine for a new secret, and the digest of the secret that was
+        accepted since the previous poll ("": no secret was accepted).
+        """
         accepted, self._accepted = self._accepted, ""
         if now < self._due:
             return False, accepted

@@ -158,10 +158,11 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
 
 
 def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
-    """Return the facts of a machine that its hello changes.
+    """Return the attributes of a machine after its hello, and its capacity if the hello reports one.
 
-    Attributes that people set, and amounts of resources that only the cell defines, do not change. Reported
-    capacity above the accepted capacity is stored only in the attribute `CLAIMED`.
+    Attributes that people set, and amounts of resources that only the cell defines, do not change. If the hello reports
+    more of a resource than was accepted, the accepted amount stays, and the attribute `CLAIMED` contains the reported
+    amount.
     """
     speaks = {PROTOCOL: str(common_protocol(hello) or OLDEST_PROTOCOL)}
     attributes = {**machine.attributes, **hello.attributes, **speaks}
@@ -380,7 +381,7 @@ def _note_strangers(entry: JournalEntry, machine_id: int, strangers: Sequence[Un
 
 
 def _known_to_be_over(strangers: Sequence[UnknownIncarnation]) -> set[str]:
-    """Return the keys of the incarnations that have ended according to the database."""
+    """Return the keys of those incarnations in `strangers` that have ended according to the database."""
     # A key may belong to a history that this database never had, or be invented.
     keys = {s.key for s in strangers if is_hex(s.key.job, 32) and 0 <= s.key.index < MAX_TASKS}
     if not keys:

@@ -23,7 +23,7 @@ LONGEST_PAUSE_S = 600.0
 
 @dataclass(slots=True)
 class ConnectionBalance:
-    """Computes how many connections one shard should close."""
+    """Computes how many connections one shard should close, so that all shards serve about equally many machines."""
 
     _asked: int = 0  # machines that were asked to connect again since `_since`
     _before: int = 0  # own machines at `_since`
