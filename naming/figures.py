@@ -65,7 +65,9 @@ class ServerCounters(msgspec.Struct):
     secondaries: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # cell -> address -> serial
 
     def count(self, answer: bytes, counts: list[int]) -> None:
-        """Count an answer of the long path. `counts`: the counters of its transport, `udp` or `tcp`."""
+        """Count an answer that `naming.dns.resolver` (the long path) built. `counts`: the counters of its transport,
+        `udp` or `tcp`.
+        """
         counts[answer[3] & 15] += 1
         if answer[2] & 2:
             self.truncated += 1
@@ -101,7 +103,9 @@ def add_up(many: Iterable[ServerCounters]) -> ServerCounters:
 
 
 class Board:
-    """The memory that a parent shares with its workers: one slot per worker, and one for their numbers of restarts."""
+    """The memory that a parent shares with its workers. Each worker has one slot for its counters. In one more slot,
+    the parent counts the restarts of each worker.
+    """
 
     def __init__(self, workers: int) -> None:
         self._workers = workers

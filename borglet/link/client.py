@@ -259,7 +259,7 @@ class Link:
             self._release_after(session, COALESCE_S)
 
     def _release_after(self, session: _Session, delay_s: float) -> None:
-        """Answer the held poll after `delay_s`, or earlier if an earlier answer is already planned."""
+        """Plan to answer the held poll in `delay_s` seconds, unless an earlier answer is already planned."""
         loop = asyncio.get_running_loop()
         at = loop.time() + delay_s
         if session.release is not None:

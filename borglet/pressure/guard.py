@@ -41,7 +41,9 @@ class GuardSettings:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """`end`: tasks to end now, with cause machine-short. `removals`: tasks that the master should evict."""
+    """What must happen now. `end`: tasks that the Borglet must end, with the cause machine-short. `removals`: tasks
+    that the master should evict.
+    """
 
     end: tuple[Victim, ...] = ()
     removals: tuple[Removal, ...] = ()

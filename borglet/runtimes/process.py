@@ -36,7 +36,7 @@ class ProcessSettings(SupervisedSettings):
 
 
 class OpenProcesses(Confinement):
-    """Confinement by a user and a directory alone."""
+    """Confines a task only by a user and a directory, without namespaces."""
 
     name = "process"
 

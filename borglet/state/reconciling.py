@@ -15,7 +15,9 @@ from borglet.state.phases import PhaseStep
 
 
 def reconcile(holdings: Holdings, out: list[Instruction], *, now: float) -> None:
-    """Append to `out` the instructions that bring the machine closer to its desired state."""
+    """Append to `out` the next instructions for each incarnation, such as to install, start, stop or remove it, so that
+    the machine reaches the state that the master wants. `holdings`: the actual and the desired state of the machine.
+    """
     for key, stop in holdings.stop.items():
         if (inc := holdings.by_key.get(key)) is not None:
             _stop(holdings, inc, stop, out, now=now)

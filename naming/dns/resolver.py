@@ -236,7 +236,9 @@ def addresses_fitting(octets: int, family: int) -> int:
 
 
 def _limits(response: dns.message.Message, node: ZoneNode, most_bytes: int, via: Transport) -> AnswerLimits:
-    """Return the limits on the tasks in an answer. `response`: the answer, so far with question and options only."""
+    """Return how many records of tasks the answer may contain, by type of record. `response`: the answer, so far with
+    question and options only. `most_bytes`: the largest size of the answer over UDP.
+    """
     if via == "udp":
         question = response.question[0]
         used = wire.HEADER.size + len(question.name.to_wire() or b"") + 4

@@ -85,7 +85,7 @@ class MachineEndpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 def fails_open(endpoints: Iterable[TaskEndpoint]) -> bool:
-    """Return whether tasks are placed and none of them serves, so that clients get all of them."""
+    """Return whether there are tasks with an address but none of them serves. Clients then use all of them."""
     placed = [one.serving for one in endpoints if one.address]
     return bool(placed) and not any(placed)
 

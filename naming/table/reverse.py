@@ -71,7 +71,9 @@ class AddressIndex:
         return list(islice(known, most)) if isinstance(known, set) else [known]
 
     def below(self, path: Path, depth: int) -> bool:
-        """Return whether an address exists at or below this path. `depth`: number of labels of a complete address."""
+        """Return whether the address of some owner begins with this path. `depth`: number of labels of a complete
+        address: 4 for IPv4, 32 for IPv6.
+        """
         for length in range(1, len(path) + 1):
             held = self._below.get(_key(path[:length], depth))
             if held is None:

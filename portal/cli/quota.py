@@ -225,8 +225,8 @@ def usage(
 ) -> None:
     """Compare your quota with what your jobs requested and used (§2.5).
 
-    SUGGESTED: the quota that you need if jobs request as much as before. LEANER: the quota that you need if the limits
-    of jobs are their usage plus a quarter.
+    SUGGESTED: the quota that you need if jobs request as much as before. LEANER: the quota that you need if you set the
+    limits of your jobs to their usage plus 25 %.
 
     Example: borgctl quota usage --band production --days 30
     """

@@ -170,7 +170,8 @@ class Hub:
     def _tick(self) -> None:
         """Read new events and send their changes to viewers.
 
-        Queries: two for all cells and verdicts, one per cell with events, and a fixed number per changed page.
+        Queries: one for the revisions of all cells, one for the times of all verdicts (explanations of pending tasks),
+        one per cell with events, and a fixed number per changed page.
         """
         by_cell: dict[int, list[Page]] = defaultdict(list)
         for page in self.pages():

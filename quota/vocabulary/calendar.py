@@ -100,9 +100,9 @@ def peak(sold: Sequence[CalendarStep], begins_at: dt.datetime, ends_at: dt.datet
 
 
 def from_(sold: Sequence[CalendarStep], after: dt.datetime) -> list[CalendarStep]:
-    """Return the steps of `sold` from the time `after` on.
+    """Return the steps of `sold` after the time `after`, with an additional first step at `after` itself.
 
-    The first step is at `after`, with the level at that time.
+    The first step has the amounts that are sold at that time.
     """
     first = bisect_right(sold, after, key=_at)
     return [CalendarStep(after, sold[first - 1].level if first else ZERO), *sold[first:]]

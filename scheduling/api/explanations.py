@@ -79,7 +79,7 @@ class AheadSerializer(serializers.Serializer[Any]):
 
 
 class PreemptionSerializer(serializers.Serializer[Any]):
-    """Numbers of machines on which the task would not fit even if other tasks were preempted, by reason."""
+    """For each reason, the number of machines on which the task would not fit even if other tasks were preempted."""
 
     not_enough = serializers.IntegerField(help_text="Machines too small even without tasks of lower priority.")
     held = serializers.IntegerField(help_text="Machines whose tasks of lower priority must not be evicted.")

@@ -298,8 +298,9 @@ def _changed(
     *,
     job: Job | None = None,
 ) -> Response:
-    """Return the response to a change. `rehearsed`: whether it was a dry run. `job`: the changed job; by default the
-    last job of this name.
+    """Return the response to a request that submits or updates a job. `plan`: the effect on the job's tasks. `outcome`:
+    submitted, updated or unchanged. `rehearsed`: whether it was a dry run. `job`: the changed job; by default the last
+    job of this name.
     """
     if rehearsed:
         job = None

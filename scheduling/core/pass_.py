@@ -72,7 +72,9 @@ def schedule_pass(
 def _decide(
     state: CellState, policy: Policy, own: Rows, memory: PassCache, *, now: float, rng: np.random.Generator
 ) -> Decision:
-    """Find machines and allocs for the pending tasks `own`, which are slots of tasks in any order."""
+    """Find machines or allocs for pending tasks, and return the decision. `own`: the slots of these tasks, in any
+    order. `memory`: the cache that all passes over this state share.
+    """
     inside = state.tasks.job_alloc_set[state.tasks.job[own]] > 0
     slots = hardest_first(state, policy, pending_in_order(state.tasks, own[~inside]))
     held = cores_held(state, slots)

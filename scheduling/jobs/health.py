@@ -77,8 +77,7 @@ def with_health(jobs: Iterable[Job]) -> list[Job]:
 
 
 def new_with_details(job: Job, job_spec: JobSpecification) -> bool:
-    """If the job is new, set on it the details that pages show, without a query, and return True. Otherwise return
-    False.
+    """If the job is new, set on it the details that pages show, without a query. Return whether it is new.
 
     A new job has only pending tasks, and neither an update nor troubles.
     """

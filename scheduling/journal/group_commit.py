@@ -156,6 +156,6 @@ _groups: dict[int, GroupCommit[Any]] = defaultdict(GroupCommit)
 
 
 def of_cell(cell_id: int) -> GroupCommit[Any]:
-    """Return the object that collects this process's submissions to a cell."""
+    """Return this process's `GroupCommit` for a cell, which writes several submissions in one transaction."""
     with _lock:
         return _groups[cell_id]

@@ -247,7 +247,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
 def quarantine_release(
     *, principal: Principal, machine: Machine, keys: Iterable[str] | None, action: str, reason: str = ""
 ) -> Machine:
-    """Stop or keep incarnations in quarantine, as an SRE decided.
+    """Store the decision of an SRE about incarnations in quarantine: stop them, or let them run.
 
     `keys`: `uid/index/incarnation` of each; None: all incarnations without a decision. `action`: `stop` ends the
     incarnations, `keep` lets them run. Raises `Rejected`. Locks: the cell's row, then the machine's.

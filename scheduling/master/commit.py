@@ -157,8 +157,8 @@ def _recheck(
 
 
 def _with_budgets(jobs: set[int]) -> set[int]:
-    """Return the jobs among `jobs` that have a disruption budget. The plan cannot know whether other evictions have
-    used up the budget since the plan was made.
+    """Return the jobs among `jobs` that have a disruption budget. An assignment that evicts tasks of these jobs is not
+    committed, because other evictions may have used up the budget since the plan was made.
     """
     if not jobs:
         return set()

@@ -9,7 +9,9 @@ from scheduling.models.cells import Cell
 
 
 class NoticeCount(models.Model):
-    """The number of evicted tasks on a day (UTC) for a cause. `delivered`: notice: full, short, none or unknown."""
+    """The number of tasks that left their machines on a day (UTC) for a cause. `delivered`: how much of their notice
+    period these tasks had: full, short, none or unknown.
+    """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="notice_counts")
     day = models.DateField(_("day"))

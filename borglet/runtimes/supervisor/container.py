@@ -55,7 +55,9 @@ class ContainerPlace:
         return read_pid(pid_file)
 
     def start_command(self) -> list[str]:
-        """Return the command that starts the task. When the engine ends, `task.pid` has the pid of the program."""
+        """Return the engine's command that starts the task. When this command has ended, the file `task.pid` contains
+        the pid of the task's program.
+        """
         return self.command(
             "exec", "--detach", f"--pid-file={self.path('task.pid')}", f"--process={self.path('process.json')}"
         )

@@ -55,7 +55,7 @@ class Outputs:
                 self._poll.unregister(reader)
 
     def copy(self, ready: Collection[int] | None = None) -> None:
-        """Copy some of the waiting output: of all streams, or of the streams in `ready`."""
+        """Copy part of the waiting output to the log files: of the streams in `ready` (None: of all streams)."""
         for reader in [reader for reader in self._streams if ready is None or reader in ready]:
             self._copy(reader)
 

@@ -1,9 +1,10 @@
 """Renders the records of each name of a cell's zone as bytes. Pure.
 
-The records are those of `naming.dns.zones.records`, but faster to build, and without limits on their number.
+The records are the same as those of `naming.dns.zones.records`, built faster and without limits on their number.
 
-A change of one task also changes the names of its job and of its service, each with a record for every task. So these
-records are built without dnspython. Machines and the zone itself change seldom, so dnspython builds their records.
+After a change of one task, the records of its job and of its service must be built again, and these names have a record
+for every task. With dnspython this would be slow, so this module writes the bytes of these records itself. Machines and
+the zone itself change seldom, so dnspython builds their records.
 """
 
 from __future__ import annotations

@@ -49,7 +49,9 @@ class ProcessPatience:
         return now - self._window >= self.limit_s
 
     def verdict(self, now: float, work: Work) -> PatienceVerdict:
-        """Return whether the limit has passed in the window that ends now, and begin the next window."""
+        """Return whether the process is over its time limit: it did no work in the window that ends now, or it has
+        taken `longest_s` seconds in all. Begin the next window. `work`: the work of the process so far.
+        """
         took_s, cpu_s = now - self._window, work.cpu_s - self._last.cpu_s
         signs = [
             cpu_s >= LEAST_SHARE * took_s,

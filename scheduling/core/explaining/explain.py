@@ -253,7 +253,7 @@ def _gives_up(change: SuggestedChange) -> bool:
 
 
 def _back_off(judged: Judgement, shared: _Pass, group: int) -> float:
-    """Return in how many seconds a pass may again use one of the machines on which the group's task crashed."""
+    """Return the seconds until a pass may again use the first of the machines on which the group's task crashed."""
     state, groups = judged.state, shared.groups
     avoid = groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]
     avoided = set(state.machines.id[judged.order[avoid]].tolist())

@@ -52,8 +52,9 @@ class UnplacedGroups(NamedTuple):
     pairs: dict[int, list[Pair]]  # by group, by id of the job
 
     def places(self, position: int, known: AheadOf) -> tuple[tuple[tuple[int, int], ...], tuple[QueuePlace, ...]]:
-        """Return the (job id, number of pending tasks) pairs of the class at `position`, and the place of each job in
-        the queue. `known`: the tenants ahead of each job, from the last call of `ahead`.
+        """Return two tuples about the jobs of the class at `position`, in the same order: a pair (job id, number of
+        pending tasks) of each job, and the place of each job in the queue. `known`: the tenants ahead of each job, by
+        job id, from the last call of `ahead`.
         """
         pairs = self.pairs[self.groups[position]]
         none: tuple[int, tuple[Ahead, ...]] = (0, ())

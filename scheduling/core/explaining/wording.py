@@ -55,7 +55,7 @@ class VerdictText:
 
     @property
     def head(self) -> str:
-        """Return the reason and what would help, as one paragraph."""
+        """Return one paragraph: why the tasks are pending, and what would help."""
         first = f"{self.summary}: {'; '.join(self.reasons)}." if self.reasons else self.summary
         return " ".join((first, *self.cures))
 

@@ -1,4 +1,6 @@
-"""Sums of the resources that tasks hold on machines, updated for many moves at once."""
+"""Updates the sums of the resources that tasks hold on machines, for many moves at once. In a move, a task comes to a
+machine or leaves it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ COLUMNS = 6
 
 
 class Accounts(NamedTuple):
-    """The state's own arrays, by slot."""
+    """Arrays of the cell's state (not copies), by slot of the task, the machine or the shape: the list of the tasks on
+    each machine, and the sums of the resources that these tasks hold.
+    """
 
     next: Ints32
     prev: Ints32

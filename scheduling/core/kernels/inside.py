@@ -101,8 +101,9 @@ def _find(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int) -> int:
 
 @compiled
 def place_inside(allocs: Allocs, inner: InnerTasks, kinds: Kinds, most: int, alloc: Ints, devices: Ints) -> None:
-    """Place about `most` of the N tasks into allocs. The kernel writes into `alloc` [N] the row of the chosen alloc,
-    -1 if none fits, or -2 if the task was not tried. It writes into `devices` [N] the bit mask of accelerators.
+    """Place tasks into allocs, in order, until about `most` of the N tasks are placed. The kernel writes into `alloc`
+    [N] the row of the alloc chosen for each task, -1 if none fits, or -2 if the task was not tried. It writes into
+    `devices` [N] the bit mask of accelerators.
     """
     gang = -1
     gang_end = 0

@@ -60,7 +60,9 @@ def _victims(t: Tables, g: int, m: int) -> int:
 
 @compiled
 def _evaluate(t: Tables, g: int, m: int) -> float:
-    """The cached part of the score of a machine that `scan` let through; -inf when it can't hold the task."""
+    """Return the part of the score of machine `m` for group `g` that may be cached, or -inf if the machine cannot hold
+    the task. Call it only for machines that `scan` did not exclude.
+    """
     if not may_hold(t.machines, t.groups, g, m, t.counts):
         return -np.inf
     parts = t.scratch.parts
@@ -157,7 +159,9 @@ def _nearby(t: Tables, g: int) -> None:
 
 @compiled
 def _replace_worst(t: Tables, g: int, m: int, score: float) -> None:
-    """Keep a machine instead of the worst candidate if it is better. The walk will come to the other one again."""
+    """Replace the worst candidate of group `g` by machine `m` if `m` has a better score. The walk will visit the
+    left-out machine again.
+    """
     cache = t.cache
     worst = 0
     for k in range(1, cache.filled[g]):

@@ -20,17 +20,17 @@ _FURTHER_FOR_DEVICES = 64
 def walks(
     state: CellState, policy: Policy, limit: Ints, by_limit: Bools, of_task: Ints32, rng: np.random.Generator
 ) -> tuple[Ints32, Ints32]:
-    """Return for each group the position [G] in the walk at which its search for machines begins, and how many more
-    machines [G] each of its tasks compares.
+    """Return two arrays: for each group, the position [G] in the walk over the machines at which the group's search
+    begins, and how many more machines [G] each of its tasks compares.
 
-    `limit` [G, R], `by_limit` [G]: the request of each group, and whether it is placed by limit. `of_task`: group of
-    each queued task.
+    `limit` [G, R]: the request of each group. `by_limit` [G]: whether the group is placed by its limit; otherwise it is
+    placed by its reservation (§5.5). `of_task`: group of each queued task.
 
-    Usually each group begins at a random position, so that different groups share machines. But if the groups placed
-    by limit together ask for most of the free capacity, they all begin at one position. The same holds for the groups
-    placed by reservation (§5.5). Then the first machines fill up, and the last machines stay empty for large tasks.
-    If there is enough for all tasks, they also compare more machines. With the E-PVM scorer, the positions are always
-    random.
+    * Usually each group begins at a random position, so that different groups share machines.
+    * If the groups placed by limit together ask for most of the free capacity, all these groups begin at one position.
+      The same rule applies to the groups placed by reservation. So the first machines fill up, and the last machines
+      stay empty for large tasks. If the free capacity is enough for all tasks, these groups also compare more machines.
+    * With the E-PVM scorer, the positions are always random.
     """
     number = len(limit)
     further = np.zeros(number, dtype=np.int32)

@@ -139,7 +139,7 @@ class Connection:
         return expected.task_id if expected is not None else self.view.stop.get(key, self.left.get(key))
 
     def wanted_logs(self, report: Report) -> Report | None:
-        """Return the report without parts of logs that nobody requested; None if no requested part is in the report."""
+        """Return the report without the log parts that nobody requested, or None if it contains no other log parts."""
         wanted = [chunk for chunk in report.logs if chunk.request_id in self.logs_asked]
         if len(wanted) < len(report.logs):
             log.warning(
