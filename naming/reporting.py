@@ -13,7 +13,9 @@ EVERY_S = 1.0
 
 
 class MetricsReporter:
-    """The reporter of worker `number`. `board`: the shared memory; None if the resolver has only one process."""
+    """Reports the metrics of one process of a resolver. `number`: the number of this process. `board`: the memory that
+    the processes of the resolver share; None if the resolver has only one process.
+    """
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ def nameserver_address(host: str) -> str:
 
 
 def _settle_memory() -> None:
-    """Exclude all present objects from garbage collection. Most are parts of tables, which stay until the end."""
+    """Exclude all present objects from garbage collection: most belong to tables and live until the process ends."""
     gc.collect()
     gc.freeze()
 

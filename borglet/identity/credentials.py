@@ -92,7 +92,9 @@ class Credentials:
         self._identity = renewed
 
     def offer(self) -> str:
-        """Return the SHA-256 of the next secret, made and stored if there is none; empty if it cannot be stored."""
+        """Return the SHA-256 of the next secret. If there is no next secret, create and store one. Return "" if it
+        cannot be stored.
+        """
         renewing = msgspec.structs.replace(self._identity, next=self._identity.next or secrets.token_urlsafe(32))
         if renewing != self._identity and not self._keep(renewing):
             return ""

@@ -1,4 +1,4 @@
-"""The state of one incarnation of a task."""
+"""Message types for the state and the usage of one incarnation of a task or alloc."""
 
 from __future__ import annotations
 

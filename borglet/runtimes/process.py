@@ -157,8 +157,9 @@ def _shares_alloc_with_former_user(task: RunTask, kept: Mapping[str, TaskRecord]
 
 
 def _close_alloc(folder: Path, group: int) -> None:
-    """Let only the tenant enter the folder of its alloc. The tenant also gets the files of the user that all tenants
-    shared in earlier releases."""
+    """Let only the tenant enter the folder of its alloc. `group`: the number of the tenant's user and group. In earlier
+    releases all tenants shared one user; the files of this user in the folder are given to the tenant's own user.
+    """
     if os.stat(folder).st_gid != group:
         hand_over(folder / "shared", (group, group), former=accounts.TASK_UID, itself=False)
         os.chown(folder, -1, group)

@@ -30,7 +30,7 @@ from borglet.state.reporting import Reporter
 
 
 class AgentState(Holdings):
-    """The state of one Borglet, and its decisions. `Reporter` builds its reports."""
+    """Keeps the state of one Borglet, and decides which instructions follow an event. `Reporter` builds reports."""
 
     def __init__(self) -> None:
         super().__init__()

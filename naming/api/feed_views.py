@@ -70,10 +70,10 @@ def _fed(
     form: Callable[[list[FeedService]], Any],
     compared: Callable[[Any], Any] = lambda form: form,
 ) -> Response:
-    """Return the answer of a feed, or 304 if the caller sent its ETag.
+    """Return the answer of a feed, or status 304 if the caller sent the ETag of this answer.
 
-    `read` returns the services, and `form` converts them to the answer. `compared` returns the part of the answer
-    from which the ETag is computed.
+    `read` returns the services. `form` converts the services to the answer. `compared` returns the part of the answer
+    from which the ETag is computed; by default it is the whole answer.
     """
     shown = {part.strip() for part in request.headers.get("If-None-Match", "").split(",")} - {""}
     stamp = selectors.names_stamp()  # before the rows are read, so that they are never older than the stamp

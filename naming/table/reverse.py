@@ -25,8 +25,8 @@ _DEPTHS: dict[tuple[bytes, ...], int] = {V4: 4, V6: 32}  # number of labels of a
 class AddressIndex:
     """The owners of addresses, and the paths that have addresses below them. Changes take O(1).
 
-    The paths form a trie that is only as deep as needed to distinguish the addresses. A node contains the only address
-    below its path, or the number of addresses below its path.
+    The paths form a trie that is only as deep as needed to distinguish the addresses. A leaf contains the only address
+    below its path. Every other node contains the number of addresses below its path.
     """
 
     __slots__ = ("_below", "_owners")

@@ -78,9 +78,9 @@ class NamesMessages:
 class WatchedName:
     """A watched name with its jobs, rows and endpoints. Two objects are equal if their names are equal.
 
-    `since`: revision of the first read; 0: not read yet. `changed_at`: revision of the last later event that may have
-    changed the name. `revision`: revision of the last read. `pollers`: number of polls that wait for a whole answer;
-    only the event loop changes it.
+    `since`: revision of the first read; 0: not read yet. `changed_at`: revision of the newest event after `since` that
+    may have changed the name. `revision`: revision of the last read. `pollers`: number of long polls that wait for a
+    complete answer; only the event loop changes this number.
     """
 
     name: Watchable

@@ -134,7 +134,7 @@ def order_replaces(order: Order) -> str:
 
 @register.simple_tag
 def order_followed(order: Order) -> str:
-    """Return the label of a link from a replaced order to `order`, which is its replacement."""
+    """Return the label of the link to `order` on the page of the order that `order` replaced."""
     labels = {"change": _("Changed to"), "renewal": _("Renewed as"), "transfer": _("Transferred as")}
     return labels.get(order.replaced_as, _("Replaced by"))
 

@@ -303,8 +303,8 @@ def news(
 
 
 def cut_of(order: Order) -> dt.datetime:
-    """Return the earliest time at which another order can replace an active order: now in whole seconds, but at least
-    one second after its grant began.
+    """Return the earliest time at which another order can replace this active order: now (whole seconds), or one second
+    after its grant began, if that is later.
     """
     grant = Quota.objects.filter(order=order).order_by("-starts_at").first()
     began = grant.starts_at if grant is not None else order.starts_at

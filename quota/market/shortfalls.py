@@ -90,8 +90,8 @@ def _open(cell: str) -> list[Shortfall]:
 
 
 def _affected(excess: Excess, held: Sequence[Holding]) -> tuple[list[int], list[str]]:
-    """Return the ids of the orders (newest first) and the names of the tenants with quota of the missing resources in
-    the period `excess`.
+    """Return the ids of the orders (newest first) and the names of the tenants that hold quota of the oversold
+    resources during the period of `excess`.
     """
     there = [
         one

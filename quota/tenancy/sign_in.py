@@ -5,14 +5,16 @@
                    ▼
                check ─► right: subtract the attempt again, and mark the address as usual for this account
 
-After a number of free attempts, each wrong attempt doubles the waiting time, up to a maximum. Three counts apply:
+An address is *usual* for an account for 30 days after a sign-in to the account from this address. After a number of
+free attempts, each wrong attempt doubles the waiting time, up to a maximum. Three counts of wrong attempts apply; at a
+usual address, only the first applies:
 
 * wrong attempts on the account from this address,
-* wrong attempts on the account from all unusual addresses, where nobody has signed in to the account before,
-* wrong attempts from the address on all accounts for which the address is unusual.
+* wrong attempts on the account from all addresses that are not usual for it,
+* wrong attempts from this address on all accounts for which it is not usual.
 
-Attempts from other addresses never make the owner wait at a usual address. Wrong attempts from the owner's own address
-make the owner wait for at most a minute. The counts are in Django's cache, which is per process.
+So attempts from other addresses never make the owner wait at a usual address. Wrong attempts from the owner's own
+address make the owner wait for at most a minute. The counts are in Django's cache, which is per process.
 """
 
 from __future__ import annotations

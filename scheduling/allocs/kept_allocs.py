@@ -1,12 +1,13 @@
-"""Kept allocs: after an alloc leaves, its folder stays on the machine until log savers have saved it or time is up
-(§4).
+"""Kept allocs: after an alloc has left its machine, its folder stays there until all its log savers have ended with
+status 0, or its time is over (§4). A log saver is a task inside the alloc whose job has `saves_for_s`.
 
-    an alloc with a saver leaves ─► allocs_keep ─► KeptAlloc: `hold` is subtracted from the machine's capacity
-    link runs each saver again until it exits with 0 ──► savers_done ─┐
-    master, each second: the time is over ────► release_late ─────────┼─► released: the Borglet removes the folder
-    an SRE ───────────────────────────────────► kept_release ─────────┘            └─► gone
+    an alloc with log savers leaves its machine ─► allocs_keep ──► KeptAlloc
+    all its log savers have ended with status 0 ─► savers_done ──┐
+    master, each second: its time is over ───────► release_late ─┼─► released ─► the Borglet removes the folder ─► gone
+    an SRE needs its capacity ───────────────────► kept_release ─┘
 
-A saver is a task of a job inside the alloc set whose spec has `saves_for_s`.
+The link runs each log saver on the machine again until it ends with status 0. Before the release, the `hold` of a
+`KeptAlloc` is subtracted from the machine's capacity.
 """
 
 from __future__ import annotations

@@ -44,13 +44,13 @@ def schedule_pass(
     explainer: Explainer | None = None,
 ) -> Plan:
     """Find machines for pending tasks. `now`: seconds since the epoch. `rng` chooses where the walks over machines
-    begin. `explainer`: keeps the explanations of earlier passes and limits how many classes are examined now. Without
-    an `explainer`, all pending classes are examined.
+    begin. `explainer`: keeps the explanations of earlier passes and limits how many classes of pending tasks this pass
+    examines. Without an `explainer`, the pass examines all classes.
 
-    Equal state, policy, `now` and seed give an equal plan, in whatever order the state was built. `memory` only saves
-    work: pass the same `memory` to every pass over a state. While nothing changes, a pass with `memory` returns the
-    same plan again, even with another seed. The pass changes the state only if the bands of the policy are new
-    (`CellState.count_by_limit`).
+    Equal state, policy, `now` and seed of `rng` give an equal plan, in whatever order the state was built. `memory`
+    saves work: pass the same `memory` to every pass over a state. If nothing has changed since the last pass with this
+    `memory`, the pass returns the same plan again, whatever `rng` is. The pass changes the state only if the bands of
+    the policy are new (`CellState.count_by_limit`).
     """
     if state.pending == 0:
         return Plan(revision=state.revision)

@@ -84,10 +84,10 @@ async def beat(
 async def _rescued(
     connection: redis.asyncio.Redis, cell: int, shard: str, taken: Sequence[int], now: float
 ) -> list[str]:
-    """Return those of the `taken` machines whose former shard is dead.
+    """Return those of the machines that this shard has taken over (`taken`) whose former shard is dead.
 
-    The caller records a contact for each of them. Otherwise a machine that was without a shard for long would be marked
-    down before its first report.
+    The caller stores the present time as the contact of each returned machine. Otherwise a machine that had no shard
+    for a long time would be marked down before its first report to the new shard.
     """
     names = [str(machine) for machine in taken]
     former = await connection.hmget(key("holder", cell), names)

@@ -156,7 +156,9 @@ def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "")
 
 
 def _announce_wish(entry: JournalEntry, row: Machine, state: events.MachineState) -> None:
-    """Append an event with the state that an SRE requested for a machine. A machine that is down stays down."""
+    """Append the event `state`, which contains the state that an SRE requested for a machine. If the machine is down,
+    append a second event with the state down, because the machine stays down.
+    """
     entry.append(state)
     if row.state == DOWN:
         entry.append(events.MachineState(machine_id=row.id, state=DOWN, reason=row.reason))

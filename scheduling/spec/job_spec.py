@@ -52,12 +52,12 @@ class Override(msgspec.Struct, frozen=True):
 class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     """A version of a job's spec, normalised. `base`: the `task` of the job file. `overrides`: sorted, without overlaps.
 
-    `saves_for_s`: after an alloc has left a machine, the job's tasks run on that machine again, until each task has
-    ended with status 0, for at most this number of seconds (§4). `gang`: all pending tasks are placed together, with
-    the preemptions that this needs, or none is placed. `disruption_budget`: the largest number of tasks that may be
-    down at once because of preemption and drains; 0: no limit. `alloc_set`: the name of the alloc set in which the
-    tasks run (§2.4). `api`: what the tasks may do with the REST API. `names`: how the names are published (§2.6).
-    `sizes`: bytes of the packages by digest, where known. The job file does not contain sizes.
+    `saves_for_s`: for how many seconds at most the job's tasks run again on a machine that their alloc has left (§4);
+    each task runs until it has ended with status 0. `gang`: all pending tasks are placed together, with the preemptions
+    that this needs, or none is placed. `disruption_budget`: the largest number of tasks that may be down at once
+    because of preemption and drains; 0: no limit. `alloc_set`: the name of the alloc set in which the tasks run (§2.4).
+    `api`: what the tasks may do with the REST API. `names`: how the names are published (§2.6). `sizes`: bytes of the
+    packages by digest, where known. The job file does not contain sizes.
     """
 
     base: TaskSpec

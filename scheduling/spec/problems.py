@@ -155,8 +155,8 @@ def _removed(given: Any, steps: list[str | int]) -> bool:
 
 
 def _fields_at(shape: type[msgspec.Struct], inner: str) -> list[str]:
-    """Return the names of the fields of a nested struct. `inner`: the path of this struct in `shape`, such as
-    `health` or `constraints[2]`.
+    """Return the field names of the struct at the path `inner` inside `shape`. Examples of paths: `health`,
+    `constraints[2]`.
     """
     for part in [part for part in re.sub(r"\[.*?\]", "", inner).split(".") if part]:
         for field in msgspec.structs.fields(shape):

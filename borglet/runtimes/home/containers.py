@@ -165,8 +165,8 @@ class Containers:
     def hold_alloc(self, alloc: RunAlloc) -> None:
         """Limit the memory of all tasks in an alloc together to the alloc's limit (§2.4). Raises OSError.
 
-        An ended alloc has no limit. Its folder is kept while tasks save its logs, and these tasks have limits of their
-        own.
+        An ended alloc gets no common limit: only the tasks that save its logs still run, and each of them has its own
+        limit.
         """
         ram_bytes = 0 if alloc.ended else alloc.limit.get("ram", 0)
         if self._envelopes.get(alloc.key) == ram_bytes:

@@ -277,8 +277,8 @@ class OciRuntime(SupervisedRuntime):
         super().__init__(home, settings, ContainerConfinement(home, settings, engine=engine, init=init))
 
     def attributes(self) -> dict[str, str]:
-        """Return the attributes. `isolation.devices` is `cgroup-v1` if the kernel denies other devices. Otherwise it
-        is `nodes`: /dev has no nodes for other devices.
+        """Return the attributes. `isolation.devices` is `cgroup-v1` if the kernel denies a task all devices except its
+        own. Otherwise it is `nodes`: the task's /dev has only nodes for its own devices.
         """
         guarded = self._runtime_home.tree.enforces("devices")
         return {**super().attributes(), "isolation.devices": "cgroup-v1" if guarded else "nodes"}

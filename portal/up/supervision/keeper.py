@@ -133,7 +133,7 @@ class ProcessKeeper:
                 await asyncio.wait_for(self._stopping.wait(), delay_s)
 
     async def _until_needs_are_up(self) -> bool:
-        """Return True when all needs are up, or False when the supervisor stops."""
+        """Wait until all processes that this one needs are up. Return True, or False if this one has to stop first."""
         for need in self.needs:
             up = asyncio.ensure_future(need.up.wait())
             await wait_for_either(up, self._stopping)

@@ -86,7 +86,7 @@ class ProcessSupervisor:
                 await self._rotation
 
     def hurry(self) -> None:
-        """Kill all processes that are stopping or will be stopped."""
+        """Kill all processes that are stopping now, and from now on each process that has to stop, without waiting."""
         for keeper in self.keepers.values():
             keeper.hurry()
 

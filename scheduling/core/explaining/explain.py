@@ -187,7 +187,9 @@ class Explainer:
         )
 
     def _kinds(self, judged: Judgement, now: float) -> tuple[Ints, Ints]:
-        """Return the capacity of each kind of machine, and how many of them satisfy the class's constraints."""
+        """Return two arrays: the capacity of each kind of machine, and how many machines of each kind satisfy the
+        class's constraints.
+        """
         if self._platforms is None or self._order is not judged.order or now - self._platforms_at >= PLATFORMS_KEPT_S:
             self._platforms = platforms_of(judged.state.machines.capacity[judged.order])
             self._order, self._platforms_at = judged.order, now

@@ -180,7 +180,9 @@ class Judgement:
         )
 
     def reclamation(self, by_limit: bool) -> Reclamation:
-        """Return the number of machines where a prod task would fit if it were placed by reservation (§5.5)."""
+        """Return the number of machines where the task would fit if it were placed by reservation (§5.5). `by_limit`:
+        whether the task is placed by its limit now; if not, the result is empty.
+        """
         if not by_limit:
             return Reclamation()
         fits = self.able & self.open & ((self.judged.flags & BY_RESERVATION) != 0)

@@ -37,10 +37,11 @@ _FRAGMENT, _FREE_DEVICE = 1.25, 0.25
 
 @inlined
 def packing(machines: MachineArrays, knobs: SearchParams, m: int, groups: Groups, g: int) -> float:
-    """Score the use of the machine's free capacity after the task: by limits for prod, by reservations otherwise.
+    """Score how well the machine's capacity is used after the task is placed. Used capacity is the sum of limits for
+    prod, and the sum of reservations otherwise.
 
-    The hybrid weighs the remaining capacity (1 part) and the share of it that would be stranded (3 parts), so
-    unusable for tasks of the usual mix, because another resource runs out first. Resources that a machine lacks do
+    The hybrid scorer weighs the remaining capacity (1 part) and the stranded share of it (3 parts). Stranded capacity
+    is unusable for tasks of the usual mix, because another resource runs out first. Resources that a machine lacks do
     not count.
     """
     total = 0.0

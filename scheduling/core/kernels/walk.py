@@ -118,7 +118,9 @@ def _keep(t: Tables, g: int, k: int, m: int, score: float) -> None:
 
 @compiled
 def _offer(t: Tables, g: int) -> None:
-    """Add a machine where preemption left free capacity to the candidates, replacing the worst if necessary."""
+    """Add machines to the candidates of group `g`: those where this pass preempted tasks and capacity is still free. If
+    the list of candidates is full, replace the worst candidate.
+    """
     cache, width = t.cache, t.cache.machine.shape[1]
     while cache.offered[g] < t.placed.figures[3]:
         m = t.placed.emptied[cache.offered[g]]

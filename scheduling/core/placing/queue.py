@@ -53,7 +53,7 @@ def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
 
 
 def _rank_within(order: NDArray[np.int64], keys: tuple[NDArray[np.generic], ...]) -> NDArray[np.int64]:
-    """Return for each element how many elements with equal `keys` come before it in `order`."""
+    """Return, for each element, how many elements with equal `keys` have a smaller value in `order`."""
     by = np.lexsort((order, *keys))
     changes = np.zeros(len(by), dtype=np.bool_)
     changes[0] = True

@@ -225,11 +225,11 @@ class TaskPlaced(_IncarnationEvent, frozen=True, omit_defaults=True, tag="task.p
 
 
 class TaskEvicted(_IncarnationEvent, frozen=True, tag="task.evicted"):
-    """A running task is pending again. The incarnation keeps its ports on the machine until the event `task.gone`,
-    unless `gone` is true.
+    """A running task was evicted and is pending again. Its old incarnation keeps its ports on the machine until the
+    event `task.gone`, or frees them at once if `gone` is true.
 
-    `cause`: preemption, machine-failure, machine-shutdown, out-of-resources or other (Figure 3); or update; or
-    failure (the task crashed on this machine as often as it may); or lost.
+    `cause`: one of the causes in Figure 3 (preemption, machine-failure, machine-shutdown, out-of-resources, other), or
+    update, lost, or failure (the task crashed on this machine as often as it may).
     """
 
     cause: str

@@ -204,9 +204,15 @@ class Tables(NamedTuple):
 class Judged(NamedTuple):
     """The reasons why the tasks of one group do not fit, for each of N machines, and the sums of these reasons.
 
-    Each reason (obstacle) is a number: 0 to C - 1: one of C hard constraints; C: the machine's state; C + 1 + r: too
-    little of resource r; C + R + 1 to C + R + 3: the bound per machine, rack or power domain; C + R + 4: a crash; C + R
-    + 5: too few whole cores; -1: none. O: the number of reasons.
+    Each reason (obstacle) has a number. C, R and O are the numbers of hard constraints, resources and reasons.
+
+        0 … C - 1                a hard constraint
+        C                        the state of the machine
+        C + 1 + r                too little of resource r
+        C + R + 1 … C + R + 3    the job's maximum number of tasks per machine, rack or power domain
+        C + R + 4                a crash of the task on the machine
+        C + R + 5                too few whole cores
+        -1                       none
     """
 
     constraints: int  # C
@@ -267,8 +273,8 @@ class Estimating(NamedTuple):
 
 
 class Estimates(NamedTuple):
-    """The estimates, by index in `Reserved.slots`. `gap`: how far the reservation is above the wanted one, as a share
-    of the limit; the largest over the resources.
+    """The reservation estimates of running tasks, by index in `Reserved.slots`. `gap`: (reservation - wanted
+    reservation) / limit, for the resource where this is largest; at least 0.
     """
 
     wanted: Ints  # [N, K]

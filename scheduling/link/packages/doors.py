@@ -310,7 +310,9 @@ class PackageDoors:
                     log.warning("database unreachable: the packages of machines are stored later", error=str(error))
 
     async def _announce_all(self, cell_id: int, machine_id: int, port: int, installed: Sequence[str]) -> None:
-        """Announce to all shards the installed packages that a machine's tasks use. `port`: of its package server."""
+        """Announce to all shards the installed packages that a machine's tasks use. `port`: the port of the machine's
+        package server.
+        """
         digests = [text for text in installed[:MAX_REPORTED_PACKAGES] if package_names.is_digest(text)]
         try:
             found = await self._database(self._look_up, machine_id, digests)

@@ -165,7 +165,9 @@ class Tracker:
     def _keep(
         self, swarm: _Swarm, digest: str, machine_id: int, offered: tuple[int, ...], *, size_bytes: int = 0, now: float
     ) -> None:
-        """Reserve a slot at the first of the offered sources."""
+        """Store the sources that are `offered` to the machine `machine_id`, and reserve a download slot at the first of
+        them. A larger package reserves its slot for longer.
+        """
         if offered:
             swarm.fetching[machine_id] = offered
             until = now + SLOT_S + size_bytes / SLOT_BYTES_S

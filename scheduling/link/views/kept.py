@@ -27,7 +27,7 @@ class MachineTasks:
 
 
 def specs_of(rows: Iterable[KeptAlloc]) -> set[tuple[int, int]]:
-    """Return (job id, version) of the spec of each log saver that must run."""
+    """Return the pairs (job id, version) of the specs of all log savers in the kept allocs that are not released."""
     return {(saver["job_id"], saver["version"]) for row in rows if not row.released for saver in row.savers}
 
 
