@@ -222,10 +222,12 @@ async def _sweep_logs(runtime: SupervisedRuntime) -> None:
 
 
 def stop_all(home: Path, *, wait_s: float, notice_s: float = math.inf) -> int:
-    """Stop all tasks of this home, each with its notice, at most `notice_s`. Return the number of stopped tasks.
+    """Stop all tasks of this home, and return their number. Each task gets its notice (the time between SIGTERM and
+    SIGKILL), but at most `notice_s` seconds.
 
     The next Borglet starts them again if the cell still lists them. Raises `HomeInUse` if a Borglet owns the home after
-    `wait_s`, and TimeoutError if a task does not end."""
+    `wait_s`, and TimeoutError if a task does not end.
+    """
     if not home.is_dir():
         return 0
     with DiskStore(home).lock(wait_s=wait_s):

@@ -81,7 +81,7 @@ class Credentials:
         return self._tried_newest
 
     def admitted(self) -> None:
-        """Record that the last secret opened the link."""
+        """Record that the cell accepted the secret sent last. If this is the newest one, delete the old secret."""
         if not self._tried_newest:
             return
         log.info("the cell accepted the new secret of this machine; the old secret is no longer valid")

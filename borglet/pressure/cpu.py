@@ -101,8 +101,8 @@ class CpuControl:
         return floor - got if got < floor * (1 - 4 * _MARGIN) else 0
 
     def _tighten(self, tenants: Sequence[PressureTenant], missing: int) -> bool:
-        """Lower the ceilings so that batch gets the `missing` milli-cores. Return False if no task is above its own
-        limit.
+        """Lower the CPU ceilings of tasks that use more than their own limit, so that batch tasks get the `missing`
+        milli-cores. Return False if there is no such task.
         """
         excess = {
             t.key: t.usage.cpu_milli - _own(t)

@@ -5,8 +5,9 @@ Pure.
               ─ 2 × reserve ► tight     they stop growing, and batch is throttled, so that it needs less
               ─ 1 × reserve ► short     tasks end (`shortage`) until a little more than the reserve is free
 
-Memory is also tight or short if the tasks together use more than the machine offers to the cell. Page cache does not
-count, because the kernel can free it.
+A task with slack may use more memory than its limit. `reserve` returns the bytes that must stay free. Memory is also
+tight or short if the tasks together use more than the machine offers to the cell. Page cache does not count, because
+the kernel can free it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Readings(Protocol):
 
 @dataclass
 class MachineReadings:
-    """The figures of a real machine. `capacity`: the capacity that it offers to the cell, by resource."""
+    """Reads memory, disk and CPU use of a real machine. `capacity`: resources that the machine offers to the cell."""
 
     home: Path
     capacity: dict[str, int]

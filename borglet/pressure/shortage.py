@@ -50,9 +50,10 @@ class Victim:
 
 
 def victims(shortage: Shortage, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]) -> list[Victim]:
-    """Return the tasks to end, so that enough is freed. Without any one of them, too little would be freed.
+    """Return the tasks to end, so that enough is freed. The list contains no task that could be left out.
 
-    `leaving`: tasks that are already ending. What they use counts as free."""
+    `leaving`: tasks that are already ending. What they use counts as free.
+    """
     resource = shortage.resource
     left = shortage.excess_bytes - sum(held(t, resource) for t in tenants if t.key in leaving)
     chosen: list[PressureTenant] = []

@@ -86,7 +86,7 @@ class Holdings:
         return inc.acknowledged and inc.dropped and not inc.quarantined and self.pending is None
 
     def remembered(self, desired: Desired | None) -> Remembered:
-        """Return the state to save before `desired` applies."""
+        """Return the state that the next Borglet needs. It is saved before the desired state `desired` is applied."""
         listed: set[TaskKey] = set()
         changed = False
         if desired is not None:

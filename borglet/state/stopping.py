@@ -1,13 +1,14 @@
 """Stop an incarnation: first its names no longer resolve to it, then it gets its notice (§2.3, §2.6). Pure.
 
-    was up ── stop ──► leaving ── leave_s ──► SIGTERM ── notice_s ──► SIGKILL
-    was not up ─┴─ stop at once ────────────────┘
+    the task was up                       ─► leaving ── leave_s ──► SIGTERM ── notice_s ──► SIGKILL
+    the task was not up, or stop at once  ────────────────────────► SIGTERM ── notice_s ──► SIGKILL
 
-The Borglet reports the task as `stopping` from the stop on. The master removes the names when it decides the stop. In
-the time `leave_s`, clients forget the address, so no new clients arrive after SIGTERM.
+The Borglet reports the task as `stopping` as soon as the stop begins. The master removes the names when it decides the
+stop. In the time `leave_s`, clients forget the address, so no new clients arrive after SIGTERM.
 
-A stop may limit the total time (`StopTask.notice_s`): the notice gets its full time, and leaving gets what remains. A
-later stop can only shorten these times. If a Borglet adopts a leaving task, the time of leaving begins again.
+A stop may limit the total time (`StopTask.notice_s`). Then the task keeps its full notice, and `leave_s` is shortened
+to the rest of the total time. A later stop can only shorten these times. If a Borglet adopts a leaving task, the time
+of leaving begins again.
 """
 
 from __future__ import annotations

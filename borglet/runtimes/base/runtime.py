@@ -114,8 +114,9 @@ class Runtime(Protocol):
         earlier Borglet started."""
 
     async def next_end(self) -> Presence:
-        """Wait for the next incarnation that ends, and return it. Each end is returned once, and never an end that the
-        first call of `presences` returned."""
+        """Wait until an incarnation ends, and return its last state. Each end is returned once. Ends that the first
+        call of `presences` has returned are not returned again.
+        """
 
     async def sample(self) -> dict[TaskKey, Usage]:
         """Return the usage of running tasks since the last call. Also stop tasks that exceed a limit."""

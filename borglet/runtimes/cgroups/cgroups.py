@@ -5,11 +5,11 @@
 
     …/<alloc>/<task>                                      inside an alloc: one envelope of memory for all (§2.4)
 
-`<task>` and `<alloc>` have the form `<job>.<index>.<incarnation>`. Version 2 has this tree once. Version 1 has it once
-per controller, with `-batch` only in the CPU controller and `<alloc>` only in the memory controller: the class decides
-about CPU, and the CPU limits of the tasks in an alloc add up to the limit of the alloc. The idle class lets a
-latency-sensitive thread take the core from batch as soon as it wakes, which no weight does. Tasks of one class share
-CPU by weight.
+`<task>` and `<alloc>` have the form `<job>.<index>.<incarnation>`. Version 2 has one tree of groups for all
+controllers. Version 1 has one tree per controller. There, only the CPU controller has `-batch` groups, because the
+class affects only CPU. Only the memory controller has `<alloc>` groups, because the CPU limits of the tasks in an alloc
+add up to the limit of the alloc. A latency-sensitive thread takes the core from a thread in the idle class as soon as
+it wakes. CPU weights do not have this effect. Tasks of one class share CPU by weight.
 
 In version 2, a group with children cannot hold processes. If our own group holds only this process, it first moves to
 `<our own group>/borglet`. Under systemd the unit needs `Delegate=yes` and `KillMode=process`.

@@ -19,7 +19,7 @@ class NoCores(Exception):
 
 @dataclass
 class CorePool:
-    """Which cores of one machine are reserved. `places`: number of each core -> (NUMA node, physical core)."""
+    """The cores of one machine, and the tasks that own them. `places`: core number -> (NUMA node, physical core)."""
 
     cores: frozenset[int]
     places: Mapping[int, tuple[int, int]] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedTask
 
 
 class Enforcement:
-    """The enforcement of limits in one home. `stop` is the method `Runtime.stop`."""
+    """Measures the tasks of one home, and stops those that exceed a limit. `stop`: the method `Runtime.stop`."""
 
     def __init__(self, home: RuntimeHome, stop: Callable[..., Awaitable[None]]) -> None:
         self._home, self._stop = home, stop

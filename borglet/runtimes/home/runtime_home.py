@@ -58,7 +58,7 @@ class SupervisedTask:
 
 
 class RuntimeHome:
-    """The state that the parts of one runtime share. It belongs to one asyncio loop."""
+    """The tasks, folders and control groups that the parts of one runtime share. It belongs to one asyncio loop."""
 
     def __init__(self, home: Path, settings: SupervisedSettings, confinement: Confinement) -> None:
         self.home = home.absolute()

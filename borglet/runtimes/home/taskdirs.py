@@ -118,8 +118,9 @@ class TaskDirectory:
         return f"BORG_TASK_DIR={self.path}"
 
     def prepare(self, kept: TaskRecord, *, owner: tuple[int, int] | None) -> None:
-        """Create the files of a new run. Even after a crash in between, no exit of an earlier run is left beside
-        them."""
+        """Create the files of a new run. The files of an earlier run are deleted first, so that a crash in between
+        cannot leave its exit beside the new files.
+        """
         self.path.mkdir(mode=0o711, exist_ok=True)
         self.logs.mkdir(mode=0o750, parents=True, exist_ok=True)
         for stale in ("supervisor.json", "begun", "exit.json", "exit.json.new"):
@@ -178,7 +179,7 @@ class TaskDirectory:
         return (self.path / "begun").exists()
 
     def complaint(self) -> str:
-        """Return the last line of supervisor.log; empty without one."""
+        """Return the last line of supervisor.log, or an empty text if the file has no line or does not exist."""
         return last_line(str(self.path / "supervisor.log"))
 
     def _read(self, name: str, kind: type[Content]) -> Content | None:

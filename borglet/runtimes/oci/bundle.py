@@ -132,7 +132,7 @@ def process(
     open_files: int,
     oom_score_adj: int = 0,
 ) -> dict[str, object]:
-    """Return the content of process.json. A shell in the task gets it too, so that it has the task's rights."""
+    """Return the content of process.json. `shell_process` adapts this content for a shell with the task's rights."""
     uid, gid, groups = account
     return {
         "terminal": False,
