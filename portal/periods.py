@@ -28,9 +28,8 @@ class ReportPeriod:
 
 
 def period_of(given: Mapping[str, str], now: dt.datetime, *, default: int = 7) -> ReportPeriod:
-    """Return the period of the last days.
-
-    The URL parameter `days` in `given` sets their number. An unknown number counts as the default.
+    """Return the period of the last days up to now. The URL parameter `days` in `given` sets the number of days. If it
+    is missing or not one of `DAYS`, the period has `default` days.
     """
     text = given.get("days", "")
     days = int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else default

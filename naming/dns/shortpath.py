@@ -114,7 +114,7 @@ class ShortPath:
         return len(self._tasks) + len(self._jobs)
 
     def answer(self, query: bytes) -> bytes | None:
-        """Return the response to a datagram, or None if the long path must answer."""
+        """Return the response to a datagram, or None if the resolver (`naming.dns.resolver`) must answer."""
         if self._generation != self._directory.generation:
             self._drop()
         key = query[_ID_SIZE:].lower()

@@ -60,7 +60,7 @@ def wait(
 
 @dataclass
 class _Waiting:
-    """The state of a wait.
+    """The state of a command that waits until a job reaches a goal.
 
     `whole_at`: the first revision since which all tasks are up. `serial`: the serial of the resolvers' zone at this
     revision. `behind`: one text per server that has not reached this revision or serial.

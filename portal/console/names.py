@@ -98,7 +98,7 @@ def _link(cell: Cell, job: Job) -> SafeString:
 
 
 def _asked(cell: Cell) -> dict[str, Any]:
-    """Query the DNS servers of the cell. Return the template context of the table and the advice for each server."""
+    """Query the DNS servers of the cell. Return the context of the page's server table and the advice per server."""
     try:
         asked = servers()
     except InvalidPeers as error:

@@ -156,7 +156,7 @@ class ServicePage(LivePage):
 
 
 class Nowhere(AsyncWebsocketConsumer):
-    """The WebSocket at all other addresses, which closes at once."""
+    """The WebSocket for addresses that no other route matches. It closes at once."""
 
     async def connect(self) -> None:
         await self.accept()

@@ -50,8 +50,8 @@ class NamesMessages:
     """An update for watchers of a name.
 
     `version`: number of the update. `facts`: the state without endpoints; None: the name does not exist any more.
-    `visible`: the state has changed; if not, only long polls need the update. `body`: the complete answer for long
-    polls; None: no long poll is waiting.
+    `visible`: more than the revision has changed; if False, only long polls get the update. `body`: the complete answer
+    for long polls; None: no long poll is waiting.
     """
 
     version: int

@@ -4,9 +4,9 @@
     borgctl: Authorization: Bearer borg_…  ──┴─► Shell ── in ──► Redis ──► shard ──► Borglet
                                                        ◄─ out ──
 
-Every five seconds the portal checks the rights, the session or token, and the task again. At the end of a shell it
-writes one event, with the bytes in each direction. If the portal rejects the
-client, it sends the rejection as the last frame, and closes with a code for it.
+Every five seconds the portal checks the rights, the session or token, and the task again. At the end of a shell the
+portal writes one event, with the number of bytes in each direction. If the portal rejects the client, it sends the
+rejection as the last frame, and closes the WebSocket with a code for the rejection.
 """
 
 from __future__ import annotations

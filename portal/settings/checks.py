@@ -142,7 +142,7 @@ KEY_CURE = "give at least 50 random characters, from python3 -c 'import secrets;
 
 
 def secret_key(text: str) -> str:
-    """Accept a key of at least 50 characters."""
+    """Return the problem, or "" if the key has at least 50 characters."""
     return "" if len(text) >= 50 else f"the value has {len(text)} characters; {KEY_CURE}"
 
 
@@ -179,7 +179,7 @@ package_store = rule("the value is not a package store; give file:///folder or s
 
 
 def reverse_networks(text: str) -> str:
-    """Accept `none`, or a comma-separated list of IP networks. A network of all addresses (/0) is not valid."""
+    """Return the problem, or "" if the text is `none` or a comma-separated list of IP networks without /0."""
     return "" if text.strip() == "none" else parts(_own_network)(text)
 
 
@@ -198,7 +198,7 @@ server = rule("the value is not a name server; give an address, or 192.0.2.1@535
 
 
 def caa(text: str) -> str:
-    """Accept CAA records that a resolver can answer."""
+    """Return the problem, or "" if the text contains only valid CAA records or is empty."""
     from naming.dns.zones.zone_settings import InvalidZones, read_caa
 
     try:

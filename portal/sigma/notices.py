@@ -168,5 +168,7 @@ def _name(owner: Any) -> str:
 
 
 def _single_kinds(row: NoticeChannel) -> list[str]:
-    """Return the channel's kinds that are not groups. Saving the form keeps them, though it offers only groups."""
+    """Return the kinds of notices that the channel selects one by one, not as a group of kinds. The form offers only
+    groups, but saving the form keeps these kinds.
+    """
     return [kind for kind in row.kinds if kind not in GROUPS]

@@ -312,6 +312,7 @@ def capacity_of(cell: str) -> Vector:
 
 def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None, without: int = 0) -> list[tuple[int, Span]]:
     """Return pairs of a band's id and a span with sold amounts, limited to the period from `begin` to `until`.
+    `without`: the id of an order that does not count.
 
     Amounts with the same times are added up. The sums are exact beyond 64 bits.
     """

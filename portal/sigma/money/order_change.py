@@ -70,7 +70,7 @@ def _form(request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
 
 
 def _wanted(row: Order, wish: Wish, given: dict[str, str], errors: dict[str, str]) -> dict[str, Any]:
-    """Return the changed amounts and the changed end of the order. Raises `Rejected`, which names the fields."""
+    """Return the changed fields of the order: `amounts`, `ends_at`. Problems go to `errors` and raise `Rejected`."""
     amounts = amounts_read(given, errors)
     wanted: dict[str, Any] = {}
     try:

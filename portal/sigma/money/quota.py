@@ -78,9 +78,10 @@ def _rows(principal: Principal, now: dt.datetime) -> list[dict[str, Any]]:
 def _calendar(
     cell: str, bands: list[PriorityBand], resource: str, now: dt.datetime, zone: ZoneInfo
 ) -> list[tuple[PriorityBand, list[dict[str, Any]]]]:
-    """Return the free amount of a resource in each sold band on each of the next `DAYS` days.
+    """Return for each sold band the free amount of a resource on each of the next `DAYS` days. Each day is a dict.
 
-    `percent`: the free part of the sellable amount. `level`: the colour of the day, from 0 (nothing is free) to 5.
+    `left`: the free amount. `percent`: the free part of the sellable amount. `level`: the colour of the day, from 0
+    (nothing is free) to 5.
     """
     index, first = NAMES.index(resource), now.astimezone(zone).date()
 

@@ -112,7 +112,7 @@ def wish_of(row: Quote | Order) -> Wish:
 
 
 def _key(row: Quote) -> str:
-    """Return the key of the order of a quote. It prevents a second order if the form is sent twice."""
+    """Return the idempotency key for the order of a quote. It prevents a second order if the form is sent twice."""
     return f"quote-{row.pk}"
 
 

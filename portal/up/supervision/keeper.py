@@ -110,7 +110,7 @@ class ProcessKeeper:
         self._task.add_done_callback(report)
 
     async def stop(self) -> None:
-        """Send the process its stop signal, and send SIGKILL after `stop_s` seconds, or at once after `hurry`."""
+        """Send the process its stop signal. Send SIGKILL after `stop_s` seconds, or at once if `hurry` is called."""
         self._stopping.set()
         if self._task is not None:
             await asyncio.wait({self._task})  # an error in it was passed to `on_error`

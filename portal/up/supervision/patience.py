@@ -29,7 +29,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class PatienceVerdict:
-    """The result of a check of a time limit. `over`: it has passed. `progress`: a clause about the process's work."""
+    """The result of a check of a time limit. `over`: the limit has passed. `progress`: the CPU use so far, as text."""
 
     over: bool
     progress: str
