@@ -37,8 +37,8 @@ class ConformingSerializer(serializers.Serializer[Any]):
 
 
 class FitSerializer(serializers.Serializer[Any]):
-    """How many of `tasks` equal tasks of a plan fit the cell, and limits that fit better. `told`: this information as
-    sentences.
+    """Guidance for `tasks` equal tasks of a plan. `shapes`: how many of these tasks fit the cell, and limits that fit
+    better. `told`: the same information as sentences.
     """
 
     tasks = serializers.IntegerField()
@@ -47,7 +47,7 @@ class FitSerializer(serializers.Serializer[Any]):
 
 
 def fit_document(fit: Guidance, *, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the REST document of `fit`, for `FitSerializer`. `extra`: names of the cell's own resources."""
+    """Return the guidance `fit` in the form that `FitSerializer` describes. `extra`: names of the cell's resources."""
     return {
         "tasks": fit.tasks,
         "shapes": shapes_document(fit.shapes, extra=extra),

@@ -1,4 +1,5 @@
-"""The brakes of a cell (`scheduling.policy.brakes`), stored in rows. The master opens them, and an SRE decides on them.
+"""The brakes of a cell (`scheduling.policy.brakes`), stored in rows. The cell changes a brake's state by itself, and an
+SRE may release the brake or keep it.
 
     master, each second ─► lost_allowance ─► number of tasks that may leave lost machines now ─► lost_spend
     commit, shortage, link ─► stops_pass ─► continue | wait until an SRE allows it

@@ -3,7 +3,8 @@
 a task on a machine grows         ─► compare with the free capacity: limits of prod tasks, reservations of all (§5.5)
 a task in an alloc grows          ─► compare with the free capacity of the alloc (§2.4)
 an alloc shrinks                  ─► compare with the tasks inside it
-a job moves to production         ─► compare the limits of all prod tasks, with its own, with the machine
+a job moves to production         ─► compare the sum of the limits of all prod tasks, including the tasks of this
+                                     job, with the capacity of the machine
 """
 
 from __future__ import annotations

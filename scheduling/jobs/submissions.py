@@ -1,4 +1,4 @@
-"""Submitted jobs as values, each with the verdict on it."""
+"""Data classes for submitted jobs and for the verdicts on them: submitted, updated, unchanged or refused."""
 
 from __future__ import annotations
 

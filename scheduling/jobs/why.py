@@ -87,8 +87,8 @@ def explain_job(job: Job, principal: Principal) -> Explanation:
 
 
 def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
-    """Return the sentences about a job. `crashes`, `pending`: the sentences about crashing and about pending tasks,
-    which are included.
+    """Return the sentences about a job. They include `crashes`, the sentences about crashing tasks, and `pending`, the
+    sentences about pending tasks.
     """
     if job.state == JobState.DEAD:
         return [f"Job {job.name} has ended: {job.outcome}."]
@@ -220,7 +220,7 @@ def _why_sentences(whys: list[Why], job: Job, principal: Principal, names: Mappi
 
 
 def _format_verdict(why: Why, job: Job, hostnames: Mapping[int, str] | None = None) -> wording.VerdictText:
-    """Return the text of one verdict, for this job's tasks of the class."""
+    """Return the explanation of a class of equal pending tasks as text, for those tasks that belong to `job`."""
     own = any(job_id == job.id for job_id, _ in why.tasks)
     extra = tuple(job.cell.extra_resources)
     return wording.format_why(why, job_id=job.id if own else None, extra=extra, hostnames=hostnames)

@@ -126,9 +126,9 @@ class _NothingToSay(Exception):
 def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
     """Open one atomic change of a cell. The change gets the next revision of the cell.
 
-    Locks: the cell's row, until the end of the outermost transaction; rows below it are locked in the order
-    of their ids. A block without events must not change any row: it is rolled back. Inside another transaction, readers
-    are woken when the outermost transaction commits.
+    Locks: the cell's row, until the end of the outermost transaction. Rows of other tables are locked after it, in the
+    order of their ids. A block without events must not change any row: it is rolled back. Inside another transaction,
+    readers are woken when the outermost transaction commits.
     """
     try:
         with transaction.atomic():

@@ -40,11 +40,11 @@ class WaitingForBudget:
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """The progress of one drain. `left`: the tasks that are still placed on the machine.
+    """The progress of one drain. `left`: the number of tasks that are still placed on the machine.
 
-    `leaving`: those of them that are evicted at the cell's rate. `waiting`: the jobs whose tasks wait for a disruption
-    budget. `stopping`: evicted tasks whose processes may still run, for example during their notice period. `overdue`:
-    the deadline has passed.
+    `leaving`: the number of those tasks that are evicted at the cell's rate. `waiting`: the jobs whose tasks wait for a
+    disruption budget. `stopping`: the number of evicted tasks whose processes may still run, for example during their
+    notice period. `overdue`: the deadline has passed.
     """
 
     drain: Drain

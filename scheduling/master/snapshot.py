@@ -58,7 +58,7 @@ def take(cell_id: int) -> CellSnapshot:
 
 
 def load_state(cell_id: int) -> CellState:
-    """Return the warm state of a cell, loaded from the rows."""
+    """Return the scheduler's state of a cell, loaded from the database rows."""
     with collection_paused():
         taken = take(cell_id)
         state = CellState(taken.extra_resources)
@@ -179,7 +179,7 @@ def _task(task: _TaskRow) -> Iterator[tuple[Event, float]]:
 
 
 def _departure(task: _TaskRow, departure: Departure) -> Iterator[tuple[Event, float]]:
-    """Yield the events of an incarnation that has to stop and whose processes have not ended yet."""
+    """Yield (event, time in seconds) of an incarnation that has to stop and whose processes have not ended yet."""
     time = departure.since.timestamp()
     yield _placed(task, departure.machine_id, departure.incarnation, departure.ports), time
     yield (

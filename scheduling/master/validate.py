@@ -126,7 +126,9 @@ def _ports(cell_id: int) -> list[str]:
 
 
 def _allocs(cell_id: int) -> list[str]:
-    """Check that tasks inside allocs (§2.4) are on the machine of their alloc, in the right set, and fit together."""
+    """Return a sentence for each task inside an alloc (§2.4) that is not on the alloc's machine or in the right set,
+    each alloc whose tasks do not fit together, and each job whose alloc set is not live.
+    """
     rows = query(
         "SELECT j.name, t.index, CASE"
         " WHEN j.alloc_set_id IS NULL THEN 'is in an alloc, and its job in no alloc set'"

@@ -82,8 +82,9 @@ def lost_state(
     """Return the next state of the brake `lost`. An SRE's decision is valid while too many machines are lost.
 
     If all machines are lost, the brake is held in a cell of any size: no other machine is left, and the machines may
-    only be unreachable. The brake tightens at once. It relaxes when its conditions have been true for `CALM_S`.
-    `calm_s`: for how long only few machines have been lost. `held_s`: for how long the state has been `before`.
+    only be unreachable. The brake becomes stricter at once. It stays in the state `held` for at least `CALM_S` seconds,
+    and it opens after only few machines have been lost for `CALM_S` seconds. `calm_s`: for how long only few machines
+    have been lost. `held_s`: for how long the state has been `before`.
     """
     some_left = extent.vanished < extent.machines
     if few(extent, settings):
@@ -111,5 +112,5 @@ def stops_allowed(tasks: int, settings: CellSettings) -> float:
 
 
 def stops_bucket(bucket: Bucket, now: float, allowed: float) -> Bucket:
-    """Return the bucket of stops at the time `now`. It fills up to `allowed` within the window."""
+    """Return the bucket of stops at the time `now`. An empty bucket has `allowed` stops again after `WINDOW_S`."""
     return bucket.at_time(now, per_s=allowed / WINDOW_S, most=allowed)

@@ -98,7 +98,9 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def load(settings: dict[str, object]) -> CellSettings:
-    """Return the settings as values. Raises `Rejected`, which names the setting and its accepted values."""
+    """Convert the settings of a cell to a `CellSettings`. Raises `Rejected`, which names the setting and its accepted
+    values.
+    """
     try:
         loaded = msgspec.convert(settings, CellSettings)
     except msgspec.ValidationError as error:
@@ -128,7 +130,9 @@ def _rejection(problems: Mapping[str, str]) -> Rejected:
 
 
 def accept(settings: dict[str, object]) -> CellSettings:
-    """Return new settings as values. Raises `Rejected` as `load`, and also for settings that contradict each other."""
+    """Check new settings and return them as a `CellSettings`. Raises `Rejected` for the same errors as `load`, and for
+    settings that contradict each other.
+    """
     loaded = load(settings)
     least = POLLS_MISSED * (loaded.poll_interval_s or LONGEST_POLL_S)
     if loaded.down_after_s < least:

@@ -74,7 +74,7 @@ class CellView:
 
 
 class ViewPublisher:
-    """Publishes the view of one cell to Redis. It runs in the cell's master."""
+    """Publishes the view (`CellView`) of one cell's machines to Redis. It runs in the cell's master."""
 
     def __init__(self, cell_id: int) -> None:
         self._cell_id = cell_id

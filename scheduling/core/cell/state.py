@@ -4,8 +4,8 @@
 
 **These synthetic events rebuild a state** (`scheduling.master.snapshot` creates them): one `MachineSet` per machine
 with its present state; one `PackagesHeld` for all installed packages; one `JobSubmitted` per live job, and per ended
-job with tasks that still stop on a machine, with the present requirements of all its tasks; then for each task, in
-this order:
+job with tasks that still stop on a machine, with the present requirements of all its tasks; then for each task, in this
+order:
 
 * for each pair of task and machine that crashed: `TaskPlaced` there and `TaskEvicted(avoid=True, gone=True)`,
   at the time of the crash;
@@ -14,8 +14,9 @@ this order:
 * running: `TaskPlaced` with its incarnation and ports; dead: `TaskEnded(machine_id=0)`; pending: nothing;
 
 then one `ReservationsSet` for the tasks whose reservation differs from their limit, and `JobEnded` for ended jobs.
-These events rebuild everything that `diff` compares. They do not rebuild the incarnation and the last machine of
-pending tasks and the next port number of a machine: those are stored in the rows alone, or are only a preference.
+These events rebuild everything that `diff` compares. They do not rebuild the incarnation of a pending task, which is
+stored only in its row. They also do not rebuild a pending task's last machine and a machine's next port number, which
+are only preferences.
 """
 
 from __future__ import annotations

@@ -49,9 +49,9 @@ def conforming(limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: in
     """Return guidance for a task that asks for `limit`. `platforms` [P, R]: the capacity of each kind of machine.
     `number` [P]: the number of machines of each kind that satisfy the constraints of the task.
 
-    `now`: number of machines that can hold the task now. `room`: number of such tasks that fit now. The guidance
-    refers to the most common kind of machine that could hold the request. If no kind could, it refers to the closest
-    kind, and `one_more` is the largest shape that this kind can hold once.
+    `now`: number of machines that can hold the task now. `room`: number of such tasks that fit now. The guidance refers
+    to the most common kind of machine that could hold the request. If no kind could, it refers to the closest kind, and
+    `one_more` has the largest limit with which one task fits on an empty machine of this kind.
     """
     wanted = np.array(limit, dtype=np.int64)
     asked = np.flatnonzero(wanted > 0)

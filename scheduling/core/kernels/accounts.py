@@ -36,7 +36,9 @@ class Accounts(NamedTuple):
 
 @compiled
 def settle(accounts: Accounts, moves: Ints, tick: int) -> None:
-    """Apply `moves` [N, COLUMNS] in order. A task that arrives reserves its limit (§5.5)."""
+    """Apply `moves` [N, COLUMNS], which are arrivals and departures of tasks, to the accounts in order. A task that
+    arrives reserves its limit (§5.5). `tick`: the value for `accounts.changed` of each machine that a move affects.
+    """
     for i in range(moves.shape[0]):
         t, m, sign, shape = moves[i, TASK], moves[i, MACHINE], moves[i, SIGN], moves[i, SHAPE]
         if sign > 0:

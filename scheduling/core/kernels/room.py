@@ -1,5 +1,5 @@
-"""The free capacity of machines per level. A level is a priority below which tasks may be preempted, with a way of
-placement (§5.5).
+"""The free capacity of machines per level. A level is a pair: the priority below which tasks may be preempted, and
+whether tasks are placed by limit or by reservation (§5.5).
 """
 
 from __future__ import annotations

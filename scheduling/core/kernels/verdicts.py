@@ -143,7 +143,9 @@ def _judge_machine(
     judged: Judged,
     m: int,
 ) -> None:
-    """Write the obstacles of machine `m` from the values that `_count_shortages` wrote, and add them to the sums."""
+    """Write into `judged` the obstacles for group `g` on machine `m`, and add them to the sums over machines. The
+    arguments are the same as in `judge`. `_count_shortages` has written its intermediate values before.
+    """
     limit = groups.limit[g]
     axis = limit.shape[0]
     cores = groups.cores[g]

@@ -139,7 +139,9 @@ def _offer(t: Tables, g: int) -> None:
 
 @compiled
 def _nearby(t: Tables, g: int) -> None:
-    """Add machines that have the group's packages, up to half of the sample, wherever its walk begins."""
+    """Add machines that have the group's packages to the candidates of group `g`, until they are half of the sample.
+    These machines need not be near the start of the group's walk.
+    """
     cache, groups, width = t.cache, t.groups, t.cache.machine.shape[1]
     row = groups.packages[g]
     held = 0
@@ -259,10 +261,10 @@ def _rank_in(top: Ints, scores: Floats, rank: Ints32, m: int, score: float) -> N
 
 @compiled
 def _best(t: Tables, g: int, job: int, last: int) -> int:
-    """The machine with the highest score, and the runners-up in scratch; -1 when none can hold the task.
+    """Return the machine with the highest score, or -1 if none can hold the task. Write the next best into `t.scratch`.
 
-    The machine where the task was before competes whether the walk came to it or not, if it names no packages: who
-    does competes for machines that have them.
+    `last`: the machine where the task was before, if the task names no packages, else -1. Unless tasks are preempted,
+    the machine `last` is compared with the candidates even if the walk has not come to it.
     """
     cache, parts = t.cache, t.scratch.parts
     for k in range(RUNNERS + 1):

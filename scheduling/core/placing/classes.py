@@ -45,8 +45,8 @@ class GroupedQueue:
 
     @property
     def levels(self) -> list[Level]:
-        """Return the ways to count free capacity that the groups need: without preemption, and with each limit of
-        priority below which a group may preempt tasks.
+        """Return the levels of free capacity that the groups need: one without preemption, and one for each priority
+        below which some group may preempt tasks. Groups placed by limit have levels of their own.
         """
         pairs = set(zip(self.ceiling.tolist(), self.by_limit.tolist(), strict=True))
         return sorted(pairs | {(0, by_limit) for _, by_limit in pairs})

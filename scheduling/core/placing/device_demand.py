@@ -14,7 +14,8 @@ MOST_CLASSES = 32
 
 
 def typical_tasks(state: CellState) -> tuple[Ints, Floats]:
-    """Return what typical tasks with devices ask for [C, R], and their share [C] of all tasks with devices.
+    """Return the limits [C, R] of the C most common kinds of tasks with devices, and the share [C] of each kind in all
+    tasks with devices. Tasks of one kind have equal limits; the number of ports does not count.
 
     Running and pending tasks are included. The arrays are empty if the cell has no devices or no such tasks.
     """

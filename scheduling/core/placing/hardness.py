@@ -69,8 +69,9 @@ def _enough(state: CellState, counted: list[int], up: Slots, by_limit: Bools, li
 def _hardness(
     state: CellState, counted: list[int], up: Slots, job: Ints32, shapes: Ints32, shape: Slots, limit: Ints
 ) -> Floats:
-    """Return the hardness [Q] of each task: the larger of the share of an average machine that it needs and the share
-    of all machines, racks or power domains that its job needs, divided by the share of usable machines.
+    """Return the hardness [Q] of each task: the larger of two shares, divided by the share of machines that the task
+    can use. The two shares: the part of an average machine that the task needs, and the part of all machines, racks or
+    power domains that its job needs.
     """
     table, machines = state.tasks.shapes, state.machines
     mean = _sum_of(machines.capacity, up)[counted] / len(up)

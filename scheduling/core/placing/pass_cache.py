@@ -125,7 +125,7 @@ class PassCache:
         self._spoiled[positions] = True
 
     def allowed(self, demands: tuple[Constraint, ...]) -> Bools:
-        """Return bool[P]: machines on which all hard constraints hold."""
+        """Return bool[P]: for each of the P machines, whether all hard constraints in `demands` hold on it."""
         known = self._allowed.get(demands)
         if known is None:
             known = np.ones(len(self.machines.slot), dtype=np.bool_)

@@ -122,8 +122,8 @@ def _running(state: CellState) -> Running:
 
 
 def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
-    """Return [T]: whether a task is an alloc that must not be preempted within disruption budgets. In such an alloc,
-    more tasks of one job run than the budget of the job allows to be down at once.
+    """Return bool [T]: whether the task is an alloc that contains more running tasks of one job than the job's
+    disruption budget now allows to be down at once. Such an alloc must not be preempted while budgets are respected.
     """
     result = np.zeros(len(tasks.id), dtype=np.bool_)
     if not (tasks.job_budget > 0).any():

@@ -44,10 +44,10 @@ class ShortageVictim:
 
 @dataclass(frozen=True, slots=True)
 class MachineShortage:
-    """The shortage of one machine, by slot. `used`, `bound`: bytes of `resource` in use and allowed, before any
-    eviction.
+    """A shortage of memory or disk on one machine. `machine`: its slot. `used`: bytes that tasks use before any
+    eviction. `bound`: bytes that tasks may use.
 
-    `left_short`: bytes above the bound that remain after the evictions, because prod within its limits is kept.
+    `left_short`: bytes above `bound` that remain after the evictions. Prod tasks within their limits are not evicted.
     """
 
     machine: int

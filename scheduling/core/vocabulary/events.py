@@ -117,8 +117,8 @@ class AllocKept(_IncarnationEvent, frozen=True, tag="alloc.kept"):
 
 
 class AllocReleased(_IncarnationEvent, frozen=True, tag="alloc.released"):
-    """A kept alloc was released. `how`: `saved`, if all log savers succeeded; `too-late`, if its time ended before;
-    `dropped`, if an SRE deleted it.
+    """The folder of a kept alloc was released. `how`: `saved`, if all log savers succeeded; `too-late`, if the time of
+    the kept alloc ended before all savers had succeeded; `dropped`, if an SRE deleted it.
     """
 
     how: str

@@ -182,9 +182,9 @@ class Conforming(msgspec.Struct, frozen=True):
 
     `wanted`: the requested limit. `machines`: number of machines that could hold one task if empty. `now`: number of
     machines that can hold one now. `room`: number of tasks that fit on these together. `absent`: indexes of resources
-    that no machine of the cell has. `asked`: the unchanged request. `one_more`: the largest limit with which one more
-    task fits per machine. `fuller`: the largest limit with which as many tasks fit as with the request, or None if
-    the request is that limit.
+    that no machine of the cell has. `asked`: how many tasks with the requested limit fit, or None if none fits.
+    `one_more`: the largest limit with which one more task fits per machine. `fuller`: the largest limit with which as
+    many tasks fit per machine as with the requested limit, or None if no larger limit exists.
     """
 
     wanted: tuple[int, ...]

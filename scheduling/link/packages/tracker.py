@@ -140,7 +140,9 @@ class Tracker:
         return None
 
     def sources(self, digest: str, machine_id: int, *, rack: str = "", size_bytes: int = 0, now: float) -> SourcesOffer:
-        """Return the sources for a machine. The slot that it had for this package becomes free first."""
+        """Return the sources from which a machine can download a package. First, release the slots that the machine
+        already holds for this package at other machines or at the store.
+        """
         swarm = self._swarm(digest)
         self._release(digest, machine_id)
         for key in [key for key, until in swarm.avoided.items() if until <= now]:

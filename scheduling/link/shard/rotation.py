@@ -1,4 +1,4 @@
-"""When a machine is asked for a new secret. Times are seconds of the event loop's clock. No input or output."""
+"""Decides when a machine is asked for a new secret. Times are seconds of the event loop's clock. No input or output."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ _NO_TASK = 0
 
 @dataclass(slots=True)
 class LastReport:
-    """The last report of a machine. `settled`: compared with the current view, the report makes no changes.
+    """The last report of a machine. `settled`: the report agrees with the current view of the machine, so it changes
+    nothing.
 
     `columns`, `figures`, `task_ids`, `incarnations`: the measured usage (see `MeasuredUsage`). `report`: the decoded
     report; None while the report is settled.
