@@ -31,7 +31,10 @@ class PackageSources(msgspec.Struct, frozen=True):
 
 
 class PackageHave(msgspec.Struct, frozen=True):
-    """The body of POST /packages/<digest>/have: the package is installed. `port`: for peers, 0 if it is not served."""
+    """The body of POST /packages/<digest>/have: the package is installed.
+
+    `port`: the port at which other machines can download the package; 0 if this machine does not serve it.
+    """
 
     port: int = 0
 

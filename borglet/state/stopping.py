@@ -6,9 +6,9 @@
 The Borglet reports the task as `stopping` as soon as the stop begins. The master removes the names when it decides the
 stop. In the time `leave_s`, clients forget the address, so no new clients arrive after SIGTERM.
 
-A stop may limit the total time (`StopTask.notice_s`). Then the task keeps its full notice, and `leave_s` is shortened
-to the rest of the total time. A later stop can only shorten these times. If a Borglet adopts a leaving task, the time
-of leaving begins again.
+A stop may limit the total time (`StopTask.notice_s`). The notice is then at most this long, and leaving takes at most
+the rest. A later stop can only shorten these times. If a Borglet adopts a leaving task, the time of leaving begins
+again.
 """
 
 from __future__ import annotations

@@ -42,7 +42,9 @@ class _Services(NamedTuple):
 
 
 class Renderer:
-    """The renderer of one table. It stores the SRV records of each task, which are also records of the task's job."""
+    """Renders the records of the names in one table. It stores the SRV records of each task, which are also records of
+    the task's job.
+    """
 
     def __init__(self, directory: ZoneDirectory, table: NameTable) -> None:
         self._directory = directory

@@ -167,7 +167,8 @@ def _makes_progress(
 
 
 def in_order(specs: Iterable[Spec], *, known: Iterable[str] = ()) -> list[Spec]:
-    """Return the processes in an order in which each comes after its needs. `known`: names of earlier processes.
+    """Return the processes in an order in which each comes after the processes that it needs. `known`: names of earlier
+    processes.
 
     Raises `SupervisorError` if a need is unknown or the needs form a circle.
     """
