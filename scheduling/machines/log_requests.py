@@ -126,7 +126,7 @@ class _Listener:
         self._pool.disconnect()
 
     def wait(self) -> bytes | None:
-        """Return the answer, or None after the time limit."""
+        """Return the machine's answer, or None after the time limit."""
         deadline = time.monotonic() + self._timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             message = self._pubsub.get_message(ignore_subscribe_messages=True, timeout=left_s)

@@ -70,7 +70,8 @@ class Draft:
         self._file.flush()
 
     def check(self, *, format: str, digest: str) -> None:
-        """Check that machines accept the archive, and that it has this format and digest ("": any).
+        """Check that machines accept the archive, and that it has this format and digest. An empty `digest` is not
+        checked.
 
         Raises `Rejected`, which names the field and the wrong entry of the archive.
         """

@@ -43,7 +43,9 @@ def find(ids: Ints, incarnations: Ints32, slots: Ints, wanted: Ints, wanted_inca
 
 @compiled
 def estimate(reserved: Reserved, history: History, demand: Ints, sample: Ints, how: Estimating, out: Estimates) -> None:
-    """Add one sample to the history of every running task, and write its new reservation into `out`."""
+    """Add one sample to the history of every running task, and write its new reservation into `out`. `sample`: for each
+    task, the row of `demand` with its measured demand, or -1 if it was not measured.
+    """
     kinds = history.peak.shape[1]
     for k in range(reserved.slots.shape[0]):
         t = reserved.slots[k]

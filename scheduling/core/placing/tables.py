@@ -1,4 +1,4 @@
-"""The data of a pass, as the arrays that kernels take."""
+"""Converts the cell's state and the queue to the arrays that the kernels of a pass take."""
 
 from __future__ import annotations
 

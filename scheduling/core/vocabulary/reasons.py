@@ -103,8 +103,8 @@ class Nearest(msgspec.Struct, frozen=True):
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """The number of pending tasks of one tenant that come earlier in the queue. Other tenants do not see this
-    tenant's name.
+    """The number of pending tasks of one tenant that come earlier in the queue than the explained job. Other tenants do
+    not see this tenant's name.
     """
 
     tenant: str
