@@ -215,7 +215,7 @@ class Fleet:
             group.create_task(self._log_when_connected())
 
     async def _sample_forever(self) -> None:
-        """Sample each machine once per interval, spread evenly over it."""
+        """Sample each machine once per interval. The samples of the machines are spread evenly over the interval."""
         pause_s = self._settings.sample_interval_s / len(self.machines)
         batch = max(1, round(0.05 / pause_s)) if pause_s < 0.05 else 1
         while True:

@@ -127,7 +127,7 @@ class SreSite(UnfoldAdminSite):
         return {**super().each_context(request), "colors": None}
 
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
-        """Return the links that this user may see. They are grouped by subject, not by app."""
+        """Return the sidebar links that the user of the request may see. They are grouped by subject, not by app."""
         groups = []
         for title, *items in _SIDEBAR:
             links = [

@@ -34,7 +34,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One of `of` workers. `number`: counts from 0. `again`: whether an earlier worker with this number has ended."""
+    """One worker process in a group of `of` workers. `number`: the index of the worker, from 0. `again`: whether it
+    replaces an earlier worker that has ended.
+    """
 
     number: int = 0
     of: int = 1

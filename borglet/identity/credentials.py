@@ -76,7 +76,7 @@ class Credentials:
         return f"Bearer {self._identity.hostname}:{self._identity.secret}"
 
     def refused(self) -> bool:
-        """Record that the cell rejected the last secret. Return whether to try the other one at once."""
+        """Record that the cell rejected the last sent secret. Return whether to try the other stored secret at once."""
         self._newest = not self._tried_newest and bool(self._identity.next)
         return self._tried_newest
 

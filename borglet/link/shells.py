@@ -231,7 +231,9 @@ class _Bridge:
         await self._socket.send(shell_frame(ShellFrame.DATA, data))
 
     async def _last_words(self, printing: asyncio.Task[None]) -> None:
-        """Wait until the client has the program's last output. Other processes may keep the terminal open."""
+        """Wait until the client has the program's last output, but only for a limited time. Other processes may keep
+        the terminal open, and then the output has no end.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.last_words_s):
                 while not printing.done():

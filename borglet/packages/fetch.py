@@ -135,7 +135,7 @@ class _Download:
 
     def from_source(self, source: PeerAddress, store: str, ticket: str) -> bool:
         """Continue the download from `source`, with `ticket`. Return whether the archive is complete now. Raises
-        `SourceFailed`, and the errors of `checkpoint`.
+        `SourceFailed`, and any error that the callback `checkpoint` of this download raises.
         """
         if self._unmixed:
             self._restart()

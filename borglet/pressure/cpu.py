@@ -143,5 +143,5 @@ class CpuControl:
 
 
 def _own(tenant: PressureTenant) -> int:
-    """Return the CPU that a ceiling always leaves to a task: its limit, or a tenth of a core without a limit."""
+    """Return the CPU (milli-cores) that a ceiling never takes from a task: its limit, or 100 if it has no limit."""
     return tenant.task.limit.get("cpu", 0) or 100

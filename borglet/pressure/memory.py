@@ -75,9 +75,11 @@ def shortage_of(resource: Resource, found: AvailableMemory, used: int) -> Shorta
 def grants(
     memory: AvailableMemory, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]
 ) -> Mapping[TaskKey, int]:
-    """Return the ceiling of each task with memory slack, in bytes: its usage plus an equal part of the unused memory.
+    """Return the ceiling, in bytes, of each task that may use more memory than its limit: its usage plus an equal share
+    of the machine's unused memory.
 
-    `leaving`: tasks that are already ending, which get no ceiling."""
+    `leaving`: tasks that are already ending, which get no ceiling.
+    """
     taking = [t for t in tenants if t.task.slack.ram and t.key not in leaving]
     if not taking:
         return {}

@@ -110,7 +110,7 @@ class Answering:
 
     @property
     def even(self) -> bool:
-        """Return whether all tasks in the answers have the same weight."""
+        """Return whether all tasks that DNS answers may contain have the same weight."""
         return len({weight for weight, _ in self.strata}) < 2
 
     def of_family(self, family: int) -> Answering:

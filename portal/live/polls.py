@@ -166,9 +166,9 @@ def _changed(names: WatchedName, asked: _Asked) -> bool:
 
 
 class _Body:
-    """The messages of a request without a body, of which the first was already received.
+    """The messages of a request that has no body. `first`: the first of them, which was already received.
 
-    `left`: the caller disconnected.
+    `left`: whether the client has disconnected.
     """
 
     def __init__(self, first: dict[str, Any], receive: Receive) -> None:

@@ -74,7 +74,9 @@ def period_of(tenant: Tenant, month: dt.date) -> InvoiceMonth:
 
 
 def running_month(tenant: Tenant) -> dt.date:
-    """Return the first day of the month to which a posting made now belongs."""
+    """Return the first day of the current invoice month of a tenant. It is the month in which a posting made now is
+    invoiced, and follows the tenant's time zone.
+    """
     month = months.month_of(clock.now(), tenant.time_zone)
     last = Invoice.objects.filter(tenant=tenant).aggregate(month=Max("month"))["month"]
     return month if last is None else max(month, months.after(last))

@@ -123,10 +123,10 @@ class Spending:
 
     @property
     def exhausted(self) -> bool:
-        """Return whether the budget's action must be applied.
+        """Return whether the budget is used up, so that its action must be applied.
 
-        Submissions stop only if a part of the spending is metered usage. A tenant that paid only for quota may use
-        that quota.
+        An action that stops submissions is applied only if a part of the spending is metered usage, or if the tenant
+        owes money for usage. A tenant that paid only for quota may use that quota.
         """
         if self.action == "none" or not self.spent_up:
             return False

@@ -32,7 +32,9 @@ class Point(Amounts):
     at: dt.datetime
 
     def value(self, what: str, resource: int) -> int:
-        """Return one amount. `what`: a vector's name, or `unused` (limit − reserved) or `idle` (reserved − used)."""
+        """Return one amount of this point. `resource`: index of the resource. `what`: the name of a vector, such as
+        `limit` or `used`; or `unused` (limit − reserved) or `idle` (reserved − used).
+        """
         if what == "unused":
             return max(0, self.limit[resource] - self.reserved[resource])
         if what == "idle":

@@ -97,7 +97,9 @@ def jobs_concerned(here: QuerySet[Task]) -> set[int]:
 
 
 def _on_machines(cell_id: int, state: str) -> QuerySet[Task]:
-    """Return the running tasks outside allocs on machines in `state`, highest priority first."""
+    """Return the running tasks on machines in `state`, highest priority first. The allocs of alloc sets are included,
+    and the tasks inside allocs are not.
+    """
     return (
         Task.objects.filter(machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING, alloc__isnull=True)
         .select_related("machine", "job")

@@ -1,10 +1,10 @@
 """The commit of a plan, or of the part that is still valid (§3.4, optimistic concurrency).
 
-    Plan made from revision R ──► lock the cell ──► what happened in (R, now]? ──► apply the rest, reject these
+    Plan made from revision R ──► lock the cell ──► read the changes since R ──► apply the valid part, reject the rest
 
-The journal shows what has changed since the state of the plan. The commit rejects an assignment whose machine, job or
-task has changed, and the next pass considers its task again. All other assignments are still valid. So any number of
-schedulers can work on one cell.
+The journal shows what has changed since revision R, from which the plan was made. The commit rejects an assignment
+whose machine, job or task has changed, and the next pass considers its task again. All other assignments are still
+valid. So any number of schedulers can work on one cell.
 """
 
 from __future__ import annotations

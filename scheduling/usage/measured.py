@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 
 class MeasuredUsage(NamedTuple):
-    """The usage of one machine. `figures`: rows of `columns` values in the order of `Usage`, the machine first.
+    """The usage of one machine. `figures`: a flat array of rows with `columns` numbers each, in the order of the fields
+    of `Usage`. The first row is the usage of the machine itself, and each other row is the usage of a task.
 
     `task_ids`, `incarnations`: the task id and the incarnation of each row. The task id of an unknown task is 0. The
-    machine's row has minus the machine's id as its task id.
+    task id of the machine's row is the negative id of the machine.
     """
 
     machine_id: int

@@ -80,10 +80,11 @@ def look(cell: Cell, *, now: dt.datetime) -> bool:
 
 
 def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: HourSink) -> list[dt.datetime]:
-    """Report every past hour that is not reported yet, oldest first. Return these hours.
+    """Report the usage of every past hour that was not reported yet, oldest hour first, with a call of `meter`. Return
+    these hours.
 
     The first reported hour of a cell is the hour of its first sample. Hours older than `keep_hours` are not reported.
-    Each hour is one transaction, in which `meter` is called.
+    Each hour is one transaction: the call of `meter`, and the record that the hour is reported.
     """
     done = []
     for hour in _due(cell, now=now, keep_hours=keep_hours):

@@ -291,7 +291,9 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
 
 
 def _leave_for_leaf(base: Path) -> bool:
-    """Move this process from its group to a child of it. Return False if the group still has other processes."""
+    """Move this process from its control group `base` into a child group. If `base` has other processes too, do nothing
+    and return False.
+    """
     if cgroupfs.members({"": str(base)}) != {os.getpid()}:
         return False
     (base / _LEAF).mkdir(exist_ok=True)

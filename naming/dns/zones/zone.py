@@ -233,7 +233,9 @@ class _Work:
                 yield
 
     def before(self, event: Event) -> None:
-        """Render the names that `event` will change. The table calls this method before it applies the event."""
+        """Render the names that `event` will change as they are now. The table calls this method before it applies the
+        event.
+        """
         if not self._left:
             return
         if isinstance(event, events.MachineSet | events.MachineRemoved):

@@ -139,7 +139,7 @@ def _series(points: list[Planned], place: int) -> dict[str, list[int]]:
 
 
 def _figures(points: list[Planned], place: int) -> list[tuple[str, str, str]]:
-    """Return the name, the mean and the maximum of each series."""
+    """Return (name, mean, maximum) as texts for each series of the chart. `place`: index of the resource."""
     seconds = [point.seconds for point in points]
     found = []
     for name, values in _series(points, place).items():

@@ -108,7 +108,7 @@ class QuotaOffer:
 
     @property
     def short(self) -> dict[str, str]:
-        """Return the errors of the form fields whose requested amount is not free, by the name of the field."""
+        """Return, for each form field whose requested amount is not free, the error text, by the name of the field."""
         return {NAMES[index]: _("only %s free on these days") % left for index, left in self._short}
 
     @property
@@ -152,7 +152,7 @@ def offer_for(
 
 
 def _left_for(wish: Wish) -> Vector:
-    """Return the amounts that are free during the whole period of a request and its grace period."""
+    """Return, per resource, the quota that is free for sale during the whole requested period and its grace period."""
     grace_end = market.grace_end(market.market_of(wish.cell), wish.starts_at, wish.ends_at)
     return market.availability(wish.cell, wish.band, wish.starts_at, grace_end)
 

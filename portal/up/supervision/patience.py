@@ -36,7 +36,9 @@ class PatienceVerdict:
 
 
 class ProcessPatience:
-    """The time limit of one wait from `now` (monotonic seconds). `limit_s`: for a process without any sign of work."""
+    """The time limit of one wait for a process, from `now` (monotonic seconds). The wait ends after `limit_s` seconds
+    without any sign of work, and after `longest_s` seconds even if the process works.
+    """
 
     def __init__(self, limit_s: float, *, now: float, work: Work, count_log: bool = True) -> None:
         self.limit_s, self.began, self._count_log = limit_s, now, count_log

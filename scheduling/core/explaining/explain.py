@@ -69,7 +69,8 @@ class Explainer:
     pass.
 
     An explainer belongs to one `CellState`: use a new one for another state. `seen`: the tasks that ended recently.
-    Without `seen`, no start is estimated. `behind`: number of classes of the last pass that have no explanation yet.
+    Without `seen`, the explainer does not estimate when pending tasks will start. `behind`: number of classes of the
+    last pass that have no explanation yet.
     """
 
     budget: ExplainBudget | None = None

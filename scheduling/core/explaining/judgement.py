@@ -29,11 +29,12 @@ _LEADING = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
-    """The reasons why a task of one class does not fit on each of N machines. Arrays have the order of the walk over
-    the machines.
+    """The reasons why one task of a class does not fit on each of N machines. All arrays over machines have the same
+    order.
 
-    `order`: slots of the machines; `rank`: their order by id. `left` [R, N]: free capacity after preemption; for
-    accelerators, the most that one task may ask for. `failures` [N]: the number of hard constraints that fail.
+    `order` [N]: slots of the machines in this order; `rank` [N]: position of each machine in the order of ids. `left`
+    [R, N]: free capacity after preemption; for accelerators, the largest amount that one task may request. `failures`
+    [N]: the number of hard constraints that fail.
     """
 
     state: CellState

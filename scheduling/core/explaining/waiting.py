@@ -89,8 +89,8 @@ class TenantsAhead:
         self._jobs = self._by_tenant(tenant_of[waiting.job[first]], first)
 
     def _by_tenant(self, tenant: NDArray[np.int64], places: NDArray[np.intp]) -> tuple[Ints, Ints]:
-        """Return the places in the queue, sorted by tenant and then by place, each as one number, and the position
-        where each tenant begins.
+        """Return two arrays: the pairs (tenant, place in the queue), each encoded as one integer and sorted; and for
+        each tenant, the index in the first array where its pairs begin.
         """
         keys: Ints = np.sort(tenant * self._length + places)
         return keys, np.searchsorted(keys, np.arange(len(self._names)) * self._length).astype(np.int64)

@@ -77,10 +77,11 @@ class MachineSet(_Event, frozen=True, tag="machine.set"):
 
 
 class MachineState(_Event, frozen=True, tag="machine.state"):
-    """A machine is now up, draining or down. Evictions that follow from this are separate events, which name this
-    event as their cause.
+    """A machine is now up, draining or down. Evictions that follow from this are separate events, which name this event
+    as their cause.
 
-    For a drain: its `deadline` (Unix time, 0 for none), and whether it ignores disruption budgets after the deadline.
+    These fields are for a drain. `deadline`: Unix time, 0 for none. `break_budgets`: whether tasks are evicted after
+    the deadline in spite of disruption budgets.
     """
 
     machine_id: int

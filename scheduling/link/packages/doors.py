@@ -362,7 +362,9 @@ class _Request:
         return first, last
 
     async def begin(self, first: int, last: int, size: int) -> None:
-        """Send the headers of the archive, or of the part from byte `first` to `last`."""
+        """Send the HTTP headers for an archive of `size` bytes, or for the part from byte `first` to byte `last` if the
+        request asks for a part.
+        """
         headers = {
             "content-type": "application/octet-stream",
             "content-length": str(last + 1 - first),

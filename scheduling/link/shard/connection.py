@@ -56,7 +56,8 @@ class Connection:
     `asked`, `answered`: sequence numbers of the last poll and of the last report. `desired_sent`: number of the last
     poll that contained a desired state; `generation_sent`: generation of that state. `generation`: generation that the
     Borglet should have; `acknowledged`: generation that it has, as reported. When both are equal, `desired` becomes
-    None. `generation_repeated`: generation that was sent twice, because a report still contained ended tasks.
+    None. `generation_repeated`: the generation whose desired state was sent a second time, because the machine still
+    reported ended tasks that this state does not contain.
     """
 
     machine_id: int

@@ -26,9 +26,11 @@ class Identities:
         self.key: SigningKey | None = None
 
     def due(self, held: Connection, loaded: Loaded, now: float, rng: random.Random) -> list[TaskIdentity]:
-        """Return the tokens for new tasks, or for all tasks if it is time to renew them.
+        """Return the identity tokens for the new tasks of a machine, or for all its tasks if it is time to renew them.
 
-        Call it before `held.take_view(loaded.view)`: a task is new if the current view of `held` does not contain it.
+        `held`: the machine's connection. `loaded`: its new desired state. Call this method before
+        `held.take_view(loaded.view)`, because a task is new if `held.view` does not contain it. If there is no
+        `held.view` yet, the tasks that are not up are new.
         """
         if self.key is None:
             return []

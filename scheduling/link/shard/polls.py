@@ -79,7 +79,7 @@ class Polls:
             self.ask(held)
 
     def ask(self, held: Connection) -> None:
-        """Send a poll now. If the machine has not answered an earlier poll, it answers the earlier one first."""
+        """Send a poll now, even if the machine has not answered an earlier poll. It answers polls in their order."""
         now = asyncio.get_running_loop().time()
         if held.renew_identities_at <= now or (held.behind and held.desired is None):
             self._refresh(held.machine_id)

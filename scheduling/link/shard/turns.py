@@ -42,7 +42,9 @@ _BUSY_TURN_S = 0.02
 
 
 class Turns:
-    """The loop (pump) that does a shard's database work in turns. `cell_names`: the cells to serve; empty: all."""
+    """The loop (pump) that does a shard's database work. One round of the loop is called a turn. `cell_names`: the
+    cells that the shard serves; empty for all cells.
+    """
 
     def __init__(
         self,

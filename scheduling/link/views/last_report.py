@@ -68,7 +68,8 @@ class LastReport:
 
 
 def merge_report(before: LastReport | None, wire: WireReport) -> LastReport:
-    """Return the last report after `wire` has arrived: `before` with new usage if nothing else is new.
+    """Return the newest report of a machine. If `wire` differs from the earlier report `before` only in usage, the
+    function stores the new usage in `before` and returns `before`.
 
     Raises `MalformedMessage`, which names the field.
     """
