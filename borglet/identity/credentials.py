@@ -47,8 +47,9 @@ class Credentials:
         *,
         contexts: Callable[[str], ssl.SSLContext] | None = None,
     ) -> None:
-        """Set up credentials. `authority`: certificates, PEM. `contexts`: returns the TLS context of an authority, so
-        that the machines of one process can share it. Raises `BadAuthority`."""
+        """Set up credentials. `authority`: certificates, PEM. `keeper`: stores the secrets. `contexts`: returns the TLS
+        context of an authority (PEM), so that the machines of one process can share it. Raises `BadAuthority`.
+        """
         self._identity, self._keeper = identity, keeper
         self._contexts = contexts or pinned_context
         self.context = self._contexts(authority)

@@ -28,7 +28,7 @@ class GrantRefused(Exception):
 
 
 class Grants:
-    """The check of the grants for one machine. Each grant is valid once."""
+    """Checks grants for one machine. A grant is a signed permission to open a shell, and can be used once."""
 
     def __init__(self, authority: Callable[[], str], hostname: str) -> None:
         """Set up the check. `authority` returns the present certificates of the cell's authorities (PEM)."""

@@ -33,7 +33,7 @@ class FetchPatience(msgspec.Struct, frozen=True):
 
 
 class AskForSources(msgspec.Struct, frozen=True):
-    """Next step: ask the link for sources, then call `answered` or `unavailable`."""
+    """The caller's next step: ask the link for sources, then call `Choosing.answered` or `Choosing.unavailable`."""
 
 
 class Try(msgspec.Struct, frozen=True):

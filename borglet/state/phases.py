@@ -64,7 +64,7 @@ class IllegalStep(RuntimeError):
 
 
 def after(key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[str]) -> Phase:
-    """Return the phase after `step`. `story`: earlier steps, for the error. Raises `IllegalStep`."""
+    """Return the phase after `step` in `phase`. `story`: earlier steps, for the error text. Raises `IllegalStep`."""
     try:
         return TRANSITIONS[phase, step]
     except KeyError:

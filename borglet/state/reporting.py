@@ -91,7 +91,7 @@ class Reporter:
         ]
 
     def _mark_ends_reported(self, session: int, sequence: int) -> None:
-        """Record this report as the first one that contains each new end."""
+        """Record report `sequence` of the session as the first that contains the newly ended incarnations."""
         for inc in self._holdings.by_key.values():
             if inc.phase is Phase.ENDED and inc.end_report is None:
                 inc.end_report = (session, sequence)

@@ -12,7 +12,9 @@ BLAMELESS = frozenset({EndCause.STOPPED, EndCause.MACHINE_RESTARTED})
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The task starts again at `at` (seconds since the epoch). `failures`: times of the failures in the window."""
+    """The decision to start the task again at `at` (seconds since the epoch). `failures`: times of the failures that
+    count for the limit of restarts.
+    """
 
     at: float
     failures: tuple[float, ...]

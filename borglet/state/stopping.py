@@ -86,7 +86,7 @@ def follow(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
 
 
 def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
-    """Stop a task that has no processes, so that it does not start."""
+    """Handle a stop request for a task that has no processes yet: it does not start, and its exit is "stopped"."""
     if inc.exit is None:
         detail = f"{stop.cause}: the task was stopped before it started"
         inc.exit = Exit(EndCause.STOPPED, now, detail=detail, notice="full")

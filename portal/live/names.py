@@ -102,7 +102,7 @@ class WatchedName:
     # -- reads
 
     def begin(self) -> None:
-        """Read the name from the database, unless it was read before."""
+        """Read the state of the watched name from the database, unless it was read before."""
         with self._lock:
             if not self.since:
                 self._read(None)

@@ -101,8 +101,8 @@ def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: i
 
 
 def _by_resource(tenant_id: int, cell: str, band_id: int, since: dt.datetime) -> dict[int, tuple[int, ...]]:
-    """Return statistics over the hours since `since`, by a resource's position on the axis: the number of hours, the
-    maximum requested, the maximum reserved, and the median, 95th percentile and maximum of the usage.
+    """Return statistics over the hours since `since`, by the index of the resource. Each value is a tuple: the number
+    of hours, the maximum requested, the maximum reserved, and the median, 95th percentile and maximum of the usage.
     """
     lines = ", ".join(f"({index}, l{index}, r{index}, u{index})" for index in range(SIZE))
     sums = ", ".join(

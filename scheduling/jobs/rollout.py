@@ -47,8 +47,8 @@ def advance(cell_id: int, job_id: int, *, principal: Principal, in_turns: bool =
 
 @dataclass(slots=True)
 class _Step:
-    """The changes of tasks in one step of an update. `left`: number of tasks that can change only after other tasks
-    are up.
+    """The changes of tasks in one step of an update. `left`: number of tasks that keep the old version for now, because
+    no more tasks may be down or disrupted.
     """
 
     update: Update

@@ -51,8 +51,8 @@ class Item:
 
     @property
     def keys(self) -> set[tuple[int, str, str]]:
-        """Return the keys of this submission. Two submissions with a common key must be in different transactions,
-        because the second must see the result of the first.
+        """Return the keys of this submission: (tenant id, kind of key, job name or submission key). Two submissions
+        with a common key must be in different transactions, because the second must see the result of the first.
         """
         keys = {(self.tenant.id, "name", self.spec.name)}
         return keys | {(self.tenant.id, "key", self.submission_key)} if self.submission_key else keys

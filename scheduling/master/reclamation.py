@@ -1,11 +1,11 @@
 """The reclamation cycle (§5.5): it reads usage, writes reservations, and evicts tasks from machines that are short.
 
-    Redis: usage of all tasks ─► look ─► what matters ─► turns: a chunk each ─► rows + journal
-    warm state, UsageHistory ─────┘ └──► machines short of RAM or disk ─► evictions
+    Redis: usage of all tasks ─► samples ─► changes that are large enough ─► one chunk per turn ─► rows + journal
+    warm state, UsageHistory ──────┘ └────► machines short of RAM or disk ─► evictions
 
-The cycle is part of the maintenance that the master does, and reads the master's warm state. Every 5 s, it processes
-the samples (`look`), which takes about 100 ms for 150,000 tasks. It writes the changes during the following seconds, so
-that no pass waits for long.
+The cycle is part of the maintenance that the master does, and reads the master's warm state. Every 5 s, a turn
+processes the samples, which takes about 100 ms for 150,000 tasks. This and the following turns each write one chunk of
+the changes, so that no pass waits for long.
 """
 
 from __future__ import annotations

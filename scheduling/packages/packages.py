@@ -1,10 +1,10 @@
 """Packages (§3.2): upload, tag and delete. The archives are in the package store (`packages.store`).
 
-    upload ─► draft ─► store ─┐ shared lock
-                              ├─► rows + records, the stream of events that belong to no job
-    sweep  ─► no row ─────────┘ exclusive lock
+    upload ─► draft ─► archive in the store ─► row of the package + record of the change
+    sweep ──► old packages without a use ──► row deleted ──► archives without a row are deleted from the store
 
-Moving a tag does not change running jobs, because their specs are stored with digests (`packages.pinning`).
+Uploads share a lock of the cell's store; the sweep holds it alone when it deletes archives. Moving a tag does not
+change running jobs, because their specs are stored with digests (`packages.pinning`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks that jobs fit inside an alloc set (§2.4). Pure.
 
 alloc set ─ each alloc is an envelope ─┐
-                                       ├─► misfits ─► {"task.limit.cpu": why it can never fit, and the cure}
+                                       ├─► misfits ─► {"task.limit.cpu": why the job can never fit, and what to change}
 job inside ─ each of its tasks ────────┘
 """
 

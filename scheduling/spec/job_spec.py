@@ -166,7 +166,7 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return min((self.names.ttl_s or ttl_s) + 1.0, MAX_LEAVE_S) if task.ports else 0.0
 
     def at(self, *, cell: str, tenant: str) -> JobSpecification:
-        """Return a copy with this cell and tenant, because a job file may omit them."""
+        """Return a copy of this specification with these values of `cell` and `tenant`. A job file may omit both."""
         return msgspec.structs.replace(self, cell=cell, tenant=tenant)
 
     def to_json(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ CONTROLLERS = ("memory", "cpu", "pids", "cpuset", "io")
 
 
 def limit(directory: str, limits: KernelLimits, controllers: Collection[str], *, disk: str) -> list[str]:
-    """Write all limits of a task. Return an empty list: with version 2, the kernel rejects none. Raises OSError."""
+    """Write all limits of a task. Return an empty list, because version 2 rejects no limit. Raises OSError."""
     if "memory" in controllers:
         cgroupfs.write_text(directory, "memory.max", str(limits.ram_bytes or "max"))
         # Memory above this value is reclaimed first, and memory below it last.

@@ -201,7 +201,7 @@ class Containers:
             return []
 
     def _repin(self, *, but: TaskKey) -> None:
-        """Restrict all latency-sensitive tasks but one to their cores again, after cores were reserved or released."""
+        """Restrict the latency-sensitive tasks except `but` to their cores again, after some were reserved or released."""
         for key, held in self._held.items():
             if key == but or not held.task.latency_sensitive:
                 continue

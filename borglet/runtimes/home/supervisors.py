@@ -71,7 +71,9 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
 
 
 async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
-    """Wait until the task's program runs, and close the pipe `answer`. Raises `StartFailed`."""
+    """Wait until the supervisor reports through the pipe `answer` (a descriptor) that the task's program runs, and
+    close the pipe. Raises `StartFailed`.
+    """
     try:
         text = await interpreters.read_answer(answer, START_TIMEOUT_S)
     except TimeoutError as error:

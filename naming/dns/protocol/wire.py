@@ -23,7 +23,7 @@ A_TYPE, AAAA_TYPE, SRV_TYPE, TXT_TYPE = int(A), int(AAAA), int(SRV), int(TXT)
 
 
 def data(rdtype: int, ttl_s: int, rdata: bytes) -> bytes:
-    """Return a record of any type without its owner."""
+    """Return a DNS record of any type in wire format, without the name of its owner at the beginning."""
     return FIXED.pack(rdtype, _IN, ttl_s, len(rdata)) + rdata
 
 

@@ -46,7 +46,9 @@ def quote(request: HttpRequest, principal: Principal, number: int) -> HttpRespon
 
 
 def _order(request: HttpRequest, principal: Principal, row: Quote, placed: Order | None) -> HttpResponse:
-    """Order the quote. `placed`: the order of this quote if the form was sent before. Raises `Rejected`."""
+    """Place an order for the quote `row`, and redirect to the order's page. `placed`: the order of this quote if the
+    form was sent before. Raises `Rejected`.
+    """
     post = request.POST
     known_only(post, {"csrfmiddlewaretoken", "price", "renew", "note", "again"})
     if post.get("price") != str(row.price):

@@ -18,8 +18,8 @@ class Own:
     """The quota and the usage of a tenant in a band of a cell. `hours`: the number of hours for which usage is known.
 
     `rows`: for each resource, its name and label, the amount that live jobs request (`asks`), and its usage (`use`).
-    `suggested`: the highest request of the jobs. `leaner`: the amounts that are enough for the measured usage, or zeros
-    if they equal `suggested`.
+    `suggested`: the largest sum of the jobs' requests in any of these hours. `leaner`: the quota that is enough for the
+    measured usage, or zeros if it equals `suggested`.
     """
 
     rows: list[dict[str, Any]]

@@ -28,8 +28,8 @@ _ORDERED = {
 
 
 def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
-    """Return the changes of which each alone makes the tasks fit. If there are none, return one combined change that
-    makes them fit, or nothing if none exists.
+    """Return each single change that is sufficient to make the tasks fit. If there is none, return one combination of
+    changes that makes them fit, or nothing if none exists.
     """
     judged = judgement.judged
     found: list[SuggestedChange] = []

@@ -56,8 +56,8 @@ _UNIT = (1, MIB, MIB)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """The usage samples of S incarnations, at most one per incarnation. `demand` [S, K]: CPU in milli-cores,
-    including the CPU time that throttling denied, and RAM and disk in bytes.
+    """The usage samples of S incarnations, at most one sample per incarnation. `demand` [S, K]: the usage of the K
+    estimated resources: CPU in milli-cores, including the CPU time that throttling denied, and RAM and disk in bytes.
     """
 
     task_id: Ints
@@ -72,12 +72,12 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reservations:
-    """The result of `UsageHistory.look` for N running tasks, valid until the next call. `slots` [N]: their slots in
-    the state.
+    """The result of `UsageHistory.look` for N running tasks, valid until the next call. `slots` [N]: their slots in the
+    state.
 
-    `wanted` [N, K]: the new reservation. `raised`, `lowered` [N]: whether an increase or decrease is large enough to
-    be made. Increases are urgent. `gap` [N]: how far the reservation is above the wanted one, as a share of the
-    limit; the largest over the resources. `sample` [N]: index of the task's sample, -1 for none.
+    `wanted` [N, K]: the new reservations of the K estimated resources. `raised`, `lowered` [N]: whether an increase or
+    decrease is large enough to be made. Increases are urgent. `gap` [N]: (reservation − `wanted`) / limit, of the
+    resource for which this share is largest. `sample` [N]: index of the task's sample, -1 for none.
     """
 
     slots: Ints

@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 
 def stranded(free: NDArray[np.int64], typical: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64[R]: the free capacity, summed over machines, that no further task of size `typical` could use.
+    """Return int64[R]: for each resource, the sum over machines of the free capacity that no further task of size
+    `typical` could use, because another free resource of the machine is too small for one more such task.
 
     `free`: int64[M, R], free capacity of machines; negative values count as 0. `typical`: int64[R]. Resources that the
-    typical task does not request are not counted. A typical task without any request strands nothing.
+    typical task does not request are not counted. If it requests nothing, the result is zero.
     """
     asked = typical > 0
     result = np.zeros(len(typical), dtype=np.int64)
