@@ -96,8 +96,8 @@ class Guard:
             await asyncio.sleep(min(left_s, settings.memory_interval_s))
 
     async def _with_ready(self, tenants: Sequence[PressureTenant], busy: float) -> list[PressureTenant]:
-        """Return `tenants` with their numbers of ready threads. These are measured only for batch tasks on a busy
-        machine, where a task may starve. `busy`: share of the cores' time, 0 to 1.
+        """Return `tenants` with the number of ready threads of each batch task. The numbers are measured only on a busy
+        machine, because batch tasks can get too little CPU there. `busy`: share of the cores' time, 0 to 1.
         """
         batch = [tenant.key for tenant in tenants if not tenant.task.latency_sensitive]
         if busy < self._settings.busy_share or not batch:

@@ -145,7 +145,9 @@ class OpenProcesses(Confinement):
 
 
 def _shares_alloc_with_former_user(task: RunTask, kept: Mapping[str, TaskRecord]) -> bool:
-    """Return whether the task's alloc has a task of an earlier release, which could not enter a closed alloc."""
+    """Return whether the task's alloc has another task that an earlier release started. That task could not enter the
+    alloc if only the tenant's own user had access.
+    """
     return task.alloc is not None and any(
         other.task.alloc == task.alloc
         and other.task.key != task.key

@@ -92,7 +92,7 @@ class Sampled(msgspec.Struct, frozen=True):
 
 
 class AllocsHeld(msgspec.Struct, frozen=True):
-    """The allocs that have a folder here now."""
+    """The event that reports which allocs have a folder on this machine now."""
 
     allocs: tuple[AllocReport, ...]
 

@@ -48,7 +48,7 @@ class Holdings:
         }
 
     def next_wake(self) -> float:
-        """Return the time of the next `TimePassed`; infinite if nothing is due."""
+        """Return the time at which the caller must send the next event `TimePassed`; infinite if nothing is due."""
         return min((self._wake_of(inc) for inc in self.by_key.values()), default=math.inf)
 
     def _wake_of(self, inc: Incarnation) -> float:
@@ -121,8 +121,8 @@ class Holdings:
         self.stop = {stop.key: stop for stop in desired.stop} if desired is not None else {}
 
     def hold_allocs(self, out: list[Instruction]) -> None:
-        """Append to `out` the instruction that creates and removes folders of allocs. An alloc in neither list stays
-        unchanged.
+        """Append to `out` at most one instruction: create the folders of the allocs that the desired state contains,
+        and remove the folders of allocs that must stop. Other allocs stay unchanged.
         """
         wanted = tuple(self.desired.allocs) if self.desired is not None else ()
         dropped = (keys_of(self.allocs) & self.stop.keys()) - {alloc.key for alloc in wanted}

@@ -56,7 +56,7 @@ def _feed(
 
 @lru_cache(maxsize=1_000)
 def _known_tag(asked: Hashable) -> dict[str, str]:
-    """Return the stored entry of a request: its ETag, by the stamp of the names for which the ETag is valid.
+    """Return the cache entry of a request: a dict from the stamp of the names to the ETag that is valid for this stamp.
 
     `asked`: the request and the rights of its caller. The process stores one entry per recent request. The caller of
     this function writes the new ETag into the entry.

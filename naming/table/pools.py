@@ -202,10 +202,10 @@ class Bag:
 
 
 class Pool(Bag):
-    """The tasks of one job with changes in O(1) and a random choice of k tasks in O(k), for jobs of any size.
+    """The tasks of one job, of any size. A change takes constant time, and a random choice of k tasks takes time O(k).
 
-    Once a task has a weight other than 1, the pool also has one bag per weight. The weight of a task must change only
-    while the task is in no pool.
+    Once a task has a weight other than 1, the pool also has one `Bag` (set of tasks) per weight. The weight of a task
+    must change only while the task is in no pool.
     """
 
     __slots__ = ("_by_weight",)

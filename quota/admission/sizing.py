@@ -1,9 +1,9 @@
 """Requests and usage of a tenant's jobs compared with its quota, to avoid buying too much (§2.5).
 
-    MeteredHour ─► sums by hour ─► peaks and quantiles over the hours ─► a size to own
+    MeteredHour ─► sums by hour ─► peaks and quantiles over the hours ─► suggested amounts of quota
 
 All figures are averages over whole hours. Peaks within an hour are higher; `MARGIN_MILLI` allows for them. Hours in
-which the tenant had no live jobs at the band in the cell are left out.
+which the tenant had no live jobs in this band of the cell are left out.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ from scheduling.jobs.guidance import Guidance, shapes_document
 
 
 class ShapeSerializer(serializers.Serializer[Any]):
-    """A limit, and how many tasks with this limit fit on a machine of the most common kind that can hold one."""
+    """A limit, and how many tasks with it fit on one machine. This machine is of the most common kind that can hold at
+    least one such task.
+    """
 
     limit = serializers.DictField(child=serializers.IntegerField())
     per_machine = serializers.IntegerField()

@@ -76,7 +76,7 @@ def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> in
 
 
 def _calm_s(brake: Brake | None, look: _Losses, settings: CellSettings) -> float:
-    """Return for how many seconds only few machines have been lost; 0 while the brake is open."""
+    """Return for how many seconds only few machines have been lost; 0 while the brake is open (not in use)."""
     if brake is None or brake.state == BrakeState.OPEN.value:
         return 0.0
     calm_since = (brake.calm_since or look.now) if brakes.few(look.extent, settings) else None

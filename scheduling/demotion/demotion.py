@@ -116,8 +116,8 @@ def _live(cell: Cell, tenant: Tenant, except_ids: Collection[int]) -> QuerySet[J
 
 
 def _with_inner(live: QuerySet[Job], chosen: Iterable[Job]) -> list[Job]:
-    """Return the `chosen` jobs and the live jobs inside chosen alloc sets. At most `AT_ONCE` jobs, each alloc set
-    after its inner jobs.
+    """Return the `chosen` jobs, and the live jobs inside those that are alloc sets. The list has at most `AT_ONCE`
+    jobs, and the jobs inside an alloc set come before it.
     """
     jobs = list(chosen)
     sets = [job.id for job in jobs if job.kind == KIND]

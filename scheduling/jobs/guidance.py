@@ -1,5 +1,5 @@
-"""Guidance for planned jobs (§2.6): how many tasks fit the cell's machines now and if they were empty, and better
-limits.
+"""Guidance for planned jobs (§2.6): how many tasks fit on the cell's machines now, how many would fit if the machines
+were empty, and which limits would fit better.
 
 The numbers come from the summary of the cell's machines that the master of the cell publishes in Redis.
 """
@@ -73,7 +73,9 @@ def policy_of(cell: Cell) -> Policy:
 
 
 def shapes_document(shapes: Conforming, *, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the REST document of `shapes`, with resources by name. `extra`: names of the cell's own resources."""
+    """Return the suggested limits `shapes` as a document for the REST API, with resources by name. `extra`: names of
+    the cell's own resources.
+    """
     result: dict[str, Any] = msgspec.to_builtins(shapes)
     result["wanted"] = as_mapping(shapes.wanted, extra=extra)
     for shape in ("asked", "one_more", "fuller"):

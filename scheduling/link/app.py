@@ -214,7 +214,9 @@ class LinkApp:
         return known
 
     def _serve(self, known: Known, session: int, socket: LinkSocket, hello: Hello) -> None:
-        """Give an open connection to the shard, which serves it. Raises `Hangup` if it is already closed."""
+        """Attach the open connection of the machine `known` to the shard, which then serves it. Raises `Hangup` if the
+        connection is already closed.
+        """
         held = self.shard.attach(known, session, socket, hello)
 
         def receive(content: bytes) -> None:

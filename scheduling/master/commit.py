@@ -120,9 +120,10 @@ def _recheck(
     tasks is.
 
     `since`: the revision from which the plan was made. `own`: later revisions that this commit wrote itself. `unfreed`:
-    machines where victims stay, because the assignment that would preempt them was rejected in this part of the plan or
-    an earlier one. Other assignments to these machines are rejected too, because they may need the victims' capacity.
-    `braked`: a brake stops preemption now (`scheduling.policy.brakes`), so assignments with victims are not valid.
+    machines that keep their victims, because this commit rejected the assignment that would preempt them. The function
+    also rejects other assignments to these machines, except into allocs, because they may need the victims' capacity.
+    It adds further such machines to `unfreed`. `braked`: a brake stops preemption now (`scheduling.policy.brakes`), so
+    assignments with victims are not valid.
     """
     touched = _touched(cell_id, since, own)
     inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}

@@ -165,8 +165,9 @@ class Reclaimer:
     def _relieve(
         self, state: CellState, found: Reservations, demand: NDArray[np.int64], bands: tuple[Band, ...], share: float
     ) -> int:
-        """Evict tasks from machines that use more RAM or disk than the part `share` of their capacity. Return the
-        number of these machines; 0 if `share` is 0. Tasks that are already stopping are not evicted again.
+        """Evict tasks from machines whose used RAM or disk is more than the part `share` (0 to 1) of their capacity.
+        Return the number of these machines; 0 if `share` is 0. Tasks that are already stopping are not evicted again.
+        `demand`: the measured usage, by index of the sample.
         """
         if share == 0:
             return 0

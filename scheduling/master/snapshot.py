@@ -229,7 +229,7 @@ def _updates(cell_id: int) -> Iterator[tuple[Event, float]]:
 
 
 class _Requirements:
-    """Returns the requirements of tasks by the version of their spec. It makes one query for all jobs."""
+    """The requirements of tasks, by job and version of the spec. The constructor reads the specs of all jobs."""
 
     def __init__(self, job_ids: list[int], extra: Sequence[str]) -> None:
         used = set(query("SELECT DISTINCT job_id, spec_version FROM scheduling_task WHERE job_id = ANY(%s)", [job_ids]))

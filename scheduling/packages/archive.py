@@ -29,7 +29,7 @@ def check(path: Path, format: str) -> str:
 
 
 def _look(file: BinaryIO) -> str:
-    """Return the format that the first bytes of an archive show. Raises `ArchiveRefused` if it is not supported."""
+    """Return the format of an archive, recognised from its content. Raises `ArchiveRefused` if it is not supported."""
     head = file.read(4)
     if head == _ZSTD:
         raise ArchiveRefused("the archive is compressed with zstd, which is not supported; pack it as tar+gzip")

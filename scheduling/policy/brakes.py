@@ -102,7 +102,9 @@ def lost_rate(extent: Extent, settings: CellSettings) -> float:
 
 
 def lost_bucket(bucket: Bucket, now: float, per_s: float) -> Bucket:
-    """Return the bucket at the time `now`. Even at a slow rate, one task may leave at once."""
+    """Return the bucket of permitted evictions from lost machines at the time `now`. Its maximum is at least 1, so that
+    one task can leave even if the rate is slow.
+    """
     return bucket.at_time(now, per_s=per_s, most=max(1.0, per_s * _BURST_S))
 
 

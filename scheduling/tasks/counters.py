@@ -69,7 +69,7 @@ class CounterChanges:
             self._row(job_id)[4] += change
 
     def store(self, entry: JournalEntry) -> None:
-        """Write the counters, and end jobs whose tasks are all dead."""
+        """Write the changes of the task counters to the rows of their jobs, and end jobs whose tasks are all dead."""
         if not self._jobs:
             return
         ids = sorted(self._jobs)

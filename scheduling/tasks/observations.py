@@ -13,7 +13,9 @@ from scheduling.tasks.counters import CounterChanges
 
 
 def tasks_observe(entry: JournalEntry, observations: Sequence[Observation]) -> list[int]:
-    """Store reports of Borglets about running incarnations. Return the ids of the tasks that changed."""
+    """Store the phase, health, restarts, exit and address that Borglets reported for running incarnations. Return the
+    ids of the tasks that changed.
+    """
     by_id = {observation.task_id: observation for observation in observations}
     observed = change_tasks(
         "%s::text[], %s::text[], %s::boolean[], %s::integer[], %s::text[], %s::text[]",

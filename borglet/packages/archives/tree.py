@@ -24,7 +24,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Sink:
-    """The interface for writing a tree. This class itself writes nothing. No path that is passed leads through a link."""
+    """The interface for writing a tree. This class writes nothing. Callers give no path that leads through a link."""
 
     def make_directory(self, path: Path) -> None:
         pass

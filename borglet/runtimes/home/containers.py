@@ -201,7 +201,7 @@ class Containers:
             return []
 
     def _repin(self, *, but: TaskKey) -> None:
-        """Restrict the latency-sensitive tasks except `but` to their cores again, after some were reserved or released."""
+        """Restrict latency-sensitive tasks, except `but`, to their cores again after a change of reserved cores."""
         for key, held in self._held.items():
             if key == but or not held.task.latency_sensitive:
                 continue

@@ -48,7 +48,7 @@ class AnswerLimits:
 
 
 class Extra(NamedTuple):
-    """An address record for the additional section."""
+    """An address record (A or AAAA) for the additional section of a DNS answer."""
 
     name: dns.name.Name
     rdata: dns.rdata.Rdata

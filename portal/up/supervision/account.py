@@ -22,7 +22,7 @@ class AccountError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SystemUser:
-    """An unprivileged user for a process, with the Linux `capabilities` that the process keeps."""
+    """An unprivileged user as which a process runs. `capabilities`: the Linux capabilities that the process keeps."""
 
     uid: int
     gid: int

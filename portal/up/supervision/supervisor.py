@@ -70,7 +70,7 @@ class ProcessSupervisor:
                 wait.cancel()
 
     async def stop(self, names: Sequence[str] | None = None) -> None:
-        """Stop the processes with these names, or all processes. A process stops before its needs."""
+        """Stop the processes with these names, or all processes. Each process is stopped before those that it needs."""
         left = {name: keeper for name, keeper in self.keepers.items() if names is None or name in names}
         while left:
             needed = {need for keeper in left.values() for need in keeper.spec.needs}

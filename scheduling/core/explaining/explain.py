@@ -89,7 +89,9 @@ class Explainer:
     def explain(
         self, state: CellState, sorting: GroupedQueue, tables: Tables, *, now: float, crashed_pair_s: float
     ) -> tuple[Why, ...]:
-        """Return one `Why` for each group that the pass left pending, in the order of the queue. `now`: seconds."""
+        """Return one explanation (`Why`) for each group that the pass left pending, in the order of the queue. `now`:
+        seconds. `crashed_pair_s`: seconds for which a task avoids a machine on which it crashed.
+        """
         unchanged = self._sorting is sorting
         if not unchanged:
             self._left_over = left_over(state, sorting, tables.placed.machine)

@@ -287,8 +287,8 @@ class Judge:
 
 
 def leading(ruled_out: tuple[RuledOut, ...]) -> str:
-    """Return the code of the main reason: the reason that excludes most machines. Some kinds of reasons come first: a
-    reason of a later kind is returned only if there is none of the kinds before it.
+    """Return the code of the main reason. Reasons are grouped in kinds with a fixed order. Of the first kind that
+    occurs, the function returns the reason that excludes most machines.
     """
     for codes in _LEADING:
         found = [one for one in ruled_out if one.code in codes]

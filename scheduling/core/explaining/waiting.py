@@ -64,7 +64,9 @@ class UnplacedGroups(NamedTuple):
         )
 
     def before(self, position: int, groups: int) -> NDArray[np.intp]:
-        """Return int[G]: for each group, how many of its tasks are tried before the class at `position`."""
+        """Return int[G]: for each of the `groups` groups, how many of its tasks are tried before the class at index
+        `position` of `self.groups`.
+        """
         return np.bincount(self.of[: self.first[position]], minlength=groups)
 
     def ahead(self, position: int, tenants: TenantsAhead) -> AheadOf:

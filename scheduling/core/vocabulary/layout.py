@@ -231,8 +231,8 @@ class Judged(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """The running tasks whose reservations are estimated (§5.5). `slots` [N]: slots of the tasks. The other arrays
-    are indexed by slot, as in `Running`.
+    """The tables of running tasks from which reservations are estimated (§5.5). `slots` [N]: slots of the estimated
+    tasks. The arrays of tasks [T] are indexed by slot, `shape_limit` by shape and `job_fixed` by slot of the job.
     """
 
     slots: Ints

@@ -257,7 +257,9 @@ class PackageDoors:
         return found
 
     def _look_up(self, machine_id: int, digests: Sequence[str]) -> dict[str, Entitled]:
-        """Return, by digest, permissions for the packages that the machine's tasks use. Makes at most two queries."""
+        """Return a dict from digest to permission (`Entitled`), for those of `digests` that the machine's tasks use as
+        packages. Makes at most two queries.
+        """
         rows = query(
             "SELECT t.job_id, t.index, t.spec_version, s.packages::text, host(m.address), m.rack, c.name,"
             " c.extra_resources"

@@ -40,7 +40,7 @@ class PeerGone(msgspec.Struct, frozen=True, tag="gone"):
 
 
 class Left(msgspec.Struct, frozen=True, tag="left"):
-    """The announcement that the connection of a machine has ended."""
+    """The announcement to all shards that the connection of a machine has ended."""
 
     cell_id: int
     machine_id: int
