@@ -37,7 +37,7 @@ BLOCK_BYTES = 4096
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """The content of marker.json."""
+    """The content of marker.json, the file that is written last into the folder of an installed package."""
 
     name: str
     digest: str

@@ -45,7 +45,9 @@ class AvailableMemory:
 
 
 def reserve(memory: AvailableMemory) -> int:
-    """Return the bytes that must stay free: 2 % of the memory or disk, but at least 64 MiB and at most 1 GiB."""
+    """Return the bytes of `memory` (RAM or disk) that must stay free: 2 % of its total, but at least 64 MiB and at most
+    1 GiB.
+    """
     return min(GIB, max(64 * MIB, memory.total // 50))
 
 

@@ -68,7 +68,9 @@ class _Simulated:
 
 
 class SimulatedRuntime:
-    """The runtime of one simulated machine. Its tasks end with the process, which the cell sees as a restart."""
+    """The runtime of one simulated machine. Its tasks end when the Borglet process ends. The cell then sees the same as
+    after a restart of the machine.
+    """
 
     name = "simulated"
     api_url = ""

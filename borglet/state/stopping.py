@@ -46,7 +46,9 @@ def is_served(inc: Incarnation) -> bool:
 
 
 def ask(inc: Incarnation, stop: StopTask, out: list[Instruction], *, now: float) -> bool:
-    """Apply a stop of the master to a task with processes. Return whether this changed anything."""
+    """Apply the master's instruction to stop a task that has processes, and append the instructions to `out`. Return
+    whether this changed anything.
+    """
     notice = notice_s(inc.task, stop)
     shorter = inc.stop_notice_s is None or notice < inc.stop_notice_s
     at = now + leave_s(inc.task, stop) if inc.was_up else now
@@ -69,7 +71,9 @@ def order(
     now: float,
     at: float = 0.0,
 ) -> None:
-    """Begin to stop a task with processes. SIGTERM follows at `at`; until then the task is leaving."""
+    """Begin to stop a task with processes, and append the instructions to `out`. SIGTERM is sent at the time `at`, or
+    at once if this time has passed. Until then, the task is marked as `leaving`.
+    """
     inc.step(PhaseStep.STOP, now=now)
     inc.stop_notice_s, inc.stop_cause, inc.stop_detail = max(0.0, notice_s), cause, detail
     inc.leaving, inc.stop_at = at > now, max(at, now)

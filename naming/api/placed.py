@@ -1,4 +1,4 @@
-"""Builds the endpoints of tasks from rows and from their load. Callers check the permissions."""
+"""Builds the endpoints of tasks from their database rows and the load of the tasks. Callers check the permissions."""
 
 from __future__ import annotations
 

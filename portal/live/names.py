@@ -174,7 +174,7 @@ class WatchedName:
             return self._update(self._facts(), list(moved.values()))
 
     def _concerning(self, events: Sequence[Happened]) -> list[Happened]:
-        """Return the events that may change the name."""
+        """Return the events that may change the answer for the watched name."""
         moved = any(event.kind == "machine.set" for event in events)
         machines = set(self._machines()) if moved else set()
         only = self.name.index if isinstance(self.name, TaskName) else None

@@ -145,7 +145,7 @@ class PricedSerializer(serializers.ModelSerializer[Any]):
 
 
 class QuoteSerializer(PricedSerializer):
-    """A quote. Prices are in micro-credits, and amounts in the units of the axis."""
+    """A quote. Prices are in micro-credits, and each amount is in the unit of its resource."""
 
     class Meta:
         model = Quote

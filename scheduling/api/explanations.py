@@ -37,7 +37,9 @@ class HardConstraintSerializer(serializers.Serializer[Any]):
 
 
 class ChangePartSerializer(serializers.Serializer[Any]):
-    """A change to a request. `subject`: a resource, an attribute or a limit on tasks per machine."""
+    """A part of a suggested change to what a task requests. `subject`: a resource, an attribute or a limit on tasks per
+    machine.
+    """
 
     kind = serializers.ChoiceField(KINDS)
     subject = serializers.CharField(allow_blank=True)

@@ -32,8 +32,8 @@ KINDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """Guidance for some equal tasks of a job. `tasks`: the number of these tasks. `shapes`: how many of them fit the
-    machines of the cell, and limits that fit better.
+    """Advice about the limits of `tasks` equal tasks of a job. `shapes`: how many of these tasks fit into the machines
+    of the cell, and other limits that fit better.
     """
 
     tasks: int

@@ -52,7 +52,7 @@ class Timetable(Generic[T]):
         self._at.pop(item, None)
 
     def soonest(self) -> float | None:
-        """Return the earliest time, or None if there are no items."""
+        """Return the earliest time at which an item is due, or None if there are no items."""
         while self._heap and self._at.get(self._heap[0][2]) != self._heap[0][:2]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

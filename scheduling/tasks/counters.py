@@ -24,7 +24,7 @@ PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskS
 
 def notices_given(entry: JournalEntry, departed: Sequence[tuple[str, str]]) -> None:
     """Add tasks that have left their machines to the counts of this day (UTC). `departed`: per task, the cause, and how
-    much of its notice period the task had (`_notice` in `departures.py`).
+    much of its notice period the task had: full, short, none or unknown.
     """
     if not departed:
         return

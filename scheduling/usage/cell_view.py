@@ -48,8 +48,8 @@ class _Held(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Facts(msgspec.Struct, frozen=True, array_like=True):
-    """The stored attributes of the machines. `columns`: see `Attributes.columns`; the codes are the bytes of an
-    int32[N] array.
+    """The stored attributes of the machines. `columns`: for each attribute name, one code per machine as the bytes of
+    an int32[N] array, and the value of each code (see `Attributes.columns`).
     """
 
     version: str

@@ -225,8 +225,8 @@ def _from_package(root: Path, base: Path) -> list[Mount]:
 
 
 def _mount(source: Path, root: Path, target: str) -> list[Mount]:
-    """Make an empty file or folder at `target`, and return the mount of `source` there. Return none if `source` is a
-    link.
+    """Make an empty file or folder at `target`, and return the mount of `source` at this place. Return an empty list if
+    `source` is a link.
     """
     if source.is_symlink() or not (source.is_dir() or source.is_file()):
         return []

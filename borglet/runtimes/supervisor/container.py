@@ -63,8 +63,9 @@ class ContainerPlace:
         )
 
     def shell_command(self, process: str) -> list[str]:
-        """Return the command that runs another program inside and ends with its status. `process`: name of the file
-        that describes the program."""
+        """Return the command that runs another program inside the container. The command ends with the exit status of
+        this program. `process`: name of the file that describes the program.
+        """
         return [*self._begin(), "exec", f"--process={self.path(process)}", self.name]
 
     def complaint(self) -> str:

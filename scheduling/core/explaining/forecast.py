@@ -69,7 +69,9 @@ class Ends:
         self.reservation[at] = state.tasks.reservation[task]
 
     def window(self, now: float) -> tuple[Ints, float]:
-        """Return the rows of the tasks that ended recently, and the length of the observed time in seconds."""
+        """Return the indices of the tasks that ended recently, in arrays such as `time`, and the length of the observed
+        time in seconds.
+        """
         rows = np.arange(min(self.seen, len(self.time)))
         rows = rows[self.time[rows] >= now - WINDOW_S]
         begin = max(now - WINDOW_S, self.since if self.since is not None else now)

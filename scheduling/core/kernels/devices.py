@@ -17,8 +17,9 @@ def share_of(want: int) -> int:
 
 @inlined
 def pick_devices(free: Ints32, row: int, want: int) -> int:
-    """Return the bit mask of the devices of a `row` of `free` [N, D] for a request of `want` milli-units: for a share
-    the fullest that has room, so that others stay whole; else the first whole ones. -1: they are not there.
+    """Return the chosen devices of a `row` of `free` [N, D] as a bit mask, or -1 if not enough are free. A request for
+    a part of a device (`want` in milli-units) gets the fullest device with enough capacity, so that other devices stay
+    whole. Another request gets the first devices that are entirely free.
     """
     mask = 0
     if want < WHOLE:
@@ -39,7 +40,9 @@ def pick_devices(free: Ints32, row: int, want: int) -> int:
 def devices_suffice(
     machines: MachineArrays, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
 ) -> bool:
-    """Return whether enough devices are free after `leaving[:number]`, except `spared`, have left."""
+    """Return whether the machine has free devices for `want` milli-units after the tasks `leaving[:number]` have left.
+    `spared`: the slot of a task in `leaving` that stays.
+    """
     whole = 0
     for d in range(machines.devices.shape[1]):
         free = machines.devices[m, d]

@@ -14,7 +14,7 @@ _COMES, _GOES = constant(1), constant(-1)
 
 class Allocs(NamedTuple):
     """The running allocs, sorted by alloc set and id. `machine`: slot of the alloc's machine, which is its index in
-    `ports_free` and `there`.
+    `ports_free` and in the second axis of `there`.
     """
 
     free: Ints  # [A, R]

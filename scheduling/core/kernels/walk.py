@@ -41,8 +41,8 @@ _COMES, _GOES, _NONE = constant(1), constant(-1), constant(0)
 
 @inlined
 def _victims(t: Tables, g: int, m: int) -> int:
-    """Write the tasks that the group preempts on the machine at its stage into scratch, and return their number; -1:
-    it does not fit.
+    """Write the tasks that group `g` would preempt on machine `m`, in the present stage of its search, to `t.scratch`.
+    Return their number, or -1 if the group does not fit even then.
     """
     return victims_on(
         t.machines,
@@ -105,7 +105,7 @@ def _among(cache: Cache, g: int, m: int) -> bool:
 
 @inlined
 def _has_room(t: Tables, g: int, m: int) -> bool:
-    """Return whether a machine has capacity without preemption."""
+    """Return whether machine `m` has capacity for a task of group `g` without preemption."""
     return lacking(t.levels, t.groups.direct[g], m, t.groups, g) < 0
 
 

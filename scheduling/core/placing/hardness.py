@@ -25,9 +25,9 @@ ORDINARY = 1 / 32
 
 
 def hardest_first(state: CellState, policy: Policy, slots: Slots) -> Slots:
-    """Return the queue `slots` with each priority sorted by hardness. Equally hard tasks keep their turns.
+    """Return the queue `slots`, sorted by hardness within each priority. Tasks of equal hardness stay in their order.
 
-    A gang stays together, as hard as its hardest task.
+    The tasks of a gang stay together. Each of them counts as being as hard as the hardest task of the gang.
     """
     tasks, up = state.tasks, np.flatnonzero(state.machines.up)
     if len(slots) < 2 or len(up) == 0:

@@ -108,8 +108,8 @@ class UsageHistory:
         )
 
     def follow(self, tasks: TaskTable) -> None:
-        """Move the estimates to the tasks' new slots after the warm state was loaded again. Estimates of missing
-        tasks are dropped.
+        """Move each estimate to the new slot of its task after the cell state was loaded again from the database.
+        Estimates of missing tasks are dropped.
         """
         known = np.flatnonzero(self._arrays.incarnation > 0)
         slots = np.flatnonzero(tasks.state == RUNNING)

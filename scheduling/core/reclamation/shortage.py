@@ -62,8 +62,8 @@ def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[Machi
     """Return the machines whose tasks use more than `share` of the capacity of RAM or disk, with the tasks to evict
     there. `capacity` [M, R]: by machine slot.
 
-    If a chosen task turns out to be unnecessary, it is not evicted. The tasks chosen last are checked first. The
-    machines are sorted by slot. Raises `ValueError` unless 0 < share.
+    At the end, each chosen task is checked again, the last chosen first. It is not evicted if the shortage ends without
+    its eviction. The machines are sorted by slot. Raises `ValueError` unless 0 < share.
     """
     if share <= 0:
         raise ValueError(f"share is {share:g}; it must be above 0")

@@ -165,7 +165,8 @@ class ExpectedStart(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A limit that uses machines without a remainder: `per_machine` tasks fit on each of `machines` of one kind.
+    """A limit with which `machines` machines of one kind are filled completely, with `per_machine` tasks on each
+    machine.
 
     `limit`: the complete resource vector. `in_all`: tasks that the empty cell could hold at once.
     """

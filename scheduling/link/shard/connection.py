@@ -121,8 +121,8 @@ class Connection:
         self.post(Poll(self.asked, self.hold_s, desired, logs, identities, rotate, accepted, shells, until))
 
     def take_view(self, view: View) -> None:
-        """Set the view of the machine. `left` gets the tasks that it no longer contains, whose usage may still be
-        reported.
+        """Set the view of the machine. Add to `left` (the tasks that have left the machine) each task that is not in
+        the new view, because its usage may still be reported.
         """
         if self.view is not None:
             for key, expected in self.view.run.items():

@@ -1,4 +1,4 @@
-"""The last report of a machine. It is decoded only if it contains more news than usage. No I/O.
+"""The last report of a machine. It is decoded only if something other than usage is new. No I/O.
 
     frame ─► WireReport ─► the same tasks, allocs, generation as before? ─┬─ yes: only usage is new
                                                                          └─ no:  opened, compared with the view
