@@ -91,8 +91,8 @@ class StopTask(msgspec.Struct, frozen=True):
 class RunAlloc(msgspec.Struct, frozen=True):
     """Resources of this machine that tasks of several jobs share: a control group and a folder (§2.4).
 
-    `ended`: the alloc has ended, and its folder stays for the tasks that save its logs, which are in `run`. An alloc
-    in neither list stays, like a task, until its key is in `stop`.
+    `ended`: the alloc has ended. Its folder stays for the tasks in `Desired.run` that save its logs. An alloc that the
+    desired state does not list stays, like a task, until its key is in `Desired.stop`.
     """
 
     key: TaskKey

@@ -82,8 +82,8 @@ class Choosing:
         return AskForSources()
 
     def _pause_s(self) -> float:
-        """Return the seconds until the next round: as long as the link asked, or short if all sources were busy. After
-        failures, it grows from round to round.
+        """Return the seconds until the next round: the time that the link asked for, or a short time if all sources
+        were busy. After failures, the pause grows from round to round.
         """
         if self._broken or self._away:
             return max(self._retry_after_s, self._backoff.next_s())

@@ -94,7 +94,9 @@ class PackageManager:
     # -- starting and ending
 
     def open(self) -> None:
-        """Start to check the packages on the disk in the background. An installation waits only for its package."""
+        """Start to check the packages on the disk in the background. The installation of a package waits only for the
+        check of this package.
+        """
         self._opened = asyncio.ensure_future(self._open())
         self._checking = asyncio.ensure_future(self._check_all())
 

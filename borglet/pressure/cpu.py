@@ -92,7 +92,7 @@ class CpuControl:
         self._remove(tenants, starved_s)
 
     def _missing(self, tenants: Sequence[PressureTenant], machine_milli: int) -> int:
-        """Return how much of their guaranteed minimum of CPU batch tasks need but do not get, in milli-cores."""
+        """Return how much of their guaranteed minimum of CPU the batch tasks need but do not get, in milli-cores."""
         batch = [tenant for tenant in tenants if not tenant.task.latency_sensitive]
         got = sum(tenant.usage.cpu_milli for tenant in batch)
         # A task at its own quota is not starved by other tasks.

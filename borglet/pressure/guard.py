@@ -4,8 +4,9 @@
                                     │
                                     └─► Orders ──► agent: tasks to end (machine-short), tasks to evict
 
-If memory is tight, the guard throttles batch tasks. If memory is short, the guard ends tasks. Memory is measured
-twice per second, all other figures when the agent samples. When memory gets tight, the agent samples at once.
+Memory is tight if less than twice its reserve is free (`memory.py`); the guard then throttles batch tasks. Memory is
+short if less than the reserve is free; the guard then ends tasks. Memory is measured twice per second, all other
+figures when the agent samples. When memory gets tight, the agent samples at once.
 """
 
 from __future__ import annotations

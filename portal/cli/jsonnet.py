@@ -21,7 +21,9 @@ _FAILED = 3
 
 
 class JsonnetError(Exception):
-    """The error for a program without a result. The text is the message of the library."""
+    """The error if a program could not be evaluated. The text is the message of the library, or names the exceeded
+    limit.
+    """
 
 
 def evaluate(name: str, text: str, *, folder: Path, cpu_s: int = CPU_S) -> str:

@@ -145,7 +145,8 @@ class _Reply:
 
 
 class _Reading:
-    """A receive function that starts the deadline when the whole body has arrived, so a slow upload does not exceed it.
+    """A receive function of a request. The deadline starts only when the whole body has arrived, so the time of a slow
+    upload does not count.
 
     `late`: a future that is done when the deadline and `GRACE_S` have passed.
     """

@@ -135,7 +135,9 @@ class NamesWatch(Watcher):
         return update.facts is not None
 
     async def _send_state(self) -> bool:
-        """Send the complete state. Return whether updates can follow."""
+        """Send the complete state. Return False if the name no longer exists; then the connection is closed and no
+        updates follow.
+        """
         assert self.viewer is not None
         names = names_of(self.viewer)
         self.version, revision, body = await body_of(names)

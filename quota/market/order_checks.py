@@ -159,11 +159,11 @@ def check_changeable(order: Order, what: str) -> None:
 
 
 def replaced_by_change(order: Order, starts_at: dt.datetime | None) -> tuple[Order, str]:
-    """Return the order that a change of `order` replaces, and the kind of replacement.
+    """Return the order that is replaced if `order` is changed, and the kind of replacement.
 
-    Usually this is `order` itself. If `order` has no grant yet and waits to replace an older order, it is the older
-    order. Exception: if `starts_at` moves a renewal before the end of the renewed order, the periods of both orders
-    overlap and both count as sold, so the change replaces only the renewal.
+    Usually this is `order` itself. If `order` has no grant yet and is itself the replacement of an older order, it is
+    the older order. Exception: `order` is a renewal, and `starts_at` is before the end of the renewed order. Then both
+    orders overlap and both count as sold, so the change replaces only `order`.
     """
     above = order.replaces
     if (

@@ -53,7 +53,7 @@ class PricePart:
     amount: int
 
     def as_json(self) -> dict[str, Any]:
-        """Return the part for JSON. Numbers that may be fractions become text, such as `"1441/2"`."""
+        """Return this part of the price for JSON. Numbers that may be fractions become text, such as `"1441/2"`."""
         return {name: str(value) if name in _EXACT else value for name, value in asdict(self).items()}
 
 

@@ -56,8 +56,8 @@ def answers() -> bool:
 
 
 class Sender:
-    """Sends commands to Redis. While Redis does not answer, callers wait at most `HURRY_S` seconds in each `_RETRY_S`
-    seconds.
+    """Sends commands to Redis. While Redis does not answer, one command per `_RETRY_S` seconds is tried; each
+    connection or answer may take at most `HURRY_S` seconds.
     """
 
     def __init__(self, url: str) -> None:

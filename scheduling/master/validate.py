@@ -90,7 +90,9 @@ def _counters(cell_id: int) -> list[str]:
 
 
 def _quota(cell_id: int) -> list[str]:
-    """Check that quota in use equals the requests of live jobs. Priority zero is free."""
+    """Check that quota in use equals the requests of live jobs. Priority zero needs no quota, so its jobs are not
+    counted.
+    """
     rows = query(
         "WITH asked AS (SELECT j.tenant_id, b.id AS band_id, r.position, sum(r.amount) AS amount"
         " FROM scheduling_job AS j JOIN quota_priorityband AS b ON j.priority BETWEEN b.low AND b.high,"

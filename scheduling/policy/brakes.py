@@ -71,7 +71,9 @@ class Bucket:
 
 
 def few(extent: Extent, settings: CellSettings) -> bool:
-    """Return whether few enough machines are lost to be treated as dead. Never true for all machines of the cell."""
+    """Return whether the number of lost machines is small enough to treat these machines as dead. If all machines of
+    the cell are lost, it is never small enough.
+    """
     most = max(ALWAYS_BELIEVED, settings.believed_share * extent.machines)
     return extent.vanished == 0 or extent.vanished <= min(most, extent.machines - 1)
 

@@ -40,7 +40,8 @@ class AvailabilityBar:
 class Chart:
     """The free and the requested amount of one resource over the days. `asked_y`: the height of the requested amount.
 
-    `least`: the lowest free amount in the period. `short_days`: the days with too little, from `short_from` on.
+    `least`: the lowest free amount in the period. `short_days`: the number of days with too little free; `short_from`:
+    the first of these days.
     """
 
     name: str

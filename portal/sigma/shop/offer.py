@@ -85,7 +85,9 @@ class QuotaOffer:
 
     @property
     def affordable_days(self) -> int:
-        """Return the number of whole days that the budget can pay, or 0 if it can pay no day or the whole period."""
+        """Return the number of whole days that the budget can pay, if it can pay only a part of the period. Otherwise
+        return 0.
+        """
         days = self.balances.spendable * self.wish.period.days // self.price if self.price else 0
         return days if 0 < days < self.wish.period.days else 0
 

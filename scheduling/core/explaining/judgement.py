@@ -222,7 +222,9 @@ class Judge:
         )
 
     def judgement(self, requirement: Requirement, g: int) -> Judgement:
-        """Return the obstacles of group `g` on each machine after the pass."""
+        """Return, for each machine, the checks that group `g` fails there after the pass. `requirement`: what each task
+        of the group requests.
+        """
         tables, machines, groups = self._tables, self._tables.machines, self._tables.groups
         left, direct = tables.levels.left[groups.level[g]], tables.levels.left[groups.direct[g]]
         if want := requirement.limit[ACCELERATORS]:

@@ -89,5 +89,7 @@ def has_crashed(groups: Groups, g: int, m: int) -> bool:
 
 @inlined
 def may_hold(machines: MachineArrays, groups: Groups, g: int, m: int, counts: TaskCounts) -> bool:
-    """Check what `scan` does not: spread limits and crashes."""
+    """Return whether machine `m` may hold a task of group `g`, as to spread limits and earlier crashes. `scan` checks
+    all other conditions.
+    """
     return spread_excess(machines, groups, g, m, counts) == FREE and not has_crashed(groups, g, m)

@@ -89,7 +89,7 @@ def spread(counts: TaskCounts, job: int, number: int) -> float:
 
 @inlined
 def liking(groups: Groups, g: int, m: int) -> float:
-    """The share of soft constraints that hold."""
+    """Return the share of the soft constraints of group `g` that machine `m` satisfies, from 0 to 1."""
     return groups.liking[groups.soft[g], m] if groups.soft[g] >= 0 else 0.0
 
 
@@ -128,7 +128,9 @@ def own_score(machines: MachineArrays, groups: Groups, knobs: SearchParams, g: i
 def job_score(
     machines: MachineArrays, counts: TaskCounts, knobs: SearchParams, job: int, m: int, parts: Floats
 ) -> float:
-    """The overlay of the job, never above 0: never cached."""
+    """Return the part of the score of machine `m` that depends on the job. It is at most 0 and never cached. The terms
+    are also written to `parts`.
+    """
     parts[SPREAD_MACHINE] = parts[SPREAD_RACK] = parts[SPREAD_POWER] = 0.0
     if counts.row[job] < 0:
         return 0.0

@@ -178,7 +178,9 @@ def _replace_worst(t: Tables, g: int, m: int, score: float) -> None:
 
 @compiled
 def _candidates(t: Tables, g: int) -> None:
-    """Bring the group's candidates up to date, then walk on until there are enough of them."""
+    """Update the scores of the candidates of group `g`, then examine further machines until there are enough
+    candidates.
+    """
     machines, cache, figures = t.machines, t.cache, t.placed.figures
     k = 0
     while k < cache.filled[g]:
@@ -247,7 +249,9 @@ def _candidates(t: Tables, g: int) -> None:
 
 @compiled
 def _rank_in(top: Ints, scores: Floats, rank: Ints32, m: int, score: float) -> None:
-    """Keep the best few: highest score first, ties to the lowest machine id."""
+    """Insert machine `m` with `score` into `top`, the best machines so far, and into `scores`, if it is good enough.
+    Order: highest score first, then lowest machine id.
+    """
     k = RUNNERS + 1
     while k > 0 and (
         top[k - 1] < 0 or score > scores[k - 1] or (score == scores[k - 1] and rank[m] < rank[top[k - 1]])

@@ -258,7 +258,9 @@ class History(NamedTuple):
 
 
 class Estimating(NamedTuple):
-    """The parameters of one estimate. `passed_s`: seconds since the previous estimate."""
+    """The parameters of one estimate of the reservations of running tasks. `passed_s`: seconds since the previous
+    estimate.
+    """
 
     off: bool
     passed_s: float

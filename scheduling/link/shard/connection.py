@@ -98,7 +98,9 @@ class Connection:
 
     @property
     def behind(self) -> bool:
-        """Return whether the next poll must contain the desired state: the Borglet and any open poll lack it."""
+        """Return whether the next poll must contain the desired state, because neither the Borglet nor a poll that is
+        under way has it.
+        """
         return (
             self.view is not None
             and self.acknowledged != self.generation

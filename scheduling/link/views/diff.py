@@ -99,7 +99,9 @@ class UnknownIncarnation:
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """A task that its machine cannot serve, although the machine has throttled other tasks (§6.2)."""
+    """A task that must leave its machine, because the machine lacks capacity for it even after throttling other tasks
+    (§6.2).
+    """
 
     task_id: int
     incarnation: int
