@@ -85,7 +85,9 @@ class LinkRejected(Exception):
 
 @dataclass(slots=True)
 class _Session:
-    """One connection after its welcome, and the poll that it holds. Held polls ask for no logs."""
+    """One connection of a Borglet after the welcome. `held`: the poll that the Borglet has not answered yet. Such a
+    poll asks for no logs.
+    """
 
     socket: ClientSocket
     number: int

@@ -21,7 +21,9 @@ class Readings(Protocol):
 
 @dataclass
 class MachineReadings:
-    """Reads memory, disk and CPU use of a real machine. `capacity`: resources that the machine offers to the cell."""
+    """Reads the available memory, the free disk and the CPU use of a real machine. `capacity`: resources that the
+    machine offers to the cell.
+    """
 
     home: Path
     capacity: dict[str, int]

@@ -81,7 +81,9 @@ def order(
 
 
 def follow(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
-    """Send SIGTERM if it is due: at the end of the time of leaving, or again after a stop that failed."""
+    """Append the instruction for SIGTERM to `out` if it is due: when the time between the decision to stop and SIGTERM
+    (`leave_s`) is over, or again after a stop that failed.
+    """
     if inc.phase is not Phase.STOPPING or inc.stop_at is None or inc.stop_at > now:
         return
     assert inc.stop_notice_s is not None

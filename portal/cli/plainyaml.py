@@ -47,9 +47,9 @@ def load(text: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """A loader that rejects aliases and deep nesting. A few bytes of aliases can expand to gigabytes.
 
-    The scanner checks the depth at each opening bracket and each indentation. It runs before the composer, so deep
-    nesting is rejected early. A sequence without indentation is not counted, so callers also check the depth of the
-    result.
+    The scanner checks the nesting depth at each opening bracket and at each deeper indentation. The scanner runs before
+    the composer, so deep nesting is rejected early. A sequence without indentation is not counted, so callers also
+    check the depth of the result.
     """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}

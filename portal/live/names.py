@@ -50,8 +50,8 @@ class NamesMessages:
     """An update for watchers of a name.
 
     `version`: number of the update. `facts`: the state without endpoints; None: the name does not exist any more.
-    `visible`: more than the revision has changed; if False, only long polls get the update. `body`: the complete answer
-    for long polls; None: no long poll is waiting.
+    `visible`: something other than the revision has changed; if False, WebSockets get no message and only long polls
+    get the update. `body`: the complete answer for long polls; None: no long poll is waiting.
     """
 
     version: int

@@ -181,7 +181,7 @@ class _Body:
             self.left = (await self._receive())["type"] == "http.disconnect"
 
     async def again(self) -> dict[str, Any]:
-        """Return the next message of the request, beginning with the first message."""
+        """Replay the request: the first call returns its first message, each later call the next message."""
         return self._unread.pop() if self._unread else await self._receive()
 
 

@@ -52,7 +52,9 @@ def _preload_socket(home: Home) -> Path:
 
 
 def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
-    """Return the servers that a start waits for: one of each kind."""
+    """Return the specs of the server processes, one for each kind of server. The start waits until all of them are
+    ready.
+    """
     host = options.host
     return [
         Spec(

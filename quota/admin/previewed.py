@@ -29,7 +29,7 @@ class Table:
 
     @property
     def table(self) -> dict[str, Any]:
-        """Return the table as the template component of django-unfold needs it."""
+        """Return the headers and rows as the dict that the table component of django-unfold needs."""
         return {"headers": list(self.headers), "rows": [list(row) for row in self.rows]}
 
 

@@ -67,8 +67,8 @@ class Sent:
 def notices_send(*, run_s: float = RUN_S) -> Sent:
     """Send all due notices.
 
-    Return after about `run_s` seconds and the time limit of one channel, at the latest. Idempotent. Only one run is
-    active at a time; a parallel call returns at once.
+    The call takes at most about `run_s` seconds plus the time limit of one channel. Idempotent. Only one run is active
+    at a time; a parallel call returns at once.
     """
     done = Sent()
     with _alone() as mine:

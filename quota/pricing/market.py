@@ -1,6 +1,6 @@
 """The market of a cell (§2.5): its rules, sold quota over time, and available quota.
 
-*Sold quota* consists of grants and orders. A grant counts as long as it counts for admission, except a grant beyond
+*Sold quota* consists of grants and orders. A grant counts while admission lets jobs use it, except a grant beyond
 capacity. An order without a grant counts if it is pending or approved. If it replaces an order that has a grant, only
 the additional amounts count.
 
@@ -116,7 +116,7 @@ class SaleCapacity:
         return _sellable(tuple(map(min, shared, own)))
 
     def over_time(self, after: dt.datetime) -> list[CalendarStep]:
-        """Return the amounts that are left over time, as steps from `after` on."""
+        """Return the amounts that can still be sold, as a step function of time that begins at `after`."""
         if self.own_sold is self.sold:
             there = calendar.from_(self.sold, after)
             columns = zip(*(level for _, level in there), strict=True)

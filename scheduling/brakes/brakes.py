@@ -1,5 +1,5 @@
-"""The brakes of a cell (`scheduling.policy.brakes`), stored in rows. The cell changes a brake's state by itself, and an
-SRE may release the brake or keep it.
+"""The brakes of a cell (`scheduling.policy.brakes`), stored in rows. The cell applies and lifts a brake by itself. An
+SRE may release an applied brake or keep it applied.
 
     master, each second ─► lost_allowance ─► number of tasks that may leave lost machines now ─► lost_spend
     commit, shortage, link ─► stops_pass ─► continue | wait until an SRE allows it
@@ -54,7 +54,8 @@ class _Losses:
 def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> int:
     """Return how many tasks may now be moved from machines that are down. Change the state of the brake if needed.
 
-    `late`: live machines whose poll is overdue, because machines of a partition do not all fall silent together.
+    `late`: the number of live machines whose poll is overdue. They count as possibly lost too, because the machines of
+    a network partition fall silent one after the other.
     """
     look = _look(cell_id, late)
     brake = Brake.objects.filter(cell_id=cell_id, kind=LOST.value).first()

@@ -132,7 +132,7 @@ _FREE = (
 
 
 def _vectors(statement: str, values: list[Any], number: int) -> Iterable[tuple[Any, ...]]:
-    """Run an SQL statement, and yield for each band its name and `number` vectors."""
+    """Run an SQL statement. For each band, yield a tuple: the name of the band, then `number` resource vectors."""
     for band, *sums in query(statement, values):
         yield band, *(_vector(sums[SIZE * i : SIZE * (i + 1)]) for i in range(number))
 

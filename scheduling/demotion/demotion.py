@@ -3,9 +3,10 @@
     a cause is due ─► lock the cell ─► choose jobs ─► updates to priority 0, notification ─► end of the transaction
                                                                 └─► tasks follow as in any update
 
-Whole jobs are demoted. A priority changes in place (§2.3), so no task restarts, but demoted tasks can be preempted.
-Jobs inside an alloc set are demoted before the set, because no inner task may have a higher priority than its alloc
-(§2.4). The cell does not undo a demotion; `borgctl undo JOB` does, and it needs admission.
+A cause is an expired quota or a spent budget. It is due when its jobs must be demoted now. Whole jobs are demoted. A
+priority changes in place (§2.3), so no task restarts, but demoted tasks can be preempted. Jobs inside an alloc set
+are demoted before the set, because no inner task may have a higher priority than its alloc (§2.4). The cell does not
+undo a demotion; `borgctl undo JOB` does, and it needs admission.
 """
 
 from __future__ import annotations

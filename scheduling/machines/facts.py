@@ -40,7 +40,7 @@ class Facts:
 
     @classmethod
     def of(cls, row: object) -> Facts:
-        """Return the facts that a database row `row` of a machine contains."""
+        """Return the facts of a machine (hostname, address, capacity, attributes, …) from its database row."""
         return msgspec.convert(row, cls, from_attributes=True)
 
     def columns(self) -> dict[str, Any]:

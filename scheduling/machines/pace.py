@@ -67,8 +67,9 @@ class Timetable(Generic[T]):
 
 @dataclass(slots=True)
 class EarlyAnswerPace:
-    """A limit on how soon a machine is polled again after it answered early because of a change. It allows `BURST`
-    quick polls.
+    """A limit on how soon a machine is polled again after it answered a poll early because its state changed. After
+    each of the first `BURST` early answers, the next poll follows in `GAP_S` seconds. After more early answers, it is
+    delayed for longer.
     """
 
     left: float = BURST

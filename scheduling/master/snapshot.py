@@ -58,7 +58,7 @@ def take(cell_id: int) -> CellSnapshot:
 
 
 def load_state(cell_id: int) -> CellState:
-    """Return the scheduler's state of a cell, loaded from the database rows."""
+    """Read the database rows of a cell, and return the state that the scheduler keeps in memory."""
     with collection_paused():
         taken = take(cell_id)
         state = CellState(taken.extra_resources)

@@ -128,8 +128,8 @@ def _ports(cell_id: int) -> list[str]:
 
 
 def _allocs(cell_id: int) -> list[str]:
-    """Return a sentence for each task inside an alloc (§2.4) that is not on the alloc's machine or in the right set,
-    each alloc whose tasks do not fit together, and each job whose alloc set is not live.
+    """Return a sentence for each error of tasks inside allocs (§2.4): a task on another machine than its alloc or in a
+    wrong set, an alloc whose tasks do not fit together, and a job whose alloc set is not live.
     """
     rows = query(
         "SELECT j.name, t.index, CASE"

@@ -116,5 +116,7 @@ def stops_allowed(tasks: int, settings: CellSettings) -> float:
 
 
 def stops_bucket(bucket: Bucket, now: float, allowed: float) -> Bucket:
-    """Return the bucket of stops at the time `now`. An empty bucket has `allowed` stops again after `WINDOW_S`."""
+    """Return the token bucket `bucket` at the time `now`. Each stop of a task takes one token. An empty bucket has
+    `allowed` tokens again after `WINDOW_S` seconds.
+    """
     return bucket.at_time(now, per_s=allowed / WINDOW_S, most=allowed)

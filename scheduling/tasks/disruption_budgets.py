@@ -80,8 +80,8 @@ def _costs(task: Task, inside: Mapping[int, int]) -> dict[int, int]:
 
 
 def inside_allocs(tasks: Iterable[Task]) -> dict[int, dict[int, int]]:
-    """Return, by task id of each alloc among `tasks`, how many tasks of each job are up inside it: {alloc: {job:
-    number}}.
+    """Some of `tasks` are allocs. Return how many tasks of each job are up inside each of these allocs: {task id of the
+    alloc: {job id: number}}.
     """
     allocs = [task.id for task in tasks if task.job.kind == KIND]
     found: dict[int, dict[int, int]] = defaultdict(dict)

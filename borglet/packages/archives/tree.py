@@ -361,7 +361,9 @@ def _child(node: ArchiveNode | None, name: str) -> ArchiveNode | None:
 
 
 def lines_of(path: Path, kind: EntryKind, size: int, executable: bool, target: str, sha256: str) -> tuple[bytes, bytes]:
-    """Return the lines of one entry for the two digests of a tree. Names and targets have no control characters."""
+    """Return two lines that describe one entry of a tree: for the digest `listing` and for the digest `contents` (see
+    `TreeDigests`). Names and targets have no control characters.
+    """
     if kind is EntryKind.DIRECTORY:
         line = "d"
     elif kind is EntryKind.SYMBOLIC_LINK:

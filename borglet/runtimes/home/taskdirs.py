@@ -118,8 +118,8 @@ class TaskDirectory:
         return f"BORG_TASK_DIR={self.path}"
 
     def prepare(self, kept: TaskRecord, *, owner: tuple[int, int] | None) -> None:
-        """Create the files of a new run. The files of an earlier run are deleted first, so that a crash in between
-        cannot leave its exit beside the new files.
+        """Create the files of a new run. The record of an earlier run's exit is deleted first, so that even a crash
+        during this call cannot leave this record beside the new files.
         """
         self.path.mkdir(mode=0o711, exist_ok=True)
         self.logs.mkdir(mode=0o750, parents=True, exist_ok=True)

@@ -63,8 +63,8 @@ class DiskWalk:
         return not self._pending
 
     def step(self, at_most: int = STEP) -> int:
-        """Read about `at_most` more entries, or start a new walk if the last one is complete. Return the value of the
-        property `bytes`, the disk usage found. This call blocks.
+        """Read about `at_most` more entries, or start a new walk if the last one is complete. Return the disk usage
+        that was found so far (the property `bytes`). This call blocks.
         """
         if self.done:
             self._pending = [Folder(None, str(directory)) for directory in reversed(self._directories)]

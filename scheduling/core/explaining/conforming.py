@@ -1,4 +1,5 @@
-"""Suggestions for limits of tasks that are likely to be placed (§2.6), because they fill machines completely.
+"""Suggests limits for tasks (§2.6). Tasks with these limits fill machines completely, so they are more likely to be
+placed.
 
 For example, if each task asks for just over half a machine, nearly half of each machine stays unused.
 """

@@ -113,7 +113,9 @@ def mixing(machines: MachineArrays, knobs: SearchParams, m: int, by_limit: bool)
 
 @inlined
 def own_score(machines: MachineArrays, groups: Groups, knobs: SearchParams, g: int, m: int, parts: Floats) -> float:
-    """The parts that depend on class and machine alone: they are what is cached."""
+    """Return the part of the score that depends only on the group and the machine. Only this part is cached. The terms
+    are also written to `parts`.
+    """
     fit = packing(machines, knobs, m, groups, g)
     if knobs.packing == HYBRID and groups.popularity.shape[0] > 0:  # some task of the cell asks for devices
         fit += devices_kept(machines, groups, g, m)

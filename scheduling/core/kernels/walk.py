@@ -265,10 +265,11 @@ def _rank_in(top: Ints, scores: Floats, rank: Ints32, m: int, score: float) -> N
 
 @compiled
 def _best(t: Tables, g: int, job: int, last: int) -> int:
-    """Return the machine with the highest score, or -1 if none can hold the task. Write the next best into `t.scratch`.
+    """Return the machine with the highest score, or -1 if none can hold the task. Write the next best machines into
+    `t.scratch`.
 
     `last`: the machine where the task was before, if the task names no packages, else -1. Unless tasks are preempted,
-    the machine `last` is compared with the candidates even if the walk has not come to it.
+    the machine `last` is compared with the candidates even if the search has not examined it yet.
     """
     cache, parts = t.cache, t.scratch.parts
     for k in range(RUNNERS + 1):
@@ -330,7 +331,7 @@ def _leave(machines: MachineArrays, running: Running, m: int, victim: int, by: i
 
 @compiled
 def _hold(t: Tables, g: int, job: int, m: int, devices: int, by: int) -> None:
-    """A task of the group takes its limit there (`by` 1), or gives it back (-1)."""
+    """Add the limits of one task of group `g` to what machine `m` holds (`by` 1), or subtract them (`by` -1)."""
     machines = t.machines
     for r in range(machines.capacity.shape[1]):
         machines.reserved[m, r] += by * t.groups.limit[g, r]
@@ -362,7 +363,9 @@ def _find(t: Tables, i: int) -> int:
 
 @compiled
 def _take(t: Tables, i: int, m: int, preempted: int) -> int:
-    """Put the task there; how many have been preempted so far in the pass."""
+    """Place task `i` on machine `m`. Return the number of tasks preempted so far in the pass. `preempted`: this number
+    before.
+    """
     g, job, placed, parts = t.queue.group[i], t.queue.job[i], t.placed, t.scratch.parts
     number = _NONE
     for k in range(PARTS):

@@ -55,8 +55,8 @@ class Decision:
 
 
 class PassCache:
-    """The cache of one reader of one state. Call `follow` before each pass, and `invalidate` for the machines that
-    the pass used. `decision`: the decision of the last pass.
+    """Keeps scores and other data between passes, for one scheduler that reads one cell state. Call `follow` before
+    each pass, and `invalidate` for the machines that the pass used. `decision`: the decision of the last pass.
     """
 
     machines: MachineArrays

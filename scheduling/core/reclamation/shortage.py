@@ -47,7 +47,8 @@ class MachineShortage:
     """A shortage of memory or disk on one machine. `machine`: its slot. `used`: bytes that tasks use before any
     eviction. `bound`: bytes that tasks may use.
 
-    `left_short`: bytes above `bound` that remain after the evictions. Prod tasks within their limits are not evicted.
+    `left_short`: bytes that are still used above `bound` after all possible evictions. Prod tasks within their limits
+    are never evicted.
     """
 
     machine: int

@@ -1,7 +1,8 @@
 """The arrays of the kernels, by name. Numba compiles the kernels again if the layout changes.
 
-Axes: P machines by *position* in the walk (`pass_cache.py`), R resources, D devices, T slots of tasks, J slots of jobs,
-S shapes, G groups, L levels, Q places in the queue, K candidates of a group.
+Axes: P machines by *position*, the index in the order in which a pass visits them (`pass_cache.py`), R resources, D
+devices, T slots of tasks, J slots of jobs, S shapes, G groups, L levels (ways to count free capacity), Q places in the
+queue, K candidates: the best machines found for a group.
 """
 
 from __future__ import annotations

@@ -140,8 +140,8 @@ class Tracker:
         return None
 
     def sources(self, digest: str, machine_id: int, *, rack: str = "", size_bytes: int = 0, now: float) -> SourcesOffer:
-        """Return the sources from which a machine can download a package. First, release the slots that the machine
-        already holds for this package at other machines or at the store.
+        """Return the sources from which a machine can download a package. If the machine already holds download slots
+        for this package at other machines or at the store, these slots are released first.
         """
         swarm = self._swarm(digest)
         self._release(digest, machine_id)

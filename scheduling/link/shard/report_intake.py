@@ -98,7 +98,9 @@ class ReportIntake:
         self._roster.refresh(held.machine_id)
 
     def _foreign(self, held: Connection, report: Report) -> None:
-        """Ignore a report of another history, or close the connection if this history's state was sent before."""
+        """Ignore a report of another history. Close the connection if the machine had already received the desired
+        state of the current history before this report.
+        """
         assert held.view is not None
         held.last_report, held.acknowledged = None, ""
         if report.history_id and 0 < held.desired_sent <= report.sequence:

@@ -19,7 +19,9 @@ _RETRY_S = 1.0
 
 
 class RedisClient:
-    """The base of classes that send to Redis and listen to its channels. `use`: the use of Redis, for log lines."""
+    """The base of classes that send to Redis and listen to its channels. `use`: a text for log lines that says what the
+    connection is used for.
+    """
 
     def __init__(self, url: str, *, use: str) -> None:
         self._redis: redis.asyncio.Redis = redis.asyncio.Redis.from_url(

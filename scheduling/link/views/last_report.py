@@ -25,11 +25,11 @@ _NO_TASK = 0
 
 @dataclass(slots=True)
 class LastReport:
-    """The last report of a machine. `settled`: the report agrees with the current view of the machine, so it changes
-    nothing.
+    """The last report of a machine. `settled`: True if the report agrees with the current view of the machine, so
+    nothing must be changed.
 
-    `columns`, `figures`, `task_ids`, `incarnations`: the measured usage (see `MeasuredUsage`). `report`: the decoded
-    report; None while the report is settled.
+    `columns`, `figures`: the measured usage, in rows of `columns` values. `task_ids`, `incarnations`: one entry per row
+    (see `MeasuredUsage`). `report`: the decoded report; None while the report is settled.
     """
 
     wire: WireReport
