@@ -90,6 +90,6 @@ def has_crashed(groups: Groups, g: int, m: int) -> bool:
 @inlined
 def may_hold(machines: MachineArrays, groups: Groups, g: int, m: int, counts: TaskCounts) -> bool:
     """Return whether machine `m` may hold a task of group `g`, as to spread limits and earlier crashes. `scan` checks
-    all other conditions.
+    capacity, constraints and whether the machine is up.
     """
     return spread_excess(machines, groups, g, m, counts) == FREE and not has_crashed(groups, g, m)

@@ -63,8 +63,8 @@ def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[Machi
     """Return the machines whose tasks use more than `share` of the capacity of RAM or disk, with the tasks to evict
     there. `capacity` [M, R]: by machine slot.
 
-    At the end, each chosen task is checked again, the last chosen first. It is not evicted if the shortage ends without
-    its eviction. The machines are sorted by slot. Raises `ValueError` unless 0 < share.
+    At the end, each chosen task is checked again, the last chosen first. It is not evicted if the remaining shortage is
+    not larger without its eviction. The machines are sorted by slot. Raises `ValueError` unless 0 < share.
     """
     if share <= 0:
         raise ValueError(f"share is {share:g}; it must be above 0")
