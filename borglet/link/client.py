@@ -63,7 +63,7 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """The facts about this machine in `Hello`."""
+    """The facts about this machine that the Borglet sends to a shard in the message `Hello`."""
 
     boot_id: str
     software: str
@@ -114,9 +114,11 @@ class Link:
         welcomed: Callable[[], None] | None = None,
         shells: Shells | None = None,
     ) -> None:
-        """Set up the link. `url`: `https://host:port`. `admission`: open while the machine connects, until a shard
-        welcomes it or the attempt fails. `welcomed`: called after each welcome. `shells`: opens the shells that polls
-        grant. Raises `BadMachine`."""
+        """Set up the link. `url`: `https://host:port`. `admission`: a context manager that can limit simultaneous
+        attempts to connect. The link enters it before each attempt, and leaves it when a shard has welcomed the
+        machine or the attempt has failed. `welcomed`: called after each welcome. `shells`: opens the shells that
+        polls grant. Raises `BadMachine`.
+        """
         self._agent, self._credentials = agent, credentials
         self._url = link_url(url)
         self._introduction, self._settings = introduction, settings
@@ -280,7 +282,9 @@ class Link:
             self._answer(session, poll, [])
 
     def _answer(self, session: _Session, poll: Poll, logs: list[LogChunk]) -> None:
-        """Send the report. If the connection has closed, the next `receive` raises."""
+        """Answer `poll` with a report that contains `logs`. If the connection has closed, nothing happens here, and the
+        next `receive` raises.
+        """
         session.reported_version = self._agent.state.version
         report = self._agent.report(logs, session.number, poll, protocol=session.protocol)
         if poll.rotate:

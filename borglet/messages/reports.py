@@ -34,8 +34,8 @@ class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type", omit_d
 
 
 class WireReport(Report, frozen=True, kw_only=True, tag="report", tag_field="type", omit_defaults=True):
-    """The form of a report from protocol 2 on. Parts that rarely change are bytes, which are encoded once and compared
-    as bytes. Usage is a list of numbers. A report of protocol 1 has no `usages`."""
+    """The encoding of a report. Since protocol 2, `usages` lists all usage numbers; in protocol 1, it is empty. The
+    parts that rarely change, `tasks` and `allocs`, are bytes: they are encoded once and compared as bytes."""
 
     tasks: msgspec.Raw  # type: ignore[assignment]  # list[TaskReport], without usage
     allocs: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]  # list[AllocReport]

@@ -98,7 +98,9 @@ class Choosing:
         self._named = bool(self._todo)
 
     def unavailable(self, text: str, *, final: bool) -> None:
-        """Record that the link sent no sources. `final`: a retry cannot help. The round is not counted as failed."""
+        """Record that the link sent no sources in this round. The round does not count as one in which a source failed.
+        `final`: a retry cannot help.
+        """
         self._complaints.append(text)
         self._away, self._final = True, final
 

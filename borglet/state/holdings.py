@@ -132,7 +132,9 @@ class Holdings:
     # -- invariants
 
     def validate(self) -> None:
-        """Check the guarantees that `state` describes. Raises AssertionError, which names the incarnation."""
+        """Check that the state is consistent: for example, that at most one incarnation of a task has processes. Raises
+        AssertionError, whose text names the incarnation.
+        """
         holders: dict[tuple[str, int], TaskKey] = {}
         for key, inc in self.by_key.items():
             story = f"{key} in {inc.phase}: {'; '.join(inc.story)}"

@@ -1,4 +1,6 @@
-"""Reconciliation: compare the desired with the actual state of the machine, and add instructions. Pure."""
+"""Reconciliation: compare the desired with the actual state of the machine, and append to a list the instructions that
+bring the machine to the desired state. Pure.
+"""
 
 from __future__ import annotations
 

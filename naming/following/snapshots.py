@@ -91,8 +91,8 @@ _head_decoder = msgspec.json.Decoder(Head)
 
 @dataclass(slots=True)
 class _Held:
-    """The copy of a job in a capture. `early`: the earlier state of tasks that changed after the copy, by task
-    index.
+    """The copy of one job that a `Capture` keeps. `early`: for each task that changed after the copy was made, its
+    state before the first change, by task index.
     """
 
     job: NamedJob
@@ -105,7 +105,8 @@ class _Held:
 class Capture:
     """The names of a loaded table, as they were when this object was created.
 
-    The caller adds the method `before` to the list `table.before` until all blocks are read.
+    The caller keeps the method `before` in the list `table.before` until all blocks are read, so that the capture
+    copies each job before it changes.
     """
 
     def __init__(self, table: NameTable, *, zone: str, cell_id: int, history_id: str, written_at: float) -> None:

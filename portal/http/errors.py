@@ -92,7 +92,9 @@ def unavailable(outage: Outage, *, path: str, request_id: str = "") -> HttpRespo
 
 
 def problem(error: Exception, context: dict[str, Any]) -> Response | None:
-    """Return the answer to an error in REST, or None if `broken` must answer. DRF calls this function."""
+    """Return the REST answer to an error, or None for a fault of the server, which the view `broken` answers. DRF calls
+    this function.
+    """
     rejected = _rejection_of(error)
     if rejected is None:
         return None

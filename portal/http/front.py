@@ -41,7 +41,8 @@ _ALIVE = b'{"status": "ok"}'
 class Front:
     """The ASGI application of a process. It applies the limits to `http` and `websocket`, but not to `lifespan`.
 
-    `deadline_s`: seconds for a request after its body. `most`: largest number of requests at once.
+    `deadline_s`: how many seconds a request may take after its body has arrived. `most`: the largest number of requests
+    at once.
     """
 
     def __init__(

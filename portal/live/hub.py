@@ -51,10 +51,10 @@ class Viewer:
 
 @dataclass
 class Page:
-    """A topic with viewers.
+    """A live page that at least one viewer watches. `topic`: what the page shows.
 
     `seq`: number of the last message to its viewers. `revision`: newest revision of the journal that the page shows.
-    `verdict`: time when the scheduler last explained why tasks of the page's job are pending.
+    `verdict`: time when the scheduler last changed its explanation of why tasks of the page's job are pending, or None.
     """
 
     topic: Topic

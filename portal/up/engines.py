@@ -54,7 +54,7 @@ class EngineLaunch(Spec):
 
 
 class Engine:
-    """A running engine."""
+    """A running PostgreSQL or Redis process. `launch`: how it was started."""
 
     def __init__(self, launch: EngineLaunch, process: subprocess.Popen[bytes]) -> None:
         self.launch = launch

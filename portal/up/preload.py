@@ -149,7 +149,9 @@ def _show_command(argv: Sequence[str]) -> None:
 
 
 def run(path: Path) -> None:
-    """Fork servers on request. In a server, run its module as `python -m` would."""
+    """Fork a server for each request of the supervisor that arrives on the socket `path`. Each server runs its module
+    as `python -m` would.
+    """
     _, _, module, *arguments = serve(path)
     gc.enable()
     sys.argv = [module, *arguments]

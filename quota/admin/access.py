@@ -56,7 +56,9 @@ class CapabilityRequestAdmin(ServiceAdmin):
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return whether the request has no answer yet."""
+        """Return whether the user is staff, and no SRE has answered the capability request `obj` yet. `obj` is None for
+        pages that are not about one capability request.
+        """
         return self.has_module_permission(request) and (obj is None or obj.answered_at is None)
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:

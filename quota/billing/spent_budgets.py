@@ -1,7 +1,8 @@
 """Budgets that are used up and have the action `drop`: jobs of their tenants are demoted to the free priority.
 
-    used up ─► growth is rejected, the tenant is notified ─► `drop_after_hours` of the cell later: due
-                   └── money, a higher monthly budget, the next month, another action: no demotion
+    used up ─► growth is rejected, the tenant is notified ─► after `drop_after_hours` (a setting of the cell): demotion
+                   └── the tenant gets money or a higher monthly budget or chooses another action,
+                       or the next month begins: no demotion
 
 Only jobs at bands whose usage is charged in their cell are demoted, because only these jobs continue to cost money.
 The package `scheduling` calls `drops_due` to get the tenants, and demotes their jobs.

@@ -118,7 +118,8 @@ class QuotaUse(models.Model):
 class QuotaExpiry(models.Model):
     """Ended quota that the tenant's live jobs still need. The row is deleted once the jobs fit the remaining quota.
 
-    `over_at`: since when the jobs request more than the quota that still counts; None in the grace period.
+    `over_at`: when the grace period ended. Since that time, the jobs request more than the tenant's remaining quota.
+    None during the grace period.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="quota_expiries")

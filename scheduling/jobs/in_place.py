@@ -127,8 +127,9 @@ def _inside(allocs: set[int], axis: int) -> dict[int, list[int]]:
 def _left_on(
     machines: set[int], axis: int, *, by_reservation: bool
 ) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Return two vectors per machine: the free capacity, and the capacity minus the limits of the tasks placed by
-    limit.
+    """Return two vectors per machine, by machine id: the free capacity, and the capacity minus the limits of the
+    tasks placed by limit. `axis`: the number of resources. `by_reservation`: batch tasks in prod bands are placed by
+    reservation.
     """
     if not machines:
         return {}, {}

@@ -59,7 +59,9 @@ class _Waiting(Generic[Item]):
 
 
 class GroupCommit(Generic[Item]):
-    """The submissions of one process to one cell. Safe to use from any thread."""
+    """Collects the submissions of one process to one cell, and writes several in one transaction. Safe to use from any
+    thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

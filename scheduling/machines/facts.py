@@ -90,8 +90,9 @@ def counted(own: Mapping[str, int], reported: Mapping[str, int]) -> tuple[dict[s
     """Return the part of the `reported` capacity that is accepted, and a text that lists the reported amounts above
     `own`, or "".
 
-    A secret proves which machine reports, but not its size. So a report may lower an amount, and only an SRE may raise
-    it above `own`. The disk is an exception: machines report its free space, which may grow.
+    `own`: the amounts that the cell has accepted for the machine. A secret proves which machine reports, but not how
+    large the machine is. So a report may lower an amount, and only an SRE may raise it above `own`. The disk is an
+    exception: machines report its free space, which may grow.
     """
     more = {name: n for name, n in reported.items() if name != NAMES[DISK] and name in own and n > own[name]}
     accepted = {**reported, **{name: own[name] for name in more}}

@@ -31,8 +31,8 @@ def validate(cell_id: int) -> list[str]:
 
 
 def _journal(cell_id: int, state: CellState) -> list[str]:
-    """Check that the state loaded from rows equals the state that results from the journal, if the whole journal
-    still exists.
+    """Return the differences between the state loaded from rows and the state that results from the journal, one text
+    per difference. Return an empty list if the journal is incomplete.
     """
     replayed = replay(cell_id)
     if replayed is None:
@@ -114,7 +114,7 @@ def _quota(cell_id: int) -> list[str]:
 
 
 def _ports(cell_id: int) -> list[str]:
-    """Check that no port of a machine belongs to two tasks, including tasks that still stop."""
+    """Return an error for each port of a machine that two tasks have. Tasks that are still stopping count too."""
     rows = query(
         "SELECT machine_id, port, array_agg(id) FROM ("
         " SELECT machine_id, unnest(ports) AS port, id FROM scheduling_task"

@@ -60,7 +60,7 @@ class Draft:
         return f"sha256:{self._hash.hexdigest()}"
 
     def take(self, stream: Readable) -> None:
-        """Read the whole stream. Raises `Rejected` if it is larger than the limit."""
+        """Read the whole stream, and append it to the draft file. Raises `Rejected` if the file exceeds the limit."""
         while chunk := stream.read(CHUNK_BYTES):
             self.size_bytes += len(chunk)
             if self.size_bytes > self._most_bytes:

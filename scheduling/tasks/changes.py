@@ -71,9 +71,10 @@ def change_tasks(
 ) -> list[TaskBefore]:
     """Change tasks with one SQL statement. Return the changed tasks as they were before, sorted by id.
 
-    `values`: an array of task ids, an array of incarnations, one array per name in `columns`, and then the parameters
-    of `assignments`. `types`: the SQL types of `columns`. In `assignments`, `t` is the task, and `was` has the
-    `columns`. `condition`: SQL that tasks to change must fulfil.
+    `values`: an array of task ids, an array of incarnations, one array for each name in `columns`, and then the
+    parameters of `assignments`. `types`: the SQL types of `columns`. In the SQL of `assignments`, `t` is the row of the
+    task, and `was` is the row of the values of `columns` for this task. `condition`: SQL; only tasks that fulfil it
+    change.
     """
     rows = query(
         f"WITH was AS (SELECT {_BEFORE}, a.* FROM scheduling_task AS t"

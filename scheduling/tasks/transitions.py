@@ -97,8 +97,9 @@ def tasks_evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[Task
 
 
 def _along(entry: JournalEntry, leaving: Sequence[tuple[int, int | None, Eviction | Ending]]) -> list[Eviction]:
-    """Return an eviction for each task inside the allocs among `leaving`, which leave their machines. Running allocs
-    that contain a log saver become kept allocs: the machine keeps their files (§4).
+    """Return an eviction for each task inside the allocs among `leaving`. Running allocs that contain a log saver
+    become kept allocs: the machine keeps their files (§4). `leaving`: (task id, incarnation or None for any, its
+    eviction or end) for each task and alloc that leaves its machine.
     """
     why = {identity: change for identity, _, change in leaving}
     inside = alloc_sets.inner_of([(identity, incarnation) for identity, incarnation, _ in leaving])

@@ -44,8 +44,8 @@ _MOST = {  # type: ignore[misc]
 
 
 class CellUsage(NamedTuple):
-    """The usage of a cell. `now`: the time by Redis' clock. `rows`: an array of `SAMPLE` rows of any age; the
-    machines are in any order.
+    """The usage of a cell. `now`: the time by Redis' clock. `rows`: an array with the dtype `SAMPLE`, with one row for
+    each machine and one for each task. Rows may be old, and the machines are in any order.
     """
 
     now: float

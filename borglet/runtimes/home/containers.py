@@ -1,7 +1,8 @@
 """Manage limits, scheduling class, cores and grants (temporary limits) of each running task (§6.2).
 
 start ─► create ─► cores chosen, groups made and limited         resize ─► the same steps again, in place
-pressure/guard ─► adjust ─► ceilings of greedy tasks and of batch, memory of tasks with slack
+pressure/guard ─► adjust ─► the CPU limits of tasks that use too much CPU and of all batch tasks together are set,
+                            and the memory limits of tasks that may use more memory than their limit (slack)
 end of a task ─► release ─► its cores are shared again
 """
 

@@ -1,6 +1,7 @@
 """Watch the supervisors of tasks, report each end of a task once, and kill remaining processes.
 
-pidfd of the supervisor readable ─► exit.json, or it was killed: leftovers, supervisor-lost ─► next_end
+the pidfd of a supervisor is readable ─┬─► exit.json exists ─────────────────────────────────────────────► next_end
+                                       └─► it does not: kill the task's processes, write supervisor-lost ─► next_end
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A device of the machine that the task was allotted."""
+    """The file of a device that the scheduler assigned to the task."""
 
     path: str
     kind: str  # c or b

@@ -78,7 +78,7 @@ class ContainerPlan(LaunchPlan):
 
 
 class ContainerConfinement(Confinement):
-    """Confinement in a container."""
+    """Confines each task in its own container, which `crun` opens."""
 
     name = "oci"
 

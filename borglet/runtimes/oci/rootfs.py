@@ -93,7 +93,7 @@ class SharedRoot:
                 shutil.rmtree(entry.path)
 
     def _look(self) -> str:
-        """Return a text that changes when the machine's files change."""
+        """Return a text that changes when one of the machine's files from which this root is made changes."""
         seen: list[object] = []
         for name in _SYSTEM:
             original = self._machine / name

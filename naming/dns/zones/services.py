@@ -68,8 +68,8 @@ def message(
 class _OfJob(NamedTuple):
     """The parts of records that are equal for all tasks of a job.
 
-    `target`: the target of SRV records, without the index. `owner`: the owner of address records, without the index and
-    with a pointer at its end.
+    `target`: the target of SRV records, without the index. `owner`: the owner of address records, without the index. It
+    ends with a DNS compression pointer to the cell and zone in the question's name.
     """
 
     target: bytes

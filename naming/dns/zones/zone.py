@@ -104,10 +104,10 @@ class Zone:
         return list(self._content), list(self._content.values())
 
     def publishing(self) -> Iterator[None]:
-        """Add the changes of the table up to now as one new serial, in steps. The table may change between two steps.
+        """Publish the table's changes up to now under one new serial, in steps. The table may change between steps.
 
-        A name that is about to change is rendered just before, so that a serial describes one instant. Do not run this
-        twice at the same time. After an interrupted call, the next call includes its names.
+        A name that is about to change is rendered just before, so that a serial describes one instant. Do not run two
+        calls at the same time. If the caller stops before the last step, the next call publishes these changes.
         """
         if self.table.serial == self.serial:
             return

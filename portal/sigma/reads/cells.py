@@ -45,7 +45,9 @@ def cell_counts(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
 
 
 def machines_of(cell: Cell, *, state: str = "", rack: str = "", search: str = "") -> QuerySet[Machine]:
-    """Return the matching machines of a cell by hostname. Removed machines match only with `state="removed"`."""
+    """Return the machines of a cell that match all given filters, sorted by hostname. Removed machines match only with
+    `state="removed"`. `search`: a part of the hostname or of the platform.
+    """
     rows = Machine.objects.filter(cell=cell).order_by("hostname")
     rows = rows.filter(state=state) if state else rows.exclude(state=REMOVED)
     if rack:

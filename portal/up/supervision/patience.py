@@ -67,7 +67,9 @@ class ProcessPatience:
 
 
 def work_of(pid: int, log: Path, pulse: Path | None) -> Work:
-    """Return the work of the process `pid`, which leads a session. Unreadable values are 0."""
+    """Return how much the process `pid` has done so far: the CPU seconds of the session that it leads, the bytes of its
+    log, and the last change of its pulse file. Unreadable values are 0.
+    """
     return Work(_cpu_s(pid), _status(log).st_size, _status(pulse).st_mtime)
 
 

@@ -107,8 +107,8 @@ def _devices(state: Audited) -> Iterator[str]:
 
 
 def _allocs(state: Audited) -> Iterator[str]:
-    """Yield an error for each task in an alloc that is on another machine, and for allocs whose tasks exceed its
-    limit (§2.4).
+    """Yield an error for each task that is on another machine than its alloc, and for each alloc whose tasks exceed
+    its limit (§2.4).
     """
     tasks = state.tasks
     inside = np.flatnonzero((tasks.state == RUNNING) & (tasks.alloc >= 0))

@@ -1,4 +1,6 @@
-"""The obstacles of one class on each machine, as arrays. The explanations are made from these arrays (§2.6)."""
+"""What prevents the placement of one class of equal tasks on each machine, as arrays. The explanations are made from
+these arrays (§2.6).
+"""
 
 from __future__ import annotations
 

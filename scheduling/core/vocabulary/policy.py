@@ -43,8 +43,8 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Switches for the three techniques of §3.4 that make passes fast. The benchmark switches each off to measure its
-    effect.
+    """Switches for the techniques of §3.4 that make passes fast: score caching, equivalence classes and relaxed
+    randomisation. The benchmark switches each technique off to measure its effect.
     """
 
     sample: int = 24

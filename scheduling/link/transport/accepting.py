@@ -65,10 +65,11 @@ class LoopProgress:
         self._busy_until = asyncio.get_running_loop().time() + OVERLOADED_FOR_S
 
     async def within(self, seconds: float, wait: Callable[[], Coroutine[None, None, T]]) -> T:
-        """Return the result of `wait()`. Raises `TimeoutError` after `seconds` on this clock.
+        """Return the result of `wait()`. Raises `TimeoutError` after `seconds` on this clock, which stands still while
+        the event loop is blocked.
 
-        A blocked loop cannot read a message that has already arrived. So `wait` is called again if it timed out before
-        this clock advanced by `seconds`.
+        A blocked loop cannot read a message that has already arrived. So if `wait()` times out while the loop was
+        blocked, this method calls `wait()` again for the rest of `seconds`.
         """
         left_s = seconds
         while True:

@@ -77,6 +77,6 @@ async def respond(
 
 
 async def begin(send: Send, status: int, headers: dict[str, str], *, kind: str = "http.response") -> None:
-    """Send the status and the headers of an answer. `kind`: see `respond`."""
+    """Send the status and the headers of an answer. `kind`: the prefix of the `type` of its ASGI message."""
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": f"{kind}.start", "status": status, "headers": pairs})

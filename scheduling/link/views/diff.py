@@ -4,8 +4,9 @@
                                            ├─ compare ─► Changes ─► the shard's writer, in batches
     Report (what is on the machine) ───────┘
 
-A view lists the incarnations that should run (`run`) and stop (`stop`). An incarnation that
-a report lacks is lost only if the report acknowledges the generation of the view: the Borglet may not know it before.
+A view lists the incarnations that should run (`run`) and stop (`stop`). An incarnation that a report lacks is lost
+only if the report acknowledges the generation of the view. Before that, the Borglet may not yet have received the
+instruction to run the incarnation.
 """
 
 from __future__ import annotations

@@ -71,7 +71,9 @@ def _saver(
     cell: str,
     extra: Sequence[str],
 ) -> RunTask:
-    """Return the instruction to run a log saver. The variable `BORG_ALLOC_ENDED` tells it that the alloc has ended."""
+    """Return the instruction to run a log saver, a task that saves the logs of an alloc after the alloc has ended. The
+    variable `BORG_ALLOC_ENDED` shows this to the task. `saver`: the item of the list `row.savers` at `position`.
+    """
     task = job.task(saver["index"])
     return RunTask(
         key=TaskKey(row.uid.hex, position, 1),
