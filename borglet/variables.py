@@ -1,7 +1,7 @@
 """Variables such as `$(port.http)` in commands, flags and environment values. Pure.
 
-The server rejects a job file that names an undefined variable, and the Borglet fills in the values. This module defines
-for both what a reference is and which variables exist.
+The server rejects a job file that names an undefined variable, and the Borglet fills in the values. The server
+and the Borglet use this module to find the references in a text, and the names of the variables that exist.
 """
 
 from __future__ import annotations

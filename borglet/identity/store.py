@@ -55,7 +55,7 @@ class HomeInUse(RuntimeError):
 
 
 class DiskStore:
-    """The store of a real machine."""
+    """The store on the disk of a real machine: its desired state, its identity and the authorities of its cell."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -94,7 +94,7 @@ class DiskStore:
         return (self._home / "authority.pem").read_text("ascii")
 
     def save_identity(self, identity: Identity, *, authority: str) -> None:
-        """Store identity and authority. Raises OSError. The identity comes last: a home that has one has both."""
+        """Store the authority and then the identity, so a home that has an identity has both. Raises OSError."""
         self.keep_authority(authority)
         self.keep_identity(identity)
 

@@ -31,7 +31,9 @@ class Grants:
     """Checks grants for one machine. A grant is a signed permission to open a shell, and can be used once."""
 
     def __init__(self, authority: Callable[[], str], hostname: str) -> None:
-        """Set up the check. `authority` returns the present certificates of the cell's authorities (PEM)."""
+        """Set up the check of shell grants for the machine `hostname`. `authority` returns the present certificates of
+        the cell's authorities (PEM).
+        """
         self._authority, self._hostname = authority, hostname
         self._seen: dict[str, float] = {}  # session -> the time at which its grant expires
 

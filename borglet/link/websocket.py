@@ -3,8 +3,8 @@
     dial ─► TLS ─► Upgrade ─► ClientSocket ── receive ─► messages, in order
                                    ▲ send, close
 
-`websockets` makes the request of the handshake and checks the answer. Its own connections need more memory: here, each
-of ten thousand connections in one process has one future and no buffer.
+`websockets` makes the request of the handshake and checks the answer. The connections of `websockets` are not used,
+because they need too much memory if one process has ten thousand. A `ClientSocket` has only one future and no buffer.
 """
 
 from __future__ import annotations
@@ -202,7 +202,9 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._waiting.set_result(None)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the timer to the deadline. A later deadline does not move it before it expires, which saves time."""
+        """Set the timer to the deadline. If the deadline then moves to a later time, the timer is not changed until it
+        expires, which saves time.
+        """
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_at(self._deadline, self._ran_out)

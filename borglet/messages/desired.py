@@ -80,8 +80,9 @@ class RunTask(msgspec.Struct, frozen=True):
 
 
 class StopTask(msgspec.Struct, frozen=True):
-    """An incarnation that should not run on this machine. `notice_s`, which no master sends yet, limits the total time
-    of its stop. The notice gets its full time, and leaving (`state.stopping`) gets what remains."""
+    """An incarnation that should not run on this machine. `notice_s` limits the total time of its stop: first the time
+    for leaving, then the notice between SIGTERM and SIGKILL (see `state.stopping`). If the limit is too short for both,
+    leaving is shortened first. No master sends `notice_s` yet."""
 
     key: TaskKey
     cause: str  # kill, preemption, update, drain, superseded, machine-failure, quarantine

@@ -29,8 +29,8 @@ class ShellClaims(msgspec.Struct, frozen=True):
 
 
 class ShellGrant(msgspec.Struct, frozen=True):
-    """A signed grant. `claims`: JSON of `ShellClaims`. `signature`: ECDSA with SHA-256 by the cell's authority, of
-    `SHELL_CONTEXT` and `claims`."""
+    """A signed permission to open one shell in a task. `claims`: `ShellClaims` as JSON. `signature`: the signature of
+    `SHELL_CONTEXT` and `claims` by the cell's authority (ECDSA with SHA-256)."""
 
     claims: bytes
     signature: bytes

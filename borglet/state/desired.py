@@ -83,5 +83,7 @@ def _changed_in_place(desired: Desired, present: Mapping[TaskKey, RunTask]) -> R
 
 
 def differs_in_place(before: RunTask, task: RunTask) -> bool:
-    """Return whether a running task needs a change. A change of `waits_for` alone has no effect on it."""
+    """Return whether a running task must be changed in place, from `before` to `task`. A difference only in
+    `waits_for` does not count, because it has no effect on a running task.
+    """
     return msgspec.structs.replace(before, waits_for=[]) != msgspec.structs.replace(task, waits_for=[])

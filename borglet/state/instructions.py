@@ -44,7 +44,7 @@ class Install(msgspec.Struct, frozen=True):
 
 
 class CancelInstall(msgspec.Struct, frozen=True):
-    """Cancel the installation of a task's packages. The state ignores a late answer."""
+    """Cancel the installation of a task's packages. If the installation still answers, the answer is ignored."""
 
     key: TaskKey
 

@@ -72,7 +72,7 @@ def after(key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[st
 
 
 def diagram() -> str:
-    """Return the table as a Mermaid state diagram."""
+    """Return the table of phases and their transitions as a Mermaid state diagram."""
     lines = ["stateDiagram-v2"]
     for (phase, step), to in TRANSITIONS.items():
         lines.append(f"    {phase or '[*]'} --> {to}: {step}")

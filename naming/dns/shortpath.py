@@ -85,7 +85,7 @@ class _Shuffled:
     repeats: bool
 
     def take(self, query: bytes) -> bytes:
-        """Return the answer to `query` with the next group of neighbouring records."""
+        """Return the answer to `query`. Each call uses another group of adjacent records from `ring`, in turn."""
         self.left -= 1
         places = len(self.ring) // self.size - self.sent + 1
         first = self.left % places * self.size

@@ -32,7 +32,9 @@ class DatedEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZoneFacts:
-    """Facts of a cell. `history_id`: differs after a restore and in another database. `start`: the first serial."""
+    """Facts of a cell and its zone. `history_id`: the id of the history of the cell's database; a restored or another
+    database has another id. `start`: the first serial number of the zone.
+    """
 
     cell_id: int
     name: str

@@ -156,7 +156,7 @@ class Capture:
             self._held[job.job_id] = self._hold(self._pending.pop(job.job_id))
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the whole file in parts. The table may change between two parts."""
+        """Yield the whole snapshot file in parts. The name table may change between two parts; the file does not."""
         digest = hashlib.blake2b(digest_size=_DIGEST_SIZE)
         for part in self._parts():
             digest.update(part)

@@ -55,8 +55,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_post_page(output: str, page: Any, config: MkDocsConfig) -> str:
-    """Return the page with its scripts moved to separate files. Attributes replace the styles that align the cells
-    of tables.
+    """Return the page with its inline scripts moved to separate files. The inline styles that align the cells of
+    tables are replaced by `align` attributes.
     """
     return _ALIGNMENT.sub(r'\1 align="\2"', _INLINE_SCRIPT.sub(lambda m: _script(m[1], config), output))
 

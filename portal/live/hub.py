@@ -30,7 +30,7 @@ OUTBOX = 8
 
 @dataclass(eq=False)
 class Viewer:
-    """One browser on one page. Only the event loop uses the outbox; the thread of the hub calls `put` in the loop.
+    """One browser on one page. Only the event loop uses the outbox, so the hub's thread schedules `put` in that loop.
 
     `watch`: the open watch that ends when the viewer leaves.
     """

@@ -123,7 +123,10 @@ class WatchedName:
             return self._body
 
     def changed_since(self, after: int) -> bool:
-        """Return whether the name may have changed after revision `after`. Queries the database for old revisions."""
+        """Return whether the name may have changed after revision `after`.
+
+        If `after` is older than the first revision in memory, the database may be queried.
+        """
         with self._lock:
             if after >= self.since or self.changed_at > after:
                 return self.changed_at > after

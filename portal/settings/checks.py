@@ -93,7 +93,7 @@ pattern_of_hosts = rule(
 
 
 def network(text: str) -> str:
-    """Accept an IP network, such as 10.1.0.0/16."""
+    """Return "" if `text` is an IP network, such as 10.1.0.0/16. Otherwise return the problem."""
     try:
         ip_network(text)
     except ValueError as error:

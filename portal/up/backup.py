@@ -120,7 +120,7 @@ def restore(options: Options, file: Path) -> dict[str, Any]:
 
 
 def _load(options: Options, home: Home) -> None:
-    """Load the dump into a new PostgreSQL, migrate it to this version, and start a new history."""
+    """Load the dump into a new PostgreSQL, migrate it to this version, and give each cell a new history id."""
     dump = home.path / _DUMP
     with contextlib.ExitStack() as stack:
         log = stack.enter_context((home.log / "restore.log").open("ab"))

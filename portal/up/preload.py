@@ -78,7 +78,9 @@ def _check_fork_safety() -> None:
 
 
 def serve(path: Path) -> list[str]:
-    """Fork servers on request. This function returns only in a server, with the server's command."""
+    """Listen on the socket `path` and fork a server for each request. Only the forked servers return from this
+    function: each gets the command that it must run.
+    """
     supervisor = os.getppid()
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:

@@ -1,7 +1,7 @@
 """Quota, requests, reservations and usage of a tenant in a band over time, for planning (§2.5).
 
-Quota: grants in force at each hour ─┐
-MeteredHour: vectors of jobs ────────┴─► one row per step: means over the axis
+Quota: grants at the start of a step ─┐
+MeteredHour: vectors of jobs ─────────┴─► one row per step: the quota, and the mean of each resource
 """
 
 from __future__ import annotations

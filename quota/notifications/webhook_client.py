@@ -47,7 +47,10 @@ class Receiver(NamedTuple):
 
 
 def receiver(url: str) -> Receiver:
-    """Return the receiver of a URL. Raises `Rejected`, which names the field `target`."""
+    """Return the host, port and path to which webhooks for `url` are sent, and whether the connection is secure.
+
+    Raises `Rejected`, which names the field `target`.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port

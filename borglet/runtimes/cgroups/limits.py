@@ -75,9 +75,11 @@ def is_best_effort(task: RunTask) -> bool:
 def kernel_limits(task: RunTask, *, grant: Grant = NO_GRANT, cpus: frozenset[int] = frozenset()) -> KernelLimits:
     """Return the kernel's limits for a task. CPU is compressible: a task may use idle CPU above its limit (§6.2).
 
-    Without slack, the limit of CPU is also a ceiling. Within one class, CPU shares are proportional to the limit.
-    Latency-sensitive tasks come before batch tasks if the kernel has an idle class; otherwise they get eight times the
-    shares. If memory runs out, the kernel kills best-effort tasks first and production tasks last."""
+    If `task.slack` does not include CPU, the CPU limit is also a ceiling. Within one class, CPU shares are
+    proportional to the limit. Latency-sensitive tasks come before batch tasks if the kernel has an idle class;
+    otherwise they get eight times the shares. If memory runs out, the kernel kills best-effort tasks first and
+    production tasks last.
+    """
     cpu, ram = task.limit.get("cpu", 0), task.limit.get("ram", 0)
     shares = cpu * 1024 // 1000
     best_effort = is_best_effort(task)

@@ -51,9 +51,10 @@ class Confinement(ABC):
         trees: Mapping[str, Path],
         kept: Mapping[str, TaskRecord],
     ) -> LaunchPlan:
-        """Return the plan for one start. Only the stored users of tenants may change. Raises `StartFailed`.
+        """Return the plan for one start. The only side effect: a new user for the task's tenant may be stored.
 
-        `kept`: the records of all tasks of the home by directory name, including an earlier run of this task."""
+        `kept`: the records of all tasks of the home by directory name, including an earlier run of this task.
+        Raises `StartFailed`."""
 
     @abstractmethod
     async def prepare_container(self, directory: TaskDirectory, plan: LaunchPlan) -> None:

@@ -1,4 +1,7 @@
-"""The state of one home: its tasks with their directories and control groups, and its allocs. See `supervised`."""
+"""The state of one home, which is the directory in which a Borglet keeps its tasks. See `supervised`.
+
+The state contains the tasks with their directories and control groups, and the allocs.
+"""
 
 from __future__ import annotations
 

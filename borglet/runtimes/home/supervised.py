@@ -1,13 +1,17 @@
 """The common part of runtimes with real processes: each task runs under a supervisor that outlives the Borglet.
 
     start ─► plan, directory, groups, prepare_container ─► spawn(supervisor) ─► the task
-    next_end ◄─ pidfd of the supervisor readable ─► exit.json, or it was killed: leftovers, supervisor-lost
+    next_end ◄─ exit.json ◄─ pidfd of the supervisor readable
+
+If the supervisor was killed, it wrote no `exit.json`. Then `exit_watcher` kills the processes that the task left over
+and reports `supervisor-lost`.
 
 The `confinement` isolates a task: a user for `process`, a container for `oci`. Parts of this runtime are `runtime_home`
 (the state), `adoption`, `exit_watcher` (ends) and `enforcement` (measuring, limits).
 
-Control groups limit memory, processes and CPU if possible (`cgroups`); otherwise `sample` limits them. `sample` always
-limits the disk. The attributes of the machine show what limits each resource.
+Control groups limit memory, processes and CPU if possible (`cgroups`). Otherwise the method `sample`, which measures
+the usage, stops tasks that exceed their limits of memory or processes. `sample` always enforces the disk limit. The
+attributes of the machine show what limits each resource.
 """
 
 from __future__ import annotations

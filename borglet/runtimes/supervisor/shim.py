@@ -187,7 +187,8 @@ class TaskSupervisor:
     def _look_for_kills(self, until: float) -> None:
         """End the task if the kernel has killed one of its processes. Otherwise, look again until the time `until`.
 
-        Version 1 also notifies the groups below a group whose memory ran out, such as an alloc."""
+        With version 1, a notification does not prove a kill in this task: the kernel also notifies the groups below a
+        group whose memory ran out, such as an alloc."""
         if cgroupfs.oom_kills(self.launch.groups) > self.oom_kills:
             self._kill_everything()
         elif time.monotonic() < until:

@@ -81,7 +81,9 @@ class Renderer:
         return tuple(made)
 
     def _several(self, named: NamedJob | NamedService, above: Owner) -> Data:
-        """Return the records of a job or service or, if `above` has labels, of the port that the first label names."""
+        """Return the records of a whole job or service. If `above` has labels, the first is a port name after `_`; then
+        return only the records of that port.
+        """
         ttl_s = named.ttl_s_or(self._directory.ttl_s)
         if above:
             port = above[0][1:]

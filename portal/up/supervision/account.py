@@ -45,8 +45,9 @@ class SystemUser:
 def engine_account(*paths: Path) -> SystemUser | None:
     """Return the user that the engines run as, or None for the user of this process.
 
-    Under root, this is the user in BORG_ENGINE_USER, or else `postgres` or `nobody`. The user gets the capability to
-    enter closed folders only if it cannot reach one of `paths` without the capability. Raises `AccountError`.
+    Under root, this is the user in BORG_ENGINE_USER, or else `postgres` or `nobody`. If the permissions of
+    directories keep this user from one of `paths`, the user gets capabilities to enter these directories nevertheless.
+    Raises `AccountError`.
     """
     if os.geteuid() != 0:
         return None
