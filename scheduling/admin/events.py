@@ -1,4 +1,7 @@
-"""The list of journal events, newest first, without a total number. A search for a number starts at this revision."""
+"""The list of journal events, newest first, without a total number.
+
+If the search text is a number, the list starts at the event with this revision.
+"""
 
 from __future__ import annotations
 

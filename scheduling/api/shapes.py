@@ -1,4 +1,4 @@
-"""Serializers for limits of tasks that fit the machines of a cell (§2.6)."""
+"""Serializers for suggested task limits, with which tasks fill the machines of a cell better (§2.6)."""
 
 from __future__ import annotations
 

@@ -144,7 +144,8 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
     """Return whether the cell may stop `number` more running tasks by itself now, and if so, count them.
 
     If too many stops are requested, the brake is held until an SRE releases it, or until nothing is requested for ten
-    minutes. A rejected caller calls `stops_wanted` after its journal entry. `what`: the cause, such as "preemption".
+    minutes. If the result is False, the caller must call `stops_wanted` after its transaction has ended. `what`: the
+    cause, such as "preemption".
     """
     if number <= 0:
         return True

@@ -74,7 +74,9 @@ def samples_drop_old(*, now: dt.datetime) -> int:
 
 
 def amounts(cell: Cell, used: Mapping[str, Vector], *, now: dt.datetime) -> list[Amounts]:
-    """Return the amounts of the whole cell, and of each band that is sold or has jobs. `used`: usage by band."""
+    """Return the capacity, sold quota, requests, reservations and usage of the whole cell, then those of each band that
+    is sold or has jobs. `used`: usage by band.
+    """
     by_band: dict[str, Amounts] = {}
 
     def at(band: str) -> Amounts:

@@ -93,8 +93,8 @@ def fingerprint_of(certificate: x509.Certificate) -> str:
 
 
 def signer() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return the certificate and the key of the current authority. Raises `AuthorityBroken`, also if the key is
-    elsewhere.
+    """Return the certificate and the key of the current authority. Raises `AuthorityBroken`, also if the key
+    is not stored on this host.
     """
     return load_pair(ensure_authority().parent, "ca")
 

@@ -100,7 +100,7 @@ async def _rescued(
 
 
 def read(cell_id: int) -> Contacts:
-    """Return the contacts of a cell. Raises `redis.RedisError`."""
+    """Return when each machine of a cell last reported, and the state of its shards. Raises `redis.RedisError`."""
     connection = wakeups.client()
     pipe = connection.pipeline(transaction=True)
     pipe.time()

@@ -135,7 +135,7 @@ def _format_eviction(machine: Machine, cause: EvictionCause) -> str:
 
 
 def _latest_states(machine_ids: Iterable[int]) -> dict[int, Cause]:
-    """Return the newest event about the state of each machine, by machine id."""
+    """Return the newest state change of each machine as a `Cause` for later events, by machine id."""
     rows = query(
         "SELECT m.id, e.revision, e.seq FROM unnest(%s::bigint[]) AS m(id) CROSS JOIN LATERAL ("
         " SELECT revision, seq FROM scheduling_event WHERE machine_id = m.id AND kind = 'machine.state'"

@@ -67,9 +67,9 @@ class _Suspicion:
 class Silence:
     """The detector of silent machines in one master. Times are seconds by Redis' clock.
 
-    `late`: the number of machines in the last sweep that missed a poll and are not down. In a network partition, the
-    last answers of the machines have different times. So when the first machine counts as silent, the others are
-    already late.
+    `late`: the number of machines in the last sweep that missed a poll and are not down. A network partition cuts off
+    many machines, but their last answers have different times, so they do not count as silent all at once. When the
+    first machine counts as silent, `late` already counts the others. So a sweep can detect the partition in time.
     """
 
     late: int = 0

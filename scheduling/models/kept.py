@@ -12,11 +12,12 @@ from scheduling.models.machines import Machine
 
 
 class KeptAlloc(models.Model):
-    """The folder that an alloc left on a machine, and the log savers that run there until it is saved or expires.
+    """The folder that an ended alloc left on a machine, until it is saved or expires. Log savers are tasks that run
+    there to save the logs of the alloc.
 
-    `key`, `name`: key and name of the alloc's incarnation. `hold`: the capacity of the machine that is still in use:
-    the disk of the alloc, and the requests of the log savers. `savers`: the log savers; the one at list position i
-    runs as the task with the key (`uid`, i, 1). `waits`: the incarnations inside the alloc that must end before log
+    `key`, `name`: key and name of the alloc's incarnation. `hold`: the capacity that is still in use on the machine:
+    the disk of the alloc, and the requests of the log savers. `savers`: the list of log savers; number i of the list
+    runs as the task with the key (`uid`, i, 1). `waits`: the incarnations inside the alloc that must end before the log
     savers start. `released`: the folder is no longer needed, but the Borglet has not deleted it yet.
     """
 

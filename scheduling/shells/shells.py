@@ -233,7 +233,7 @@ def shell_close(
 
 
 def shells_sweep() -> int:
-    """Close the sessions of portal processes that have died. Return the number of these sessions."""
+    """Close the shell sessions whose portal process has died. Return how many sessions were closed."""
     silent = timezone.now() - dt.timedelta(seconds=LOST_S)
     lost = ShellSession.objects.exclude(state=ShellSession.CLOSED).filter(seen_at__lt=silent)
     closed = 0

@@ -1,4 +1,5 @@
-"""The usage of one machine and its tasks as arrays: the form between reports and Redis. Pure."""
+"""The usage of one machine and its tasks as arrays. A shard keeps the usage from reports in this form, and then
+stores it in Redis. Pure."""
 
 from __future__ import annotations
 

@@ -88,8 +88,8 @@ def openings(
 
     `able`, `machine_ids`: by machine slot, whether the machine could hold a task of the class, and the id of the
     machine. `r`: the resource that is short. `want`: how much of `r` one task of the class asks for. Ended tasks with a
-    priority below `ceiling` are left out: the class could preempt them anyway. `by_limit`: leave out tasks that were
-    placed by reservation.
+    priority below `ceiling` do not count, because the class could have preempted them. `by_limit`: whether the class is
+    placed by limits; then ended tasks that were placed by reservation do not count.
     """
     rows, seconds = seen.window(now)
     # A slot may have another machine by now.

@@ -284,7 +284,7 @@ class Judge:
         return self._failing[demands]
 
     def _unreserved(self) -> Ints:
-        """Return int64[R, P]: the capacity that no reservation holds (§5.5)."""
+        """Return, per resource and machine, the capacity that no reservation holds (§5.5): int64[R, P]."""
         if self._spare is None:
             self._spare = self._capacity - self._tables.machines.reserved.T
         return self._spare

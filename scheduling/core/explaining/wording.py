@@ -127,7 +127,7 @@ class _Wording:
         )
 
     def absent(self, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Explain resources that no machine has, and what to do."""
+        """Return (explanations, advice) for the requested resources `names`, which no machine has."""
         given = {"names": self._(" and ").join(name.replace("_", " ") for name in names)}
         reason = self._("no machine of the cell has any %(names)s") % given
         cure = self._("Remove %(names)s from the request, or submit the job to a cell that has them.") % given

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One preset, which an SRE chooses per cell (Figure 12). `margin`: the safety margin above the peak of usage, as
-    a share of the peak, for CPU, RAM and disk.
+    """One preset for reclamation, which an SRE chooses per cell (Figure 12). Reservations approach a target: the peak
+    of usage plus a safety margin.
 
-    `half_life_s`: the time in which the distance between reservation and target halves.
+    `margin`: this margin as a share of the peak, for CPU, RAM and disk. `half_life_s`: the time in which the distance
+    between reservation and target halves.
     """
 
     name: str

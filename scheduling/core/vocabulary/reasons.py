@@ -33,7 +33,7 @@ class ReasonCode(StrEnum):
 
 
 class ChangeKind(StrEnum):
-    """The kinds of changes of a request."""
+    """The kinds of changes to a request that an explanation may suggest."""
 
     LOWER = "lower"  # asks for less of a resource
     DROP = "drop"  # gives a constraint up
@@ -69,7 +69,8 @@ class RuledOut(msgspec.Struct, frozen=True):
 class SuggestedChange(msgspec.Struct, frozen=True):
     """The smallest change of one kind with which the request would fit, and the number of machines where it would.
 
-    `subject`: a resource, an attribute, or a bound (a reason's code). `to`: the new quantity, bound or value.
+    `subject`: what changes: the name of a resource or an attribute, or for a bound on the tasks per machine, rack or
+    power domain, the code of its reason. `to`: the new quantity, attribute value or bound.
     `constraint`: the constraint that prevents the placement. `instead`: the constraint that should replace it, if
     any. `parts`: the changes of a combined change, which are all needed.
     """
@@ -150,8 +151,8 @@ class ExpectedStart(msgspec.Struct, frozen=True):
     computed; None: no forecast.
 
     `ends`: tasks that ended within `window_s` on machines that could hold the task; `room`: tasks of the class that
-    fit in the capacity that these freed. `least`, `ahead`: lower and upper bound of the number of competing tasks
-    that are tried before the next task.
+    fit in the capacity that these freed. `least`, `ahead`: at least `least` and at most `ahead` competing tasks are
+    tried before the next task of the class.
     """
 
     basis: Basis

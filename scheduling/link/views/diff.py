@@ -52,10 +52,11 @@ class ExpectedTask:
 class View:
     """The incarnations of a machine according to the database.
 
-    `run`: those that should run. `stop`: those that should stop, with task ids. `quarantine`: unknown incarnations. The
-    other fields are about allocs that have left the machine (`views.kept`). `allocs_kept`: allocs whose folder stays.
-    `dropping`: allocs whose folder is being deleted -> id of the kept alloc. `savers`: log savers -> (id of the kept
-    alloc, position in its list of log savers).
+    `run`: those that should run. `stop`: those that should stop, with task ids. `quarantine`: unknown incarnations.
+
+    The folder of an ended alloc may stay on the machine, and log savers run there (`views.kept`). `allocs_kept`: allocs
+    whose folder stays. `dropping`: allocs whose folder is being deleted, with the id of the `KeptAlloc`. `savers`: log
+    savers, with (id of the `KeptAlloc`, position in its list of log savers).
     """
 
     history_id: str

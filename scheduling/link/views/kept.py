@@ -18,7 +18,9 @@ _RESTART = RestartPolicy(on="failure", max_failures=1_000_000, window_s=3600.0, 
 
 @dataclass(slots=True)
 class MachineTasks:
-    """What one machine should do: instructions for its Borglet, and the view with which its reports are compared."""
+    """What one machine should do: the instructions for its Borglet. `view`: the machine's incarnations according to
+    the database, with which the shard compares the reports of the machine.
+    """
 
     view: View
     run: list[RunTask] = field(default_factory=list)

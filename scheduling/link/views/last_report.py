@@ -48,7 +48,7 @@ class LastReport:
         return self.report
 
     def settle(self) -> None:
-        """Record that the report makes no changes, and free the memory of its decoded form."""
+        """Mark the report as settled, because it changes nothing, and free the memory of its decoded form."""
         self.settled, self.report = True, None
 
     def assign(self, view: View, machine_id: int) -> None:
