@@ -31,9 +31,7 @@ class HealthWatch:
 def answered(
     watch: HealthWatch, check: HealthCheck, *, ok: bool, detail: str, holds_s: float, now: float
 ) -> HealthWatch:
-    """Return the health after one answer. `holds_s`: the seconds for which the answer stays the same, so that no
-    probe is needed.
-    """
+    """Return the health after one answer. For `holds_s` seconds the answer cannot change, so no probe is sent."""
     if ok:
         due = now + max(check.interval_s, holds_s)
         return replace(watch, due=due, health=Health.HEALTHY, failures=0, succeeded=True, detail="")

@@ -93,7 +93,9 @@ def _keep_up(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, no
 
 
 def answered(holdings: Holdings, event: ProbeAnswered, out: list[Instruction], *, now: float) -> None:
-    """Handle the answer to a probe. After too many failures in a row, restart the task."""
+    """Handle the answer to a health probe. After too many failures in a row, append to `out` the instructions that stop
+    the task, so that it restarts.
+    """
     inc = holdings.by_key.get(event.key)
     if inc is None or inc.run != event.run or inc.watch is None or inc.task.health is None:
         return

@@ -100,7 +100,9 @@ def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
 
 
 def ended(inc: Incarnation, exit_: Exit) -> Exit:
-    """Return the exit of a run, and clear its stop. A task that ended while it was leaving had its full notice."""
+    """Return the exit to report for a run that ended, and forget the request to stop it. A task that ended before
+    SIGTERM was due counts as having had its full notice.
+    """
     left = inc.leaving and not exit_.notice
     inc.stop_notice_s = inc.stop_at = None
     inc.leaving = inc.was_up = False

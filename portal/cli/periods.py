@@ -57,7 +57,9 @@ def period(begin: str | None, until: str | None, days: int | None, *, time_zone:
 
 
 def end(name: str, text: str, *, time_zone: str) -> dt.datetime:
-    """Return the end of a day, or a time. `name`: the option, for error messages. Raises `CommandFailed`."""
+    """Return the time that `text` gives, or the end of the day if `text` is only a day. `name`: the option, for error
+    messages. Raises `CommandFailed`.
+    """
     return _moment(name, text, zone(time_zone), after=1)
 
 

@@ -162,7 +162,7 @@ class WatchedName:
     def take_loads(self, loads: Mapping[int, float]) -> NamesMessages | None:
         """Return the update for new loads, or None if no load has changed by `LOAD_STEP`.
 
-        A change of loads ends no long poll.
+        New loads are no reason to answer a waiting long poll (an HTTP request).
         """
         with self._lock:
             moved = {

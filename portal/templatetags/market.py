@@ -51,8 +51,8 @@ def shop_link(fields: dict[str, str]) -> str:
 
 @register.inclusion_tag("sigma/shop/parts.html")
 def price_parts(parts: Iterable[Mapping[str, Any]], total: int) -> dict[str, Any]:
-    """Show how a price is calculated. `parts`: one mapping per resource, as the price stores them. `total`: the price
-    in micro-credits.
+    """Return the template context that shows how a price is calculated. `parts`: the stored `PricePart` of each
+    resource, as a mapping. `total`: the price in micro-credits.
     """
     rows = [
         {

@@ -274,7 +274,7 @@ def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | No
 
 
 def _stopped_record(home: Path, name: str, stop_signal: signal.Signals) -> Path:
-    """Stop the engine `name` if it outlived its supervisor, and return the path of its record."""
+    """Stop the engine `name` if it outlived its supervisor. Return the path of the file for the engine's process id."""
     folder = home / "run"
     folder.mkdir(mode=0o700, exist_ok=True)
     record = folder / f"{name}.pid"

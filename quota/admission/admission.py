@@ -93,7 +93,9 @@ def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
 
 
 def release(*, cell: str, asks: Sequence[AdmissionRequest]) -> None:
-    """Give back the quota of ended jobs. `change` of each request: the quota that the job used, as positive values."""
+    """Subtract from the tenants' used quota what ended jobs have used. `change` of each request: the quota that the job
+    used, as positive values.
+    """
     back = [AdmissionRequest(a.tenant_id, a.tenant, a.priority, tuple(-v for v in a.change)) for a in asks]
     admit(cell=cell, asks=back)
 

@@ -210,7 +210,9 @@ def begin(entry: RecordEntry, order: Order) -> None:
 
 
 def before_end(order: Order) -> dt.datetime:
-    """Return the time before an order's end at which the order is renewed or the tenant's members get a reminder."""
+    """Return the moment, shortly before the end of `order`, at which the portal renews the order. If the order is not
+    to be renewed, the tenant's members get a reminder at this moment.
+    """
     return order.ends_at - min(AHEAD, (order.ends_at - order.starts_at) / 4)
 
 

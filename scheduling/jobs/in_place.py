@@ -74,7 +74,9 @@ class InPlaceCapacity:
         )
 
     def in_place(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a task can change in place, and if so, subtract its growth from the free capacity."""
+        """Return whether a task can get its new limits on its present machine. If so, subtract the increase from the
+        free capacity. `row`: the task's columns in the database.
+        """
         growth = self._growth(row)
         if self._asks_for_cores(row):
             return False

@@ -235,7 +235,7 @@ def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
 
 
 def _whys(job: Job) -> list[Why]:
-    """Return the verdicts on the job's pending tasks."""
+    """Return the stored explanations (verdicts) of why the job's tasks are pending."""
     verdict = getattr(job, "verdict", None) if job.tasks_pending else None
     return [] if verdict is None else verdicts.read(verdict.whys)
 

@@ -273,7 +273,9 @@ def quarantine_release(
 
 
 def quarantine_set(entry: JournalEntry, machine: Machine, items: Sequence[Mapping[str, Any]], reason: str) -> None:
-    """Store the quarantine of a locked machine, and append an event with its present state."""
+    """Store `items` as the quarantine of a locked machine, and append an event with the machine's present state.
+    `items`: one mapping per quarantined task.
+    """
     if list(items) == machine.quarantined:
         return
     machine.quarantined = list(items)

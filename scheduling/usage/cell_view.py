@@ -34,7 +34,7 @@ _HELD, _FACTS = "held", "facts"
 
 class _Held(msgspec.Struct, frozen=True, array_like=True):
     """The stored form of a `CellView`: arrays of N machines, in the order of their ids, as bytes. `facts`: the
-    version of the `_Facts` that belong to it.
+    `version` of the stored `_Facts` (the attributes of the same machines).
     """
 
     facts: str

@@ -94,7 +94,9 @@ class CgroupTree:
         return parse_cpus(cgroupfs.read_if_present(directory, "cpuset.cpus"))
 
     def groups_of(self, name: str) -> Groups:
-        """Return the groups of a task. If none exist, return the groups that a latency-sensitive task would get."""
+        """Return the cgroups of the task `name` by controller. If the task has none, return the paths that its cgroups
+        would have if it were latency-sensitive.
+        """
         return {
             controller: str(next((found for top in self._tops(root) for found in _below(top, name)), root / name))
             for controller, root in self.roots.items()

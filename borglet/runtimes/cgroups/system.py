@@ -56,7 +56,9 @@ def disk_of(directory: Path, *, devices: Path = Path("/sys/dev/block")) -> str:
 
 
 def places_of(cores: Collection[int], *, system: Path = Path("/sys/devices/system/cpu")) -> dict[int, tuple[int, int]]:
-    """Return core -> (NUMA node, lowest core number of the same physical core); by default (0, core)."""
+    """Return core -> (NUMA node, lowest core number of the same physical core). The pair of a core whose place is
+    unknown is (0, core).
+    """
     found = {}
     for core in cores:
         directory = system / f"cpu{core}"

@@ -194,7 +194,9 @@ def _chunk(request: LogRequest, start: int, end: int, found: _Found, *, complete
 
 
 def _scan(lines: bytes, offset: int, needle: bytes, ignore_case: bool, found: _Found) -> int:
-    """Add the lines that contain `needle` to `found`. If `found` is full, return the next offset, otherwise -1."""
+    """Add the lines that contain `needle` to `found`. Return -1 if all lines were searched. If `found` is full, return
+    the offset in the log at which a later search continues. `offset`: the offset of `lines` in the log.
+    """
     hay = lines.lower() if ignore_case else lines
     wanted = needle.lower() if ignore_case else needle
     at = hay.find(wanted)

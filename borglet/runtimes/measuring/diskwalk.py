@@ -110,7 +110,9 @@ class DiskWalk:
 
 
 def disk_bytes(directories: Sequence[Path]) -> int:
-    """Return the disk usage of the directories in bytes. With more than `STEP` entries, the result is too low."""
+    """Return the disk usage of the directories in bytes. About the first `STEP` entries are read, so with more entries
+    the result is too low.
+    """
     return DiskWalk(directories).step()
 
 

@@ -28,7 +28,9 @@ class Outputs:
         self._paused = False  # the pipes are not read, so the task waits
 
     def keep(self, *, stdout: int, stderr: int) -> None:
-        """Copy the output of these pipes from now on."""
+        """From now on, copy what the task writes to these two pipes into its log files. `stdout`, `stderr`: file
+        descriptors.
+        """
         launch = self._launch
         directory = os.open(launch.log_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         for stream, reader in (("stdout", stdout), ("stderr", stderr)):

@@ -280,7 +280,7 @@ class TaskSupervisor:
         return fields
 
     def _notice(self) -> str:
-        """Return how much of its notice the task got: full, short or none."""
+        """Return how much of the time between SIGTERM and SIGKILL the task got: "full", "short" or "none"."""
         if not self.killed_after_notice or self.stop_notice_s >= self.launch.notice_s:
             return "full"
         return "short" if self.stop_notice_s > 0 else "none"

@@ -112,7 +112,9 @@ def number_among(fields: Mapping[str, str], name: str, choices: Sequence[int]) -
 
 
 def by_an_sre(request: HttpRequest) -> HttpResponse:
-    """Reject a request to a page of allauth that sends mail: forgotten password, changed address, or sign-up."""
+    """Reject a request to a page of allauth that sends mail (forgotten password, changed address, sign-up), because in
+    this portal only an SRE makes these changes.
+    """
     detail = _("Only an SRE can create an account, change its e-mail address or reset its password. Ask an SRE.")
     return rejection_page(request, Rejected("by-an-sre", detail, status=403))
 

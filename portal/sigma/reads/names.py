@@ -248,7 +248,9 @@ def _dig(question: str) -> str:
 
 
 def _counted(ranges: Collection[tuple[int, int, int]]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return the numbers of placed and serving tasks of each range, by (job id, first index)."""
+    """Return how many tasks of each range are placed and how many of them serve, by (job id, first index). `ranges`:
+    (job id, first index, last index).
+    """
     if not ranges:
         return {}
     with connection.cursor() as cursor:

@@ -55,7 +55,7 @@ class Wish:
 
     @property
     def goods(self) -> dict[str, Any]:
-        """Return the arguments of a quote for this request."""
+        """Return the keyword arguments with which the shop requests a quote for this wish."""
         return {name: getattr(self, name) for name in ("cell", "band", "amounts", "starts_at", "ends_at")}
 
 

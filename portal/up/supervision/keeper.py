@@ -43,9 +43,9 @@ class Spec:
 
     The supervisor calls the probe `ready` during a start, and the probe `alive` every `alive_every_s` seconds after it.
     A start fails after `start_s` seconds, and a process is unwell after `unwell_limit` failed probes in a row. A
-    process that works may take ten times as long. `needs`: names of the processes that must be up before. `pulse`: a
-    file that the process touches; the supervisor deletes the file of an earlier run before a start. `preload`: the
-    socket of the process that forks this process; None: the supervisor starts it.
+    process that still makes progress gets at least ten times as long. `needs`: names of the processes that must be up
+    before. `pulse`: a file that the process touches; the supervisor deletes the file of an earlier run before a start.
+    `preload`: the socket of the process that forks this process; None: the supervisor starts it.
     """
 
     name: str
@@ -241,7 +241,9 @@ class ProcessKeeper:
         process.poll()
 
     async def _pause(self, ended: asyncio.Future[None], seconds: float) -> bool:
-        """Wait up to `seconds`. Return whether the process ended or the supervisor stops."""
+        """Wait up to `seconds`. Return True if the process ended or the supervisor stops, and False if only the time
+        passed.
+        """
         await wait_for_either(ended, self._stopping, seconds)
         return ended.done() or self._stopping.is_set()
 

@@ -15,8 +15,8 @@ Packages = tuple[tuple[str, int], ...]
 
 
 class InstalledPackages:
-    """The installed packages as machines last reported them. `version` increases with every change. In the bitmaps,
-    one byte stands for eight machine slots.
+    """The installed packages as machines last reported them. `version` increases with every change. Each package has a
+    bitmap with one bit per machine slot.
     """
 
     def __init__(self) -> None:

@@ -127,6 +127,8 @@ def expected_start(*, ends: int, room: float, seconds: float, ahead: tuple[float
 
 
 def _gamma(shape: float, z: float) -> float:
-    """Return a quantile of the gamma distribution with rate 1, at least 0.02 (approximation of Wilson and Hilferty)."""
+    """Return a quantile of the gamma distribution with shape `shape` and rate 1, but at least 0.02. `z`: the same
+    quantile of the standard normal distribution. The result is the approximation of Wilson and Hilferty.
+    """
     root = 1.0 - 1.0 / (9.0 * shape) + z / (3.0 * math.sqrt(shape))
     return max(0.02, shape * max(0.0, root) ** 3)

@@ -70,8 +70,8 @@ class UnplacedGroups(NamedTuple):
         return np.bincount(self.of[: self.first[position]], minlength=groups)
 
     def ahead(self, position: int, tenants: TenantsAhead) -> AheadOf:
-        """Return, for the first jobs of the class at `position`, the tenants that have tasks ahead of the job in the
-        queue.
+        """Return, for each of the first jobs of the class at `position`, the tenants that have tasks before this job in
+        the queue. `position`: the position of the class in `groups`.
         """
         pairs = sorted(self.pairs[self.groups[position]], key=lambda pair: pair.ahead)[:JOBS_TOLD]
         return {pair.job_id: tenants.at(pair.ahead) for pair in pairs}

@@ -65,7 +65,7 @@ class SwarmExchange(RedisClient):
         self._tasks.begin(self._listen_forever(_CHANNEL))
 
     def announce(self, news: Announcement) -> None:
-        """Send an announcement soon, together with others that arrive until then."""
+        """Queue an announcement. It is sent soon, in one message with the other announcements in the queue."""
         self._waiting.append(news)
         self._wake.set()
 

@@ -66,8 +66,9 @@ class _Swarm:
 class Tracker:
     """The tracker of a shard, which records which machines have which packages.
 
-    `fanout`: how many machines one machine serves at the same time. `store_slots`: how many the store serves.
-    `offered`: how many peers are offered to a machine. Only the first of these peers reserves a slot for it.
+    `fanout`: how many machines one machine serves at the same time. `store_slots`: how many machines the store serves
+    at the same time. `offered`: how many peers are offered to a machine. Only at the first of these peers is a download
+    slot reserved for the machine.
     """
 
     def __init__(

@@ -71,7 +71,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class TaskExit:
-    """The end of an incarnation that was meant to keep running. This machine will not start it again."""
+    """The end of an incarnation that the master has not stopped. Its machine will not start this incarnation again."""
 
     task_id: int
     incarnation: int
@@ -113,8 +113,8 @@ class Unwanted:
 
 @dataclass(slots=True)
 class ReportChanges:
-    """The changes that a report makes. `strangers`: all unknown incarnations if there are other ones than before, or
-    None.
+    """The changes that a report makes. `strangers`: all living incarnations in the report that the master does not
+    expect, or None if they are the same as in the last report.
     """
 
     seen: list[Observation] = field(default_factory=list)
