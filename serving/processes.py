@@ -49,7 +49,7 @@ class Worker:
 
     @property
     def waits(self) -> bool:
-        """Return whether this worker must not open its socket before it can answer, because others may answer."""
+        """Return whether this worker must open its socket only when it is ready. Other workers answer until then."""
         return self.again or not self.first
 
 

@@ -73,7 +73,9 @@ class Credentials:
         return f"Bearer {self._identity.hostname}:{secret}"
 
     def bearer(self) -> str:
-        """Return the `Authorization` header for other requests, with the secret that opened the link last."""
+        """Return the `Authorization` header for all requests but the opening of the link. The header has the secret
+        that the cell accepted last.
+        """
         return f"Bearer {self._identity.hostname}:{self._identity.secret}"
 
     def refused(self) -> bool:

@@ -71,7 +71,9 @@ def parse_token(text: str) -> str:
 def join_request(
     machine: MachineSpec, measured: Mapping[str, str], token: str, *, ports: tuple[int, int]
 ) -> JoinRequest:
-    """Return the request of one machine. `measured`: attributes, which attributes of `machine` replace."""
+    """Return the request of one machine to join. `measured`: attributes found on the machine; the attributes in
+    `machine` override them. `ports`: lowest and highest port for tasks.
+    """
     return JoinRequest(
         token=token,
         hostname=machine.hostname,

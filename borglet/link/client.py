@@ -273,7 +273,7 @@ class Link:
         session.release = loop.call_at(at, self._release, session)
 
     def _release(self, session: _Session) -> None:
-        """Answer the held poll, if there is one."""
+        """Answer the poll that `session` holds back, if there is one."""
         poll, session.held, session.held_until = session.held, None, 0.0
         if session.release is not None:
             session.release.cancel()

@@ -35,7 +35,9 @@ class Sources(Protocol):
         """Return the sources of a package. Raises `SourcesUnavailable`."""
 
     def connect_store(self) -> tuple[http.client.HTTPConnection, dict[str, str]]:
-        """Return a connection to the link's own store, not yet opened, and the headers that requests on it need."""
+        """Return a connection to the package store of the link (the server), not yet opened, and the headers that
+        requests on this connection need.
+        """
 
     def rest(self) -> None:
         """Close the connection of this thread."""

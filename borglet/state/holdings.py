@@ -13,7 +13,9 @@ from borglet.state.phases import PhaseStep
 
 
 class Holdings:
-    """The actual and the desired state. `version` grows with each change that the Borglet reports at once."""
+    """The actual and the desired state. `version` increases with each change that the Borglet reports immediately,
+    instead of at the end of the poll's hold time.
+    """
 
     def __init__(self) -> None:
         self.version = 0

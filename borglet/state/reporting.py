@@ -26,7 +26,9 @@ class Reporter:
         self._sealed = None
 
     def asked(self, session: int, sequence: int) -> None:
-        """Record a poll, which acknowledges the ends in earlier reports of its session."""
+        """Record that the master polled. A poll shows that the master has received the ends of tasks in earlier reports
+        of the same session, so they need not be reported again.
+        """
         incarnations = self._holdings.by_key.values()
         if session != self._session:
             self._session = session

@@ -22,7 +22,9 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The task does not start again here. `crash_loop`: it used up its restarts, and `detail` has the figures."""
+    """The decision not to restart the task on this machine. `crash_loop`: whether the reason is too many failures;
+    `detail` then has the numbers.
+    """
 
     crash_loop: bool = False
     detail: str = ""

@@ -155,7 +155,8 @@ def _resolver(server: SurveyedServer, zone: _Answer, health: _Answer, wanted: in
 def _secondary(server: SurveyedServer, zone: _Answer, serials: Sequence[int]) -> FollowerReport:
     """Return the report of a secondary. `serials`: the serials that the resolvers reported.
 
-    The secondary has caught up unless its serial is older than all of them."""
+    The secondary has caught up if its serial is at least as new as one of `serials`.
+    """
     if zone.error:
         return FollowerReport(server, FollowState.SILENT, detail=zone.error)
     serial = zone.serial

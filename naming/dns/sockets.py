@@ -89,7 +89,9 @@ class DnsServer:
         await asyncio.gather(*self._streams, return_exceptions=True)
 
     def answering(self, query: bytes, via: Transport, source: str) -> Steps:
-        """Build the answer to a query with `naming.dns.resolver` (the long path), in steps. Count the answer."""
+        """Build the answer to a query with `naming.dns.resolver` (the long path), and count the answer. This is a
+        generator, so that the server can do other work between two steps.
+        """
         figures = self.figures
         try:
             response = yield from self._answering(query, via, source)

@@ -125,7 +125,9 @@ class Answering:
         return _in_proportion([Stratum(weight or 1, tasks) for weight, tasks in self.strata], most, rng)
 
     def any(self, most: int, rng: Random) -> list[PlacedTask]:
-        """Return at most `most` tasks, all equally likely, in random order. For records that contain the weights."""
+        """Return at most `most` tasks, all equally likely, in random order. Used for SRV records, which contain the
+        weights.
+        """
         tasks = list(self)
         return rng.sample(tasks, min(most, len(tasks)))
 

@@ -30,7 +30,9 @@ class MachineAction(OptionGroup):
     dry_run: DryRun = False
 
     def post(self, session: Context, verb: str, message: str) -> None:
-        """Send the action `verb` and print `message`, in which {host}, {would} and {state} are replaced."""
+        """Send the action `verb` and print `message`, after replacing {host} (the hostname), {state} (the new state of
+        the machine) and {would} ("is", or "would be" in a dry run).
+        """
         path = machine_path(session, self.cell, self.hostname, verb)
         answer = session.client.post(path, {"reason": self.reason}, dry_run=self.dry_run)
         would = would_be(self.dry_run)

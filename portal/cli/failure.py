@@ -54,7 +54,7 @@ def _holders(figures: dict[str, Any]) -> list[str]:
 
 
 def _amounts(holds: Mapping[str, int], short: Mapping[str, Any]) -> str:
-    """Format the amounts in `holds`: only of the resources in `short`, or of all resources if `short` is empty."""
+    """Format the amounts in `holds`. If `short` contains resources, format only the amounts of these resources."""
     return ", ".join(_amount(name, value) for name, value in holds.items() if not short or name in short) or "-"
 
 

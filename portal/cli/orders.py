@@ -161,7 +161,7 @@ def renew(
     off: Annotated[bool, typer.Option("--off", help="Stop renewing the order.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Order the same quota again each time an order ends, at the prices of that time."""
+    """Renew order NUMBER each time it ends, for the same quota at the prices of that time."""
     _do(session, number, "renew", {"renew": not off}, dry_run=dry_run)
 
 

@@ -109,10 +109,11 @@ class WatchedName:
                 self.since = self.revision
 
     def body(self, revision: int) -> tuple[int, int, bytes | None]:
-        """Return the version, the revision, and the JSON answer to `GET /bns/…` at that revision.
+        """Return the version of the name, the journal revision that the answer shows, and the JSON answer for this
+        name.
 
-        The returned revision is at least the argument `revision`. The answer is None if the name does not exist. All
-        callers share the same answer object.
+        The JSON answers `GET /bns/…`; it is None if the name does not exist. The returned revision is at least the
+        argument `revision`. All callers share the same answer object.
         """
         with self._lock:
             revision = max(revision, self.revision)

@@ -78,9 +78,10 @@ def priced(
 ) -> tuple[PricePart, ...]:
     """Return the parts of the price of `amounts` for `seconds`, one per requested resource.
 
-    `amounts`: one quantity per resource of the axis. `sold_share_milli`: the sold share per resource before the
-    order; `then_share_milli`: the sold share after the order, by default the same. Resources without a base price are
-    free. Raises `Rejected("too-large")`.
+    `amounts`: one quantity per resource, in the order of `NAMES`. `base`: prices in micro-credits per `UNIT` and hour;
+    resources without a base price are free. `sold_share_milli`: per resource, how many thousandths of the sellable
+    quota are sold before the order. `then_share_milli`: the same after the order, by default equal. Raises
+    `Rejected("too-large")`.
     """
     then = sold_share_milli if then_share_milli is None else then_share_milli
     hours = Fraction(seconds) / 3600

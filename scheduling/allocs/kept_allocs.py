@@ -64,7 +64,9 @@ def allocs_keep(entry: JournalEntry, inner_ids: Sequence[int]) -> None:
 
 
 def _lived_in(inner_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the inner tasks in the order of their allocs. Each row has the task, its alloc and its `saves_for_s`."""
+    """Return one dictionary per inner task, in the order of their allocs: the columns of the task and of its alloc, and
+    `saves_for_s` of the task's spec.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT a.id AS alloc_id, a.machine_id, a.job_id AS alloc_job, a.index AS alloc_index,"

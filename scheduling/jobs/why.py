@@ -110,7 +110,7 @@ def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
 
 
 def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
-    """Explain why a task is in its state. At most six queries, and one per event of the chain."""
+    """Explain why a task is in its state. At most six queries, and one per event in the chain of causes."""
     about = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind__in=_TELLING)
     lately = list(about.order_by("-revision", "-seq")[:_LATELY])
     chain = _chain(lately[0]) if lately else []

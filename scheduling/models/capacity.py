@@ -14,8 +14,8 @@ class CapacitySample(models.Model):
 
     The amounts are vectors over `quota.vocabulary.resources.AXIS`. `band`: empty for the whole cell. Only the row of
     the whole cell has `capacity` (of machines that are up) and `stranded` (`scheduling.core.reclamation.stranded`).
-    `sold`: the quota in the calendar. `granted`: the quota that admission counted. `asked`: the limits of live jobs.
-    `limit`, `reserved`, `used`: of running tasks.
+    `sold`: grants within capacity, and orders that hold capacity. `granted`: all grants in force, including grants
+    beyond capacity. `asked`: the limits of live jobs. `limit`, `reserved`, `used`: of running tasks.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="capacity_samples", verbose_name=_("cell"))

@@ -116,7 +116,9 @@ class ShellStream:
             raise Overrun(f"{waiting} frames wait for the other side, and at most {MAX_WAITING} may wait")
 
     async def take(self) -> list[bytes]:
-        """Return the next frames in order, or an empty list after `TAKE_S` seconds. Raises `redis.RedisError`."""
+        """Wait up to `TAKE_S` seconds for frames. Return them in order, or an empty list if none came. Raises
+        `redis.RedisError`.
+        """
         if self._read:
             read, self._read = self._read, []
             await self._redis.xdel(self._key, *read)

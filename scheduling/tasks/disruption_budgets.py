@@ -48,7 +48,7 @@ class Budgets:
         self._untouched = {job for job, budget in self.of.items() if not budget.down}
 
     def open(self) -> list[int]:
-        """Return the ids of the jobs of which another task may be evicted."""
+        """Return the ids of the jobs whose disruption budget allows at least one more eviction."""
         return [job for job, left in self._left.items() if left > 0]
 
     def take(self, task: Task, inside: Mapping[int, int]) -> bool:

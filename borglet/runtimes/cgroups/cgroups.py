@@ -103,7 +103,9 @@ class CgroupTree:
         }
 
     def _tops(self, root: Path) -> tuple[Path, ...]:
-        """Return the directories of a controller with groups of tasks: one for batch and one for others, or one."""
+        """Return the top directories of a controller: one for batch and one for other tasks, or one if batch tasks are
+        not separated.
+        """
         batch = self._batch_root(root)
         return (batch,) if batch == root else (batch, root)
 

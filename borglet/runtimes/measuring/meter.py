@@ -121,7 +121,9 @@ class Meter:
             return GroupUsage(0, 0, 0)
 
     def ready(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, int]:
-        """Return for each task how many of its first `MAX_THREADS` threads run or wait for a core."""
+        """Return for each task how many of its threads run or wait for a core. At most `MAX_THREADS` threads per task
+        are read, those of the lowest process ids first.
+        """
         children: dict[int, list[int]] | None = None
         found = {}
         for key, task in tasks.items():

@@ -80,8 +80,9 @@ class ZoneApex:
 class ZoneNode:
     """A name in a zone. If `exists` is false, the answer is NXDOMAIN.
 
-    `least`: minimum size of all its SRV records in octets. `task_bytes`: approximate size of the SRV records of one
-    task. `services`: a function that chooses the tasks of an SRV answer, for names that may have many tasks.
+    `least`: a lower bound for the total size of its SRV records in octets. `task_bytes`: approximate size of the SRV
+    records of one task. `services`: a function that chooses the tasks of an SRV answer, for names that may have many
+    tasks.
     """
 
     zone: ZoneApex

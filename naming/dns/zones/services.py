@@ -116,7 +116,9 @@ class _Parts:
         return known
 
     def _pointing(self, name: bytes) -> bytes:
-        """Return `name` in compressed wire form. It ends with a pointer to the cell and zone in the question's name."""
+        """Return `name` in wire form. The longest ending that it shares with the question's name is replaced by a
+        compression pointer.
+        """
         for start in self._starts:
             end = self._name[start:]
             if name.endswith(end):

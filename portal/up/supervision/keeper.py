@@ -165,7 +165,9 @@ class ProcessKeeper:
         return story or _ending(process.returncode, self.logfile.tail(1))
 
     async def _watch(self, ended: asyncio.Future[None]) -> str | None:
-        """Watch the process until it ends or the supervisor stops. Return why the keeper must end it, or None."""
+        """Watch the process until it ends or the supervisor stops. Return None in these two cases. If the start failed
+        or the process is unwell, return why the keeper must end the process.
+        """
         if (complaint := await self._until_ready(ended)) is not None:
             self._slow_starts += 1
             return complaint

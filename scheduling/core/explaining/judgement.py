@@ -194,9 +194,10 @@ class Judgement:
 
 
 class Judge:
-    """Examines the pending classes after one pass, one after the other.
+    """Finds out, for each class of equal pending tasks, why the pass did not place these tasks.
 
-    The arrays are reused: a returned `Judgement` is valid until the next call of `judgement`.
+    The arrays are reused: a returned `Judgement` (the reasons on each machine) is valid until the next call of
+    `judgement`.
     """
 
     def __init__(self, state: CellState, tables: Tables) -> None:

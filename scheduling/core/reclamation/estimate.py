@@ -193,8 +193,8 @@ def most_urgent(found: Reservations, *, at_most: int) -> NDArray[np.intp]:
     """Return the indexes of the changes to make now: all increases, then the largest decreases, together at most
     `at_most`.
 
-    The next call of `look` considers the other changes again. Their gap grows, so that each change is made
-    eventually. Among equal changes, the lowest index comes first.
+    The next call of `look` considers the other changes again. The difference between present and wanted reservation
+    grows until its change is made. Among equal changes, the lowest index comes first.
     """
     raised = np.flatnonzero(found.raised)[:at_most]
     lowered = np.flatnonzero(found.lowered)

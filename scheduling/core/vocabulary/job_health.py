@@ -44,7 +44,7 @@ def job_health(
     """Return the health of a job.
 
     `living`: number of tasks that are not dead. `placed`: number of tasks with a machine. `up`: number of tasks that
-    are up, and healthy if they have a health check. A task that flaps is not included.
+    are up, and healthy if they have a health check. Tasks in `troubles.flapping` are subtracted from `up`.
     """
     if ended:
         return JobHealth.ENDED

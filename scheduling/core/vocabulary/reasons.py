@@ -43,7 +43,7 @@ class ChangeKind(StrEnum):
 
 
 class Basis(StrEnum):
-    """The basis of an expected start, or why there is none."""
+    """How the expected start of a pending task was computed, or why there is none."""
 
     ENDS = "ends"  # tasks that ended on machines that could hold it, and the queue ahead
     CRASH_BACK_OFF = "crash-back-off"  # when machines it crashed on are tried again (§4)

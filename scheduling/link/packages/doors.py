@@ -384,7 +384,7 @@ class _Request:
 
 
 class _Reading:
-    """An open archive. Its methods block: call them in a thread for readers, only one at a time."""
+    """An open archive. Its methods block. Call them in the thread pool for readers, and never two at the same time."""
 
     def __init__(self, store: ArchiveStore, asked: _Request, offset: int) -> None:
         self._stack = contextlib.ExitStack()

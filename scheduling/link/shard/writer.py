@@ -336,7 +336,7 @@ def _finish(entry: JournalEntry, changes: Sequence[ReportChanges]) -> None:
 
 
 def _moves(task_ids: Sequence[int]) -> dict[int, int]:
-    """Return by task id how often it was evicted because of a failure since it was revived or its spec changed."""
+    """Return by task id how often the task was evicted because of a failure since its last revival or spec change."""
     if not task_ids:
         return {}
     pairs = [split_task_id(identity) for identity in task_ids]
