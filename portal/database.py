@@ -31,7 +31,9 @@ class NoAnswer(psycopg.OperationalError):
 
 
 def end_at(until: float) -> None:
-    """Set the time (monotonic clock, seconds) after which this request sends nothing to PostgreSQL."""
+    """Set the deadline of this request: after the time `until` (monotonic clock, seconds), it sends no more statements
+    to PostgreSQL.
+    """
     _until.set(until)
 
 

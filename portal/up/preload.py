@@ -95,7 +95,9 @@ def serve(path: Path) -> list[str]:
 
 
 def _answer(connection: socket.socket, supervisor: int) -> list[str] | None:
-    """Answer one connection. Return the server's command in a server, and None in this process."""
+    """Answer one connection, and fork if it requests a server. The child becomes the server and returns its command. In
+    this process, return None.
+    """
     connection.settimeout(_REQUEST_S)
     try:
         message, descriptors, _, _ = socket.recv_fds(connection, forks.MESSAGE_BYTES, 1)
@@ -117,7 +119,9 @@ def _answer(connection: socket.socket, supervisor: int) -> list[str] | None:
 
 
 def _become_server(request: dict[str, Any], output: int, connection: socket.socket, supervisor: int) -> list[str]:
-    """Turn this process into a server: set its parent, session, output, environment and name."""
+    """Turn this process into a server: set its parent, session, output, environment and name. Return the server's
+    command.
+    """
     children.wait_until(lambda: os.getppid() == supervisor, _REPARENTED_S, every_s=0.001)
     children.end_with_parent(supervisor, signal.Signals(request["death_signal"]))
     os.setsid()

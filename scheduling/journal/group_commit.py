@@ -96,7 +96,9 @@ class GroupCommit(Generic[Item]):
             raise own.error
 
     def _lead(self, own: _Waiting[Item], write: Callable[[Sequence[Item]], None]) -> None:
-        """Write one group that begins with `own`. Then wake the next waiting thread, which writes the next group."""
+        """Write one group of submissions, of which the caller's submission `own` is the first. Then wake the next
+        waiting thread, which writes the next group.
+        """
         group = [own]
         try:
             with self._lock:

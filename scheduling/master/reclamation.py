@@ -131,8 +131,8 @@ class Reclaimer:
         return fixed
 
     def _plan(self, state: CellState, found: Reservations) -> None:
-        """Queue the most important changes of reservations, increases first. Changes that are not queued are computed
-        again from later samples.
+        """Put the most important changes of reservations into `_due`, the list of changes to write, increases first.
+        All other changes are computed again from later samples.
         """
         raises = int(found.raised.sum())
         chosen = most_urgent(found, at_most=max(CHANGES_A_LOOK, min(raises, 4 * RAISES_A_TURN)))

@@ -1,6 +1,7 @@
 """The schedulers of a cell (§3.4): one for all work, or one for services and one for batch.
 
-    Cell.settings.schedulers ─► wanted() ─► unheld() ─► masters_ensure ─► one queue, process and warm state each
+    Cell.settings.schedulers ─► `wanted`: the schedulers that the cell needs ─► `unheld`: those that do not run
+        ─► `masters_ensure` starts them: each has its own Celery queue, process and copy of the cell's state
 
 Schedulers work at the same time, each on its own copy of the cell. The commit checks each placement again. If two
 schedulers conflict, the later one decides again. Only the first scheduler does the other work: machines that do not

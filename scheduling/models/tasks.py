@@ -18,10 +18,10 @@ from scheduling.models.machines import Machine
 class Task(models.Model):
     """A task or an alloc. `id` is `scheduling.core.vocabulary.requirement.task_id(job, index)`.
 
-    `incarnation`: the number of placements; it jumps to the next million when the database was restored. `alloc`: the
-    alloc that contains the task, on the same machine (§2.4). `devices`: the numbers of its accelerators on the
-    machine. `phase`, `health`: as the Borglet last reported. `up`: the task is running for users (see
-    `Job.tasks_up`).
+    `incarnation`: the number of placements; after the database is restored from a backup, it continues at the next
+    million. `alloc`: the alloc that contains the task, on the same machine (§2.4). `devices`: the numbers of its
+    accelerators on the machine. `phase`, `health`: as the Borglet last reported. `up`: the task runs, and it is healthy
+    if it has a health check (see `Job.tasks_up`).
     """
 
     id = models.BigIntegerField(primary_key=True)

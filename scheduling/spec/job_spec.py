@@ -109,7 +109,9 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return tuple(sorted((digest, self.sizes[digest]) for digest in digests & self.sizes.keys()))
 
     def groups(self, first: int = 0, last: int | None = None) -> tuple[Group, ...]:
-        """Return the tasks `first` to `last` (default: all) in groups of equal requirements."""
+        """Return the tasks with the indexes `first` to `last`, both included, in groups of equal requirements. If
+        `last` is None, the last task of the job is the end.
+        """
         last = self.tasks - 1 if last is None else last
         if not self.overrides and (first, last) == (0, self.tasks - 1):
             return (Group(self.requirement_of(self.base), ((first, last),)),)

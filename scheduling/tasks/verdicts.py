@@ -43,10 +43,10 @@ def store(
 ) -> int:
     """Update the verdicts of the jobs that the plan leaves pending. Return the number of written rows.
 
-    At most three statements for any number of jobs. `book`: the verdicts written before. `now`: seconds on any clock.
-    `most`: the largest number of rows to write. A class may have tasks of thousands of jobs; each job gets the
-    verdicts on its own tasks. Verdicts on classes that the pass has not examined stay. The verdicts of other jobs
-    stay too, because another scheduler may handle these jobs.
+    At most three statements for any number of jobs. `book`: the verdicts that this master has written before; only
+    changes are written. `now`: seconds on any clock. `most`: the largest number of rows to write. A job gets only the
+    verdicts on its own tasks. Verdicts on tasks that the pass has not examined stay. The verdicts of other jobs stay
+    too, because another scheduler may handle these jobs.
     """
     book = book if book is not None else VerdictCache()
     by_job: dict[int, list[tuple[Why, int]]] = {}

@@ -259,8 +259,8 @@ def _over(vector: Vector, span: dt.timedelta) -> Vector:
 
 
 def _account(priority: int, known: Sequence[Band]) -> str:
-    """Return the band to which quota charges `priority`. Return "" for the free priority and for a priority without a
-    band.
+    """Return the name of the band whose quota tasks of `priority` use. Return "" for the free priority, which uses no
+    quota, and for a priority without a band.
     """
     if priority == FREE_PRIORITY:
         return ""

@@ -3,7 +3,7 @@
 the job file names a user ──► a user that the operator allows ──► its uid and groups
 it names none, oci ─────────► a number reserved for the task (`own_uid`)
 it names none, process ─────► a number reserved for its tenant (`tenantusers`), or one user for all these tasks:
-                              BORGLET_TASK_USER, `task_user`
+                              BORGLET_TASK_USER, and if that is not set, the result of `task_user`
 """
 
 from __future__ import annotations

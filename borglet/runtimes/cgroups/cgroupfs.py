@@ -33,7 +33,9 @@ def write_text(directory: str, name: str, value: str) -> None:
 
 
 def _as_absent(error: OSError) -> OSError:
-    """Return `error` itself, or FileNotFoundError if it means that the group was removed after its file was opened."""
+    """Return the error to raise: FileNotFoundError if `error` means that the group was removed after its file was
+    opened, otherwise `error` itself.
+    """
     if error.errno == errno.ENODEV:
         return FileNotFoundError(errno.ENOENT, "the control group was removed")
     return error

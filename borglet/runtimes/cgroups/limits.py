@@ -25,8 +25,8 @@ IO_WEIGHTS = (500, 100, 10)
 class Grant:
     """The temporary limits of one task, set by the Borglet's control loop. They replace the task's usual limits.
 
-    `cpu_milli`: for a task that uses more CPU than its usual limit, 0 for no limit. `ram_bytes`: for a task with memory
-    slack.
+    `cpu_milli`: the largest CPU usage of a task with CPU slack, which may use more than its usual limit; 0: no
+    temporary limit. `ram_bytes`: the same for memory and a task with memory slack.
     """
 
     cpu_milli: int = 0

@@ -92,7 +92,9 @@ class ContainerOptions:
 
 
 def config(container: ContainerOptions, account: Account, *, architecture: str) -> dict[str, object]:
-    """Return the content of config.json. The init has another user, so that the task cannot signal or read it."""
+    """Return the content of config.json. Process 1 of the container runs as another user than the task, so that the
+    task cannot signal this process or read its memory.
+    """
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "uts", "ipc")]
     if container.network:
         namespaces.append({"type": "network", "path": container.network})

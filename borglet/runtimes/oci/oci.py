@@ -244,7 +244,9 @@ class ContainerConfinement(Confinement):
     def shell(
         self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
     ) -> PtyRequest:
-        """Return the engine's command on our terminal. The engine makes another terminal inside the container."""
+        """Return the request to run the engine's command on a terminal that the Borglet opens. The engine makes another
+        terminal inside the container.
+        """
         container = ContainerPlace(self._engine, str(directory.bundle), directory.name)
         try:
             begun = msgspec.json.decode((directory.bundle / "process.json").read_bytes(), type=dict[str, Any])

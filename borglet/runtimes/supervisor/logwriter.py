@@ -121,7 +121,9 @@ class LogWriter:
         self.dropped += len(data) - written
 
     def _mark(self, now: float) -> None:
-        """Write a line with the time of the next output, if one is due. It is also due after the clock was set back."""
+        """If it is due, write a time mark: a line with the offset of the following output and the time of this output.
+        A mark is also due after the clock was set back.
+        """
         since = abs(now - self.marked_at)
         if since < MARK_LEAST_S or (since < MARK_MOST_S and self.unmarked < MARK_BYTES):
             return

@@ -285,7 +285,9 @@ class _Work:
 
 
 def _named(owner: Owner) -> Owner:
-    """Return the name of the job or service to which `owner` belongs. Return a machine or the apex unchanged."""
+    """Return the name of the job or service to which the task or port `owner` belongs. Return `owner` itself if it is a
+    job, a service, a machine or the apex. Names are tuples of labels below the apex.
+    """
     if owner[-2:-1] == (SERVICE,) and len(owner) > 2 and is_service(owner[-3]):
         return owner[-3:]
     return owner if owner[-1:] == ("machine",) else owner[-2:]

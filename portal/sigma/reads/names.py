@@ -223,7 +223,9 @@ def _with_shares(groups: Sequence[WeightGroup]) -> list[WeightGroup]:
 
 
 def _common(name: JobName | TaskName | ServiceName, ports: Iterable[tuple[str, int]]) -> dict[str, Any]:
-    """Return the fields of `Names`. `ports`: the name and number of each port."""
+    """Return the fields that all names share (see `Names`) as keyword arguments. `ports`: the name and number of each
+    port.
+    """
     dns = name.dns(settings.BORG_ZONE)
     found = [PortName(port, f"_{port}._tcp.{dns}", number) for port, number in ports]
     of_task = isinstance(name, TaskName)

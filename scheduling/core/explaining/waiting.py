@@ -107,8 +107,9 @@ class TenantsAhead:
 
 
 def left_over(state: CellState, sorting: GroupedQueue, answer: Ints) -> tuple[UnplacedGroups, list[Key]]:
-    """Return the groups that stay pending, joined into classes, and the key of each class. Groups whose difference
-    matters only inside the pass form one class.
+    """Return the groups that stay pending, joined into classes, and the key of each class. Groups form one class if
+    they have the same `_key`. `answer`: by queue position, the position of the task's machine, or -1 if no machine
+    fits.
     """
     where = np.flatnonzero(answer == -1)
     of, job = sorting.of_task[where], sorting.job[where]

@@ -63,11 +63,12 @@ class Running(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """Free capacity, counted in several ways (levels). `left` [L, R, P]: the largest amount of each resource that one
-    more task may ask for on each machine.
+    """Free capacity, counted in several ways (levels). `left`: int array [levels, resources, machines], the largest
+    amount of each resource that one more task may ask for on each machine. The pass updates `left` after each
+    placement.
 
-    A level is a `ceiling` (the task may preempt all priorities below it) and a way of placement (`by_limit`). The
-    pass updates `left` after each placement.
+    A level has a `ceiling` (the task may preempt all priorities below it) and `by_limit`: whether the limits of tasks
+    that are placed by limit (§5.5) count as used, in addition to all reservations.
     """
 
     left: Ints
@@ -76,7 +77,9 @@ class Levels(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """The equivalence classes of a pass (§3.4). `ceiling`: the class may preempt any priority below it."""
+    """The groups of pending tasks in a pass, one per equivalence class (§3.4). The arrays have one element or row per
+    group. `ceiling`: the group may preempt any priority below it.
+    """
 
     limit: Ints  # [G, R]
     by_limit: Bools

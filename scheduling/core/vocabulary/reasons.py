@@ -130,8 +130,8 @@ class QueuePlace(msgspec.Struct, frozen=True):
 class Preemption(msgspec.Struct, frozen=True):
     """The numbers of machines on which even preemption does not make room for the task.
 
-    `not_enough`: machines that are too small even without all tasks of lower priority. `held`: machines that are
-    large enough, but tasks that this task may not preempt use the capacity.
+    `not_enough`: machines that are too small even without all tasks of lower priority. `held`: machines that are large
+    enough, but their capacity is used by tasks that this task may not preempt.
     """
 
     not_enough: int = 0

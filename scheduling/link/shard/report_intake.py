@@ -114,8 +114,8 @@ class ReportIntake:
             )
 
     def compare(self, held: Connection, *, answers: bool = False) -> None:
-        """Put the changes of the last report into the inbox. `answers`: the report has just arrived, so the machine
-        is up.
+        """Compare the connection's last report with the stored state of the machine, and put the differences into the
+        inbox. `answers`: the report has just arrived, so the machine is up.
         """
         if held.view is None or held.last_report is None:
             return

@@ -1,10 +1,10 @@
 """A link shard has the connections of many Borglets, polls each Borglet, and stores the changes in its reports (§3.3).
 
-        Borglets                       event loop                          one database thread
-    ── Report ──► heard ─ compare ─► changes ─┐                  ┌► greet, apply, look (journal), load
-    ◄─ Poll ───── ask ◄─ timetable            ├─► pump, in turns ┤
-                   ▲  ◄─ desired state ◄──────┘                  └► futures, old sessions, Loaded
-                   └── Redis: notices, log requests, sessions at other shards
+    Borglet ── Report ─► compare it with the stored state ─► inbox: changes, new sessions
+                                                               │
+    Borglet ◄─ Poll ─── desired state ◄─── pump, in turns ◄────┘
+                                           └─► database thread: begin sessions, write changes, read the journal,
+                                               and load the desired state of the machines that it affects
 
 The pump is the loop of database work (`turns`). Its next turn handles everything that arrived during the last turn. So
 an idle shard writes at once, and a busy shard writes large batches. Polls do not wait for the database.
