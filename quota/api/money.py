@@ -314,8 +314,9 @@ class CostsQuerySerializer(serializers.Serializer[Any]):
 
 
 class CostSerializer(serializers.Serializer[Any]):
-    """Costs of one job, team, band, cell or label. `quota`: the cost of quota that jobs requested; `unused`: the cost
-    of quota that no job requested, with an empty `key` if the costs are split by job.
+    """Costs of one job, team, band, cell or label, named by `key`. `quota`: the cost of quota that jobs requested.
+    `unused`: the cost of quota that no job requested. If costs are split by job, this cost has a row with an empty
+    `key`.
     """
 
     key = serializers.CharField()

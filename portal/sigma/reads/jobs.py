@@ -89,7 +89,9 @@ def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
 
 
 def tasks_by_id(ids: Sequence[int]) -> list[Task]:
-    """Return the tasks with these ids, sorted by index, with related rows as in `tasks_of`. At most three queries."""
+    """Return the tasks with these ids, sorted by task index. Related rows are loaded as in `tasks_of`. This makes at
+    most three queries.
+    """
     rows = Task.objects.filter(id__in=ids).select_related("machine").prefetch_related(STILL_STOPPING)
     return list(rows.order_by("index"))
 
