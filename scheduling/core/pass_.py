@@ -22,6 +22,7 @@ from scheduling.core.kernels.walk import NOT_TRIED, place
 from scheduling.core.placing.allocs import PortsBySlot, place_in_allocs
 from scheduling.core.placing.classes import GroupedQueue, sort_into_groups
 from scheduling.core.placing.cores import cores_held
+from scheduling.core.placing.free_capacity import free_capacity
 from scheduling.core.placing.hardness import hardest_first
 from scheduling.core.placing.pass_cache import Decision, PassCache
 from scheduling.core.placing.queue import pending_in_order, pending_of
@@ -76,10 +77,11 @@ def _decide(
     order. `memory`: the cache that all passes over this state share.
     """
     inside = state.tasks.job_alloc_set[state.tasks.job[own]] > 0
-    slots = hardest_first(state, policy, pending_in_order(state.tasks, own[~inside]))
+    free = free_capacity(state)
+    slots = hardest_first(state, policy, pending_in_order(state.tasks, own[~inside]), free)
     held = cores_held(state, slots)
     sorting = sort_into_groups(state, policy, slots, now=now, cores=held is not None)
-    tables = tables_of(state, policy, sorting, memory, rng, held)
+    tables = tables_of(state, policy, sorting, free, memory, rng, held)
     if len(state.machines):
         memory.invalidate(np.arange(len(state.machines)))
         place(tables)

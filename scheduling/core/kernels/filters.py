@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduling.core.kernels.compiled import inlined
 from scheduling.core.kernels.counts import POWER, RACK, count_of, count_on
-from scheduling.core.vocabulary.layout import Bools, Groups, Levels, MachineArrays, TaskCounts
+from scheduling.core.vocabulary.layout import SKIPPED, Bools, Groups, Levels, MachineArrays, TaskCounts
 
 # Machines that are scanned at once.
 BLOCK = 256
@@ -44,6 +44,15 @@ def scan(
 
     `mask[:n]` receives the results. Return False if all of the machines are excluded.
     """
+    found = False
+    for block in range(first // SKIPPED, (first + n - 1) // SKIPPED + 1):
+        enough = True
+        for r in range(groups.limit.shape[1]):
+            want = groups.limit[g, r]
+            enough &= want <= 0 or levels.most[level, r, block] >= want
+        found |= enough
+    if not found:
+        return False
     # Slices, so that no index can be negative: what might count from the end is not vectorised.
     allowed = groups.allowed[groups.hard[g]][first : first + n]
     up = machines.up[first : first + n]

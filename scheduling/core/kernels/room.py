@@ -5,48 +5,108 @@ whether tasks are placed by limit or by reservation (§5.5).
 from __future__ import annotations
 
 from quota.vocabulary.resources import PORTS
-from scheduling.core.kernels.compiled import compiled
-from scheduling.core.vocabulary.layout import Bools, Ints, Levels, MachineArrays, Running
+from scheduling.core.kernels.compiled import compiled, inlined
+from scheduling.core.vocabulary.layout import SKIPPED, Bools, Ints, Levels, MachineArrays, Running
+
+
+@inlined
+def _free(machines: MachineArrays, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
+    """Write into `sums[:, 0]` [L, R] the free capacity of machine `m` at each level, for the resources that `asked` [R]
+    marks. It may be negative if the machine shrank. `sums` [L, 2, R].
+    """
+    axis = machines.capacity.shape[1]
+    number = levels.ceiling.shape[0]
+    highest = 0
+    for k in range(number):
+        highest = max(highest, levels.ceiling[k])
+        for r in range(axis):
+            sums[k, 0, r] = sums[k, 1, r] = 0
+    t = machines.head[m] if highest > 0 else -1
+    while t >= 0:
+        job = running.job[t]
+        priority = running.job_priority[job]
+        if priority < highest and not running.gone[t]:
+            # The task counts at the first level whose ceiling is above it. The levels above are added up below.
+            k = 0
+            while priority >= levels.ceiling[levels.ascending[k]]:
+                k += 1
+            k = levels.ascending[k]
+            for r in range(axis):
+                if asked[r]:
+                    sums[k, 0, r] += running.reservation[t, r]
+                    if running.job_by_limit[job]:
+                        sums[k, 1, r] += running.shape_limit[running.shape[t], r]
+        t = running.next[t]
+    for r in range(axis):
+        if not asked[r]:
+            continue
+        capacity, reserved, prod_limit = machines.capacity[m, r], machines.reserved[m, r], machines.prod_limit[m, r]
+        for k in levels.ascending:
+            reserved -= sums[k, 0, r]
+            prod_limit -= sums[k, 1, r]
+            left = capacity - (max(reserved, prod_limit) if levels.by_limit[k] else reserved)
+            sums[k, 0, r] = min(left, machines.ports_free[m]) if r == PORTS else left
 
 
 @compiled
 def room(machines: MachineArrays, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
-    """Write into `levels.left` the free capacity of machine `m` at each level, for the resources that `asked` [R]
-    marks.
+    """Write into `levels` the free capacity of machine `m`, for the resources that `asked` [R] marks.
 
-    The result may be negative if the machine shrank. `sums` [L, 2, R]: memory for intermediate sums.
+    `sums` [L, 2, R]: memory for intermediate sums.
     """
-    axis = machines.capacity.shape[1]
-    number = levels.ceiling.shape[0]
-    for level in range(number):
-        for r in range(axis):
-            sums[level, 0, r] = sums[level, 1, r] = 0
-    t = machines.head[m]
-    while t >= 0:
-        if not running.gone[t]:
-            job = running.job[t]
-            for level in range(number):
-                if running.job_priority[job] < levels.ceiling[level]:
-                    for r in range(axis):
-                        sums[level, 0, r] += running.reservation[t, r]
-                    if running.job_by_limit[job]:
-                        for r in range(axis):
-                            sums[level, 1, r] += running.shape_limit[running.shape[t], r]
-        t = running.next[t]
-    for level in range(number):
-        for r in range(axis):
-            if not asked[r]:
-                continue
-            left = machines.capacity[m, r] - machines.reserved[m, r] + sums[level, 0, r]
-            if levels.by_limit[level]:
-                left = min(left, machines.capacity[m, r] - machines.prod_limit[m, r] + sums[level, 1, r])
-            levels.left[level, r, m] = left
-        levels.left[level, PORTS, m] = min(levels.left[level, PORTS, m], machines.ports_free[m])
+    _free(machines, running, levels, m, asked, sums)
+    block = m // SKIPPED
+    for level in range(levels.left.shape[0]):
+        for r in range(levels.left.shape[1]):
+            if asked[r]:
+                left = sums[level, 0, r]
+                levels.left[level, r, m] = left
+                levels.most[level, r, block] = max(levels.most[level, r, block], left)
 
 
 @compiled
 def count_room(
     machines: MachineArrays, running: Running, levels: Levels, positions: Ints, asked: Bools, sums: Ints
 ) -> None:
-    for m in positions:
-        room(machines, running, levels, m, asked, sums)
+    """Write into `levels.left` the free capacity of the machines at `positions` [N], for the resources that `asked` [R]
+    marks. `sums` [N, L, 2, R]: memory for intermediate sums.
+    """
+    for i in range(positions.shape[0]):
+        _free(machines, running, levels, positions[i], asked, sums[i])
+    # One row after the other, because the rows of `left` are far apart in memory.
+    for level in range(levels.left.shape[0]):
+        for r in range(levels.left.shape[1]):
+            if asked[r]:
+                left = levels.left[level, r]
+                for i in range(positions.shape[0]):
+                    left[positions[i]] = sums[i, level, 0, r]
+
+
+@compiled
+def find_most(levels: Levels, asked: Bools) -> None:
+    """Compute `levels.most` from `levels.left`, for the resources that `asked` [R] marks."""
+    total = levels.left.shape[2]
+    for level in range(levels.left.shape[0]):
+        for r in range(levels.left.shape[1]):
+            if asked[r]:
+                for block in range(levels.most.shape[2]):
+                    left = levels.left[level, r, block * SKIPPED : min(total, (block + 1) * SKIPPED)]
+                    most = left[0]
+                    for i in range(left.shape[0]):
+                        most = max(most, left[i])
+                    levels.most[level, r, block] = most
+
+
+@compiled
+def sum_capacity(up: Bools, capacity: Ints, prod_limit: Ints, reserved: Ints, sums: Ints) -> None:
+    """Write into `sums` [3, R] what all machines that are up [M] have together: the capacity, and the capacity that is
+    free by limit and by reservation (§5.5). Machines that are too full count as full.
+    """
+    sums[:] = 0
+    for m in range(up.shape[0]):
+        if up[m]:
+            for r in range(capacity.shape[1]):
+                full = capacity[m, r]
+                sums[0, r] += full
+                sums[1, r] += max(full - prod_limit[m, r], 0)
+                sums[2, r] += max(full - reserved[m, r], 0)

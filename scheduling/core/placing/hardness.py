@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
+from scheduling.core.placing.free_capacity import FreeCapacity
 from scheduling.core.vocabulary.layout import Bools, Floats, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint
@@ -24,21 +25,22 @@ Slots = NDArray[np.int64]
 ORDINARY = 1 / 32
 
 
-def hardest_first(state: CellState, policy: Policy, slots: Slots) -> Slots:
+def hardest_first(state: CellState, policy: Policy, slots: Slots, free: FreeCapacity) -> Slots:
     """Return the queue `slots`, sorted by hardness within each priority. Tasks of equal hardness stay in their order.
+    `free`: the free capacity of the machines.
 
     The tasks of a gang stay together. Each of them counts as being as hard as the hardest task of the gang.
     """
-    tasks, up = state.tasks, np.flatnonzero(state.machines.up)
-    if len(slots) < 2 or len(up) == 0:
+    tasks = state.tasks
+    if len(slots) < 2 or free.machines == 0:
         return slots
     job = tasks.job[slots]
     shapes, shape = np.unique(tasks.shape[slots], return_inverse=True)
     counted = [r for r, weight in enumerate(policy.resource_weights[: state.axis]) if weight > 0]
     limit = tasks.shapes.limit[shapes][:, counted]
-    if not _enough(state, counted, up, tasks.job_by_limit[job], limit[shape]):
+    if not _enough(free, counted, tasks.job_by_limit[job], limit[shape]):
         return slots
-    hard = np.maximum(_hardness(state, counted, up, job, shapes.astype(np.int32), shape, limit), ORDINARY)
+    hard = np.maximum(_hardness(state, free, counted, job, shapes.astype(np.int32), shape, limit), ORDINARY)
     ganged = tasks.job_gang[job]
     if ganged.any():
         most = np.zeros(len(tasks.job_gang))
@@ -51,36 +53,32 @@ def hardest_first(state: CellState, policy: Policy, slots: Slots) -> Slots:
     return result
 
 
-def _enough(state: CellState, counted: list[int], up: Slots, by_limit: Bools, limit: Ints) -> bool:
+def _enough(free: FreeCapacity, counted: list[int], by_limit: Bools, limit: Ints) -> bool:
     """Return whether the free capacity of all machines together is enough for tasks with these limits [Q, R].
 
     Capacity that lower priorities use counts as free for tasks that are placed by limit (§5.5).
     """
-    machines = state.machines
-    for kind, used in ((True, machines.prod_limit), (False, machines.reserved)):
-        if (by_limit == kind).any():
-            room = _sum_of(np.maximum(machines.capacity - used, 0), up)[counted]
-            asked = limit[by_limit | (not kind)].sum(axis=0)
-            if (asked > room).any():
-                return False
+    for kind, room in ((True, free.by_limit), (False, free.by_reservation)):
+        if (by_limit == kind).any() and (limit[by_limit | (not kind)].sum(axis=0) > room[counted]).any():
+            return False
     return True
 
 
 def _hardness(
-    state: CellState, counted: list[int], up: Slots, job: Ints32, shapes: Ints32, shape: Slots, limit: Ints
+    state: CellState, free: FreeCapacity, counted: list[int], job: Ints32, shapes: Ints32, shape: Slots, limit: Ints
 ) -> Floats:
     """Return the hardness [Q] of each task: the larger of two shares, divided by the share of machines that the task
     can use. The two shares: the part of an average machine that the task needs, and the part of all machines, racks or
     power domains that its job needs.
     """
     table, machines = state.tasks.shapes, state.machines
-    mean = _sum_of(machines.capacity, up)[counted] / len(up)
+    mean = free.capacity[counted] / free.machines
     share = np.divide(limit, mean, out=np.zeros(limit.shape), where=mean > 0).max(axis=1, initial=0.0)
     bounds = table.bounds[shapes]
     needed = np.zeros(len(job))
     if bounds.any():
         size = np.bincount(job)[job]
-        domains = (len(up), _distinct(machines.rack[up]), _distinct(machines.power[up]))
+        domains = (free.machines, _distinct(machines.rack[machines.up]), _distinct(machines.power[machines.up]))
         for kind, number in enumerate(domains):
             bound = bounds[shape, kind]
             needed = np.maximum(needed, np.where(bound > 0, size / np.maximum(bound, 1) / number, 0.0))
@@ -90,20 +88,12 @@ def _hardness(
         if requirement.constraints:
             demand = tuple(one for one in requirement.constraints if one.hard)
             if demand not in known:
-                mask = np.ones(len(up), dtype=np.bool_)
+                mask = machines.up.copy()
                 for constraint in demand:
-                    mask &= machines.attributes.mask(constraint)[up]
-                known[demand] = max(1, int(mask.sum())) / len(up)
+                    mask &= machines.attributes.mask(constraint)
+                known[demand] = max(1, int(np.count_nonzero(mask))) / free.machines
             satisfied[place] = known[demand]
     result: Floats = np.maximum(share[shape], needed) / satisfied[shape]
-    return result
-
-
-def _sum_of(vectors: Ints, up: Slots) -> Ints:
-    """Return [R]: the sum of the rows `up` of `vectors` [M, R]. It is faster than a copy of these rows."""
-    chosen = np.zeros(len(vectors), dtype=np.int64)
-    chosen[up] = 1
-    result: Ints = np.einsum("m,mr->r", chosen, vectors)
     return result
 
 

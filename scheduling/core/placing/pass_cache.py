@@ -18,10 +18,20 @@ from numpy.typing import NDArray
 from scheduling.core.cell.installed import Packages
 from scheduling.core.cell.machines import MachineTable
 from scheduling.core.cell.state import CellState
-from scheduling.core.kernels.room import count_room
+from scheduling.core.kernels.room import count_room, find_most
 from scheduling.core.placing.classes import GroupedQueue, Level
 from scheduling.core.placing.cores import Held
-from scheduling.core.vocabulary.layout import Bools, Floats, Ints, Ints32, Levels, MachineArrays, Running, Tables
+from scheduling.core.vocabulary.layout import (
+    SKIPPED,
+    Bools,
+    Floats,
+    Ints,
+    Ints32,
+    Levels,
+    MachineArrays,
+    Running,
+    Tables,
+)
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint
@@ -32,6 +42,8 @@ MOST_LEVELS = 24
 MOST_MASKS = 256
 
 
+# Number of machines whose free capacity is counted at once.
+COUNTED = 1024
 # Number of machines with most of a class' packages that are tried before the walk finds others.
 MOST_NEAR = 512
 
@@ -212,8 +224,6 @@ class PassCache:
     def _count(self, running: Running, dirty: NDArray[np.int64], levels: Sequence[Level], asked: Bools) -> None:
         machines = self.machines
         axis, number = machines.capacity.shape[1], len(machines.slot)
-        most = max(len(self._known), len(levels))
-        sums = np.zeros((most, 2, axis), dtype=np.int64)
         if (asked & ~self._asked).any():
             self._asked = self._asked | asked
             dirty = np.arange(number, dtype=np.int64)
@@ -222,19 +232,31 @@ class PassCache:
             kept = [row for row, level in enumerate(self._known) if level in levels]
             self._known = [self._known[row] for row in kept]
             self.levels = _levels(self._known, axis, number, self.levels.left[kept])
-        count_room(machines, running, self.levels, dirty, self._asked, sums)
+        _count_room(machines, running, self.levels, dirty, self._asked)
         if missing:
             new = _levels(missing, axis, number)
-            count_room(machines, running, new, np.arange(number, dtype=np.int64), self._asked, sums)
+            _count_room(machines, running, new, np.arange(number, dtype=np.int64), self._asked)
             self._known = self._known + missing
             self.levels = _levels(self._known, axis, number, np.concatenate((self.levels.left, new.left)))
+        find_most(self.levels, self._asked)
+
+
+def _count_room(
+    machines: MachineArrays, running: Running, levels: Levels, positions: NDArray[np.int64], asked: Bools
+) -> None:
+    sums = np.empty((min(len(positions), COUNTED), len(levels.ceiling), 2, len(asked)), dtype=np.int64)
+    for first in range(0, len(positions), COUNTED):
+        count_room(machines, running, levels, positions[first : first + COUNTED], asked, sums)
 
 
 def _levels(known: Sequence[Level], axis: int, number: int, left: NDArray[np.int64] | None = None) -> Levels:
+    ceiling = np.array([ceiling for ceiling, _ in known], dtype=np.int64)
     return Levels(
         left=np.zeros((len(known), axis, number), dtype=np.int64) if left is None else left,
-        ceiling=np.array([ceiling for ceiling, _ in known], dtype=np.int64),
+        ceiling=ceiling,
         by_limit=np.array([by_limit for _, by_limit in known], dtype=np.bool_),
+        ascending=np.argsort(ceiling, kind="stable").astype(np.int32),
+        most=np.zeros((len(known), axis, -(-number // SKIPPED)), dtype=np.int64),
     )
 
 

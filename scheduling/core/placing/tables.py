@@ -16,6 +16,7 @@ from scheduling.core.kernels.victims import NO_BUDGET
 from scheduling.core.placing.classes import GroupedQueue, Level
 from scheduling.core.placing.cores import Held
 from scheduling.core.placing.device_demand import typical_tasks
+from scheduling.core.placing.free_capacity import FreeCapacity
 from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.placing.walks import walks
 from scheduling.core.vocabulary.layout import (
@@ -37,14 +38,15 @@ def tables_of(
     state: CellState,
     policy: Policy,
     sorting: GroupedQueue,
+    free: FreeCapacity,
     memory: PassCache,
     rng: np.random.Generator,
     held: Held | None = None,
 ) -> Tables:
     """Return the arrays of a pass for the queue in `sorting`.
 
-    `rng` chooses where the groups begin their walks over the machines. `memory`: the cache, which this call updates
-    from the state. `held`: the reserved whole cores.
+    `free`: the free capacity of the machines. `memory`: the cache, which this call updates from the state. `rng`
+    chooses where the groups begin their walks over the machines. `held`: the reserved whole cores.
     """
     tasks = state.tasks
     running = _running(state)
@@ -52,7 +54,7 @@ def tables_of(
     rows = memory.follow(state, running, sorting.levels, asked)
     memory.hold_cores(held)
     machines = memory.machines
-    groups = _groups(state, policy, sorting, memory, rows, rng)
+    groups = _groups(state, policy, sorting, free, memory, rows, rng)
     queue = _queue(state, sorting, memory)
     number, places = len(sorting.requirements), len(sorting.slots)
     sample = policy.search.sample if policy.search.randomise else len(machines.slot)
@@ -218,6 +220,7 @@ def _groups(
     state: CellState,
     policy: Policy,
     sorting: GroupedQueue,
+    free: FreeCapacity,
     memory: PassCache,
     rows: dict[Level, int],
     rng: np.random.Generator,
@@ -241,7 +244,7 @@ def _groups(
     levels = list(zip(sorting.ceiling.tolist(), sorting.by_limit.tolist(), strict=True))
     limit = state.tasks.shapes.limit[sorting.shape]
     typical, popularity = typical_tasks(state)
-    start, further = walks(state, policy, limit, sorting.by_limit, sorting.of_task, rng)
+    start, further = walks(state, policy, limit, sorting.by_limit, sorting.of_task, free, rng)
     return Groups(
         limit=limit,
         by_limit=sorting.by_limit,

@@ -6,6 +6,7 @@ import numpy as np
 
 from quota.vocabulary.resources import ACCELERATORS
 from scheduling.core.cell.state import CellState
+from scheduling.core.placing.free_capacity import FreeCapacity
 from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 
@@ -18,7 +19,13 @@ _FURTHER_FOR_DEVICES = 64
 
 
 def walks(
-    state: CellState, policy: Policy, limit: Ints, by_limit: Bools, of_task: Ints32, rng: np.random.Generator
+    state: CellState,
+    policy: Policy,
+    limit: Ints,
+    by_limit: Bools,
+    of_task: Ints32,
+    free: FreeCapacity,
+    rng: np.random.Generator,
 ) -> tuple[Ints32, Ints32]:
     """Return two arrays: for each group, the position [G] in the walk over the machines at which the group's search
     begins, and how many more machines [G] each of its tasks compares.
@@ -41,14 +48,12 @@ def walks(
         return start, further
     counted = [r for r, weight in enumerate(policy.resource_weights[: state.axis]) if weight > 0]
     asked = limit[:, counted] * np.bincount(of_task, minlength=number)[:, None].astype(np.float64)
-    machines = state.machines
-    up = machines.up.astype(np.int64)
     enough = True
-    for placed_by_limit, used in ((True, machines.prod_limit), (False, machines.reserved)):
+    for placed_by_limit, total in ((True, free.by_limit), (False, free.by_reservation)):
         kind = by_limit == placed_by_limit
         if not kind.any():
             continue
-        room = np.einsum("m,mr->r", up, np.maximum(machines.capacity - used, 0))[counted]
+        room = total[counted]
         if (asked[kind].sum(axis=0) > _MOST * room).any():
             start[kind] = start[0]
             further[kind] = _FURTHER

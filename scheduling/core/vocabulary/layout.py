@@ -17,6 +17,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Ints32 = NDArray[np.int32]
 
+# Number of neighbouring machines that a search leaves out together, if none of them can hold the task.
+SKIPPED = 64
+
 
 class MachineArrays(NamedTuple):
     """Arrays of machine facts, in the order in which a pass visits the machines (the walk). A pass changes `reserved`,
@@ -69,11 +72,16 @@ class Levels(NamedTuple):
 
     A level has a `ceiling` (the task may preempt all priorities below it) and `by_limit`: whether the limits of tasks
     that are placed by limit (§5.5) count as used, in addition to all reservations.
+
+    `most` [levels, resources, blocks]: for each block of `SKIPPED` neighbouring machines, at least the largest value of
+    `left`. `ascending`: the levels, sorted by ceiling.
     """
 
     left: Ints
     ceiling: Ints
     by_limit: Bools
+    ascending: Ints32
+    most: Ints
 
 
 class Groups(NamedTuple):

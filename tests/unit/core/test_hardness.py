@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduling.core.placing.free_capacity import free_capacity
 from scheduling.core.placing.hardness import hardest_first
 from scheduling.core.placing.queue import pending_in_order, pending_of
 from scheduling.core.vocabulary.policy import Policy
@@ -13,7 +14,9 @@ def order(world: World, policy: Policy | None = None) -> list[tuple[str, int]]:
     """(job, index) in the order in which the tasks are tried."""
     state = world.state
     state.count_by_limit(Policy())
-    slots = hardest_first(state, policy or Policy(), pending_in_order(state.tasks, pending_of(state.tasks)))
+    slots = hardest_first(
+        state, policy or Policy(), pending_in_order(state.tasks, pending_of(state.tasks)), free_capacity(state)
+    )
     names = {row.job_id: name for name, row in world.jobs.items()}
     return [(names[job], index) for job, index in map(split_task_id, state.tasks.id[slots].tolist())]
 

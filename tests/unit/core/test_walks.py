@@ -7,6 +7,7 @@ import pytest
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.placing.classes import sort_into_groups
+from scheduling.core.placing.free_capacity import free_capacity
 from scheduling.core.placing.queue import pending_in_order, pending_of
 from scheduling.core.placing.walks import walks
 from scheduling.core.vocabulary import events
@@ -48,7 +49,9 @@ def _walks(policy: Policy, *, tasks: int, priority: int = 200, machines: int = M
     slots = pending_in_order(state.tasks, pending_of(state.tasks, policy.workload))
     sorting = sort_into_groups(state, policy, slots, now=0.0)
     limit = state.tasks.shapes.limit[sorting.shape]
-    start, further = walks(state, policy, limit, sorting.by_limit, sorting.of_task, np.random.default_rng(1))
+    start, further = walks(
+        state, policy, limit, sorting.by_limit, sorting.of_task, free_capacity(state), np.random.default_rng(1)
+    )
     return start.tolist(), further.tolist()
 
 
