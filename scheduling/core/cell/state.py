@@ -44,10 +44,11 @@ _ENDINGS = {"finished": Transition.FINISH, "failed": Transition.FAIL}
 
 
 class CellState:
-    """The state of a cell (see the module). `revision`: revision of the newest event applied. `changes`: the number
-    of batches of events that changed the state. While this number stays the same, a pass makes the same decisions.
+    """The state of a cell (see the module). `revision`: revision of the newest event applied. `changes`: the number of
+    batches of events that changed the state. While this number stays the same, a pass makes the same decisions.
 
-    The bands of the policy decide which tasks are placed by limit, so each pass calls `count_by_limit`.
+    The bands of the policy decide which tasks are placed by limit (§5.5), and the policy can change. So each pass first
+    calls `count_by_limit`.
     """
 
     def __init__(self, extra_resources: Iterable[str] = ()) -> None:
@@ -151,7 +152,9 @@ class CellState:
         return audit.differences(self.fingerprint(), other.fingerprint())
 
     def count_by_limit(self, policy: Policy) -> None:
-        """Decide by the policy's bands which tasks are placed by limit (§5.5), and sum their limits per machine."""
+        """Mark the tasks that `policy` places by limit (§5.5), and store the sum of their limits per machine. The bands
+        of the policy decide which tasks these are. If they are the same as in the last call, nothing changes.
+        """
         if (policy.bands, policy.batch_in_prod_by_reservation) == (
             self._rule.bands,
             self._rule.batch_in_prod_by_reservation,
@@ -467,8 +470,8 @@ class CellState:
         return self._slot(self._job(job_id), index)
 
     def _move(self, job: LiveJob, task: int, machine: int, sign: int) -> None:
-        """Record that a task starts on a machine (`sign` = 1) or leaves it (-1). `_settle` updates the sums later.
-        Tasks inside allocs are not recorded.
+        """Add to the list of moves that a task starts on a machine (`sign` = 1) or leaves it (-1). `_settle` later
+        updates the sums of the machines from this list. Tasks inside allocs are not added.
         """
         tasks = self.tasks
         if tasks.alloc.item(task) < 0:

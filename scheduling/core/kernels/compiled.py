@@ -49,8 +49,8 @@ def compiled(function: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """Compile a function that is called per machine inline, because passing tables of arrays would cost more than its
-    work.
+    """Compile a function, and copy its code into its callers. Use this for functions that are called for each machine:
+    a call would pass whole tables of arrays, and so take longer than the work of the function.
     """
     return cast(F, numba.njit(forceinline=True, **_OPTIONS)(function))
 

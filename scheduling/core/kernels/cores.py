@@ -54,8 +54,8 @@ def cores_suffice(
 
 @inlined
 def hold_cores(machines: MachineArrays, m: int, has: int, by: int) -> None:
-    """Add a task to the core counts of machine `m` (`by` = 1), or remove it (`by` = -1). `has`: as returned by
-    `cores_of`.
+    """Add a task to the core counts of machine `m` (`by` = 1), or remove it (`by` = -1). `has`: the number of whole
+    cores that the task has reserved, from `cores_of`.
     """
     if has > 0:
         machines.owned[m] += by * has
@@ -65,9 +65,10 @@ def hold_cores(machines: MachineArrays, m: int, has: int, by: int) -> None:
 
 @compiled
 def judge_cores(machines: MachineArrays, running: Running, want: int, ceiling: int, few: Bools, most: Ints32) -> None:
-    """Write `few` and `most` for each machine, as if all tasks with a priority below `ceiling` were preempted.
+    """Write `few` and `most` for each machine [P], as if all tasks with a priority below `ceiling` were preempted.
 
-    `few`: whether there are too few cores for one more task. `most`: the largest number of cores that a task could get.
+    `few`: whether there are too few cores for one more task. `most`: the largest number of whole cores that a task
+    could get. `want`: how many whole cores the task asks for, as in `cores_suit`.
     """
     for m in range(few.shape[0]):
         owned = machines.owned[m]

@@ -36,7 +36,9 @@ def count_of(counts: TaskCounts, job: int, kind: int, domain: int) -> int:
 
 @inlined
 def count_on(counts: TaskCounts, machines: MachineArrays, job: int, m: int) -> int:
-    """Return the number of tasks of `job` on a machine. The small table of racks is read first."""
+    """Return the number of tasks of `job` on machine `m`. The function first looks in the table of racks, which is
+    small: often the rack has no task of the job.
+    """
     row = counts.row[job]
     if row < 0 or (machines.rack[m] >= 0 and counts.rack[row, machines.rack[m]] == 0):
         return 0

@@ -1,4 +1,6 @@
-"""Accelerators: a share uses one device, larger requests use whole devices; parts of several are never added up."""
+"""The accelerators that a request takes. A request for less than one device takes a part of one device. A larger
+request takes whole devices. Free parts of different devices are never combined.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ def is_up(machines: MachineArrays, m: int) -> bool:
 
 @inlined
 def lacking(levels: Levels, level: int, m: int, groups: Groups, g: int) -> int:
-    """Return the first resource, ports included, of which the machine has too little free (§5.5), or -1."""
+    """Return the first resource, ports included, of which machine `m` has too little free for a task of group `g`, or
+    -1 if it has enough of all. `level`: the row of `levels`, which decides what counts as free (§5.5).
+    """
     for r in range(groups.limit.shape[1]):
         if groups.limit[g, r] > 0 and levels.left[level, r, m] < groups.limit[g, r]:
             return r
@@ -74,7 +76,9 @@ def scan(
 
 @inlined
 def spread_excess(machines: MachineArrays, groups: Groups, g: int, m: int, counts: TaskCounts) -> int:
-    """Return which spread limit of the job is reached on a machine; FREE if none is."""
+    """Return the spread limit that the job of group `g` has already reached at machine `m`: `MACHINE_FULL`, `RACK_FULL`
+    or `POWER_FULL`. Return `FREE` if it has reached none.
+    """
     job = groups.job[g]
     if job < 0:
         return FREE

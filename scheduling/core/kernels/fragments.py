@@ -1,8 +1,9 @@
-"""Free devices that typical tasks could not use: the expected fragmentation of a machine (Weng et al., ATC 2023).
+"""Fragments: free devices that typical tasks could not use. Their expected number measures the fragmentation of a
+machine (Weng et al., ATC 2023).
 
-A task of each typical class is imagined on the machine. If the machine has too little CPU or RAM for it, or too few
-devices that it could use, all free devices are fragments. Otherwise the devices that it could not use are. A placement
-that adds few fragments is a good one.
+The kernels check for each typical kind of task whether one task would fit on the machine. If the machine has too little
+CPU or RAM for the task, or too few devices that it could use, all free devices are fragments. If the task would fit,
+only the devices that it could not use are fragments. A placement is better if it adds fewer fragments.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def free_devices(machines: MachineArrays, m: int) -> float:
 
 @inlined
 def fragments(machines: MachineArrays, groups: Groups, g: int, m: int, mask: int) -> float:
-    """Return the expected fragments, in devices. `mask`: the devices that a task of the group takes; 0: none comes."""
+    """Return the expected number of free devices on machine `m` that a typical task could not use. `mask`: bit mask of
+    the devices that a new task of group `g` takes before; 0 if no task is placed.
+    """
     result = 0.0
     devices = machines.devices.shape[1]
     taken = share_of(groups.limit[g, ACCELERATORS])
@@ -54,7 +57,9 @@ def fragments(machines: MachineArrays, groups: Groups, g: int, m: int, mask: int
 
 @inlined
 def added_fragments(machines: MachineArrays, groups: Groups, g: int, m: int) -> float:
-    """Return the fragments that a task of the group adds on a machine, per device that it asks for."""
+    """Return how many fragments a task of group `g` adds on machine `m`, divided by the number of devices that it asks
+    for (at least 1).
+    """
     want = groups.limit[g, ACCELERATORS]
     mask = pick_devices(machines.devices, m, want)
     if mask < 0:

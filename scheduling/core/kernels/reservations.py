@@ -1,5 +1,5 @@
-"""Reservations of running tasks, updated with each set of samples (§5.5). Twins:
-`tests/unit/core/twins_of_reclaim.py`.
+"""The kernels that compute the reservations of running tasks from each new set of usage samples (§5.5). Tests compare
+them with simple versions in `tests/unit/core/twins_of_reclaim.py`.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ def _free(machines: MachineArrays, running: Running, levels: Levels, m: int, ask
 
 @compiled
 def room(machines: MachineArrays, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
-    """Write into `levels` the free capacity of machine `m`, for the resources that `asked` [R] marks.
+    """Write the free capacity of machine `m` at each level into `levels`, for the resources that `asked` [R] marks. A
+    level is a row of `levels`: one way to count free capacity.
 
     `sums` [L, 2, R]: memory for intermediate sums.
     """

@@ -72,9 +72,10 @@ def packing(machines: MachineArrays, knobs: SearchParams, m: int, groups: Groups
 
 @compiled
 def devices_kept(machines: MachineArrays, groups: Groups, g: int, m: int) -> float:
-    """Score the use of devices: a task with devices adds few fragments, and other tasks go where few devices are free.
+    """Return a score that is higher if other tasks can use more of the free devices. A task with devices should add few
+    fragments (`fragments.py`). A task without devices should go to a machine with few free devices.
 
-    Not inlined, because most cells have no devices, and the longer code would slow down their passes.
+    This function is not inlined, because most cells have no devices, and the longer code would slow down their passes.
     """
     if groups.limit[g, ACCELERATORS] > 0:
         return -_FRAGMENT * added_fragments(machines, groups, g, m)
@@ -83,7 +84,9 @@ def devices_kept(machines: MachineArrays, groups: Groups, g: int, m: int) -> flo
 
 @inlined
 def spread(counts: TaskCounts, job: int, number: int) -> float:
-    """The share of the job that would fail with a machine, rack or power domain that has `number` of it (§4)."""
+    """Return minus the share of the job's tasks that would fail together with a machine, rack or power domain (§4).
+    `number`: how many tasks of the job run there.
+    """
     return float(-number / counts.size[job])
 
 
@@ -95,13 +98,17 @@ def liking(groups: Groups, g: int, m: int) -> float:
 
 @inlined
 def present(groups: Groups, g: int, m: int) -> float:
-    """The share of its packages' bytes that is there: installation is 80 % of start-up (§3.2)."""
+    """Return the share of the bytes of the group's packages that machine `m` has installed, or 0 if the group names
+    none. Installation takes about 80 % of the time to start a task (§3.2).
+    """
     return groups.present[groups.packages[g], m] if groups.packages[g] >= 0 else 0.0
 
 
 @inlined
 def mixing(machines: MachineArrays, knobs: SearchParams, m: int, by_limit: bool) -> float:
-    """Score the mix of high and low priorities on a machine, so that high ones can expand in load spikes (§3.2)."""
+    """Return a score that is lower, the more of machine `m` is used by tasks of the same kind as the new one: placed by
+    limit (`by_limit`), or not. So high and low priorities mix, and high ones can use more in load spikes (§3.2).
+    """
     found = 0.0
     for r in range(machines.capacity.shape[1]):
         if knobs.resources[r] > 0.0:

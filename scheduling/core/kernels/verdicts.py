@@ -22,9 +22,10 @@ _BLOCK = 1024
 
 @compiled
 def device_room(machines: MachineArrays, running: Running, want: int, ceiling: int, room: Ints) -> None:
-    """Lower `room` [P], the free accelerators of each machine, to the most that one task can get. For a share of a
-    device (`want` < 1,000), this is the free part of the device with most free. Otherwise it is the sum of the
-    devices that are entirely free. Tasks with a priority below `ceiling` count as preempted.
+    """Reduce `room` [P] of each machine, its free accelerators (in thousandths of a device), to the most that one task
+    can get. If `want` < 1,000, the task needs a part of one device: the most is the largest free part of a device.
+    Otherwise it is the sum of the devices that are entirely free. Tasks with a priority below `ceiling` count as
+    preempted.
     """
     for m in range(room.shape[0]):
         most = 0
@@ -57,13 +58,14 @@ def judge(
     failures: Ints32,
     judged: Judged,
 ) -> None:
-    """Write into `judged` the obstacles for group `g` on each machine, by position in the walk, and the sums over
+    """Write into `judged` the obstacles for group `g` on each machine (by position), and sums of these over all
     machines.
 
-    All [R, P]: `capacity`, the whole capacity; `spare`, the part that no reservation uses; `left`, the free part
-    after preemption; `direct`, the free part without preemption. `spare` has no rows for a group that is placed by
-    reservations. `failed`: index of the first hard constraint that fails on the machine, or -1. `failures`: how many
-    constraints fail. `Judged` explains the numbers of obstacles.
+    Four arrays [R, P] contain the capacity of each machine: all of it (`capacity`), the part that no reservation uses
+    (`spare`), the part that is free after preemption (`left`), and the part that is free without (`direct`). `spare` is
+    empty if the group is placed by reservations. Two arrays [P] are about hard constraints: the index of the first one
+    that fails on the machine, or -1 (`failed`), and how many fail (`failures`). `Judged` explains the numbers of
+    obstacles.
     """
     judged.fell[:] = 0
     judged.largest[:] = 0

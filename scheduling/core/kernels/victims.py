@@ -37,7 +37,9 @@ def _fits_without(
     number: int,
     spared: int,
 ) -> bool:
-    """Return whether the task fits after `victims[:number]`, except `spared`, have left."""
+    """Return whether a task fits on machine `m` after others are preempted: the tasks in the slots `victims[:number]`,
+    except the slot `spared`. `limit` [R] and `cores`: the request of the task.
+    """
     for r in range(limit.shape[0]):
         if limit[r] == 0:
             continue
@@ -81,7 +83,9 @@ def _in_order(running: Running, victims: Ints, relief: Floats, n: int) -> None:
 
 @compiled
 def _within_budgets(running: Running, victims: Ints, n: int) -> int:
-    """Keep the victims that the disruption budgets of their jobs allow, in order. Return their number."""
+    """Move those of the first `n` victims that the disruption budgets of their jobs allow to the front of `victims`, in
+    the same order. Return their number.
+    """
     kept = 0
     for k in range(n):
         job = running.job[victims[k]]
@@ -108,11 +112,13 @@ def victims_on(
     victims: Ints,
     relief: Floats,
 ) -> int:
-    """Fill `victims` with the tasks to preempt on the machine, lowest priority first. Return their number, or -1 if
-    the task does not fit.
+    """Write into `victims` the slots of the tasks to preempt on machine `m`, lowest priority first. Return their
+    number, or -1 if the new task does not fit even then.
 
-    `budgets`: respect the disruption budgets of jobs. Among equal priorities, the task that relieves most of the
-    shortage is chosen first. Victims that turn out to be unnecessary are spared, the highest priority first.
+    `limit` [R] and `cores`: the request of the new task. `by_limit`: whether it is placed by limit (§5.5). Only tasks
+    with a priority below `ceiling` are preempted. `budgets`: respect the disruption budgets of jobs. `relief`: memory
+    for intermediate values. Among tasks of equal priority, the one that relieves most of the shortage is preempted
+    first. At the end, victims that are not needed are removed from the list, the highest priority first.
     """
     n = 0
     t = machines.head[m]

@@ -1,18 +1,24 @@
-"""The pass over the queue: for each task the best of the machines that its group's walk finds.
+"""The pass over the queue: for each task it chooses the best of the machines that the search of its group has found.
 
-    queue ─► group of the task ─► candidates (cached) ─► walk on over machines until the sample is full ─► best
-                     none fits ─► the same again, counting whom it may preempt within disruption budgets
-                 none fits then ─► the same again, breaking budgets
+    queue ─► group of the task ─► candidates (cached) ─► examine more machines until the sample is full ─► best
+                     none fits ─► the same again, with preemption within disruption budgets
+                 none fits then ─► the same again, with preemption that breaks budgets
                none fits at all ─► the group is full for the rest of the pass
 
-A pass only ever takes room, and victims leave it to a task of higher priority: a machine that was too full
-for a group stays so until the pass ends. So a machine that was ruled out is not examined again in this stage. Room
-that a preemption leaves over is offered to every group: there it need not preempt. A group for which capacity is
-tight goes on with its walk: each of its tasks compares a few more machines with the candidates, so that these become
-the best of all that the walk has seen. Such a walk goes round again, because it passes over machines that can hold
-the task. A gang whose last task finds no room gives back what the others took, as if it had not been tried.
+Each group examines the machines one after the other; this is its *walk*. The machines that can hold one of its tasks
+become its *candidates*. Its sample is full when it has a fixed number of candidates.
 
-Each kernel has a slow obvious twin in `tests/unit/core/twins.py`.
+A pass only uses capacity: the capacity that a preemption frees goes to the task that needs it. So a machine that was
+too full for a group stays too full until the pass ends, and the group does not examine it again in the same stage (row
+of the diagram). There is one exception: a preemption can free more than the task needs. Then the machine is offered to
+every group, which can use it without preemption.
+
+If capacity is tight for a group, its walk continues: each of its tasks compares a few more machines with the
+candidates, and a better machine replaces the worst candidate. Such a walk leaves out machines that can hold the task,
+so it starts again after the last machine. If one task of a gang fits nowhere, the pass undoes the placements of the
+whole gang, as if it had not been tried.
+
+Tests compare the pass with a slow and simple version in `tests/unit/core/twins.py`.
 """
 
 from __future__ import annotations
@@ -81,7 +87,7 @@ def _evaluate(t: Tables, g: int, m: int) -> float:
 
 @inlined
 def _fits(t: Tables, g: int, m: int) -> bool:
-    """Apply the checks of `scan` to one machine."""
+    """Return whether machine `m` passes the checks of `scan` for group `g`: free capacity, up, hard constraints."""
     level = t.groups.direct[g] if t.cache.stage[g] == DIRECT else t.groups.level[g]
     return lacking(t.levels, level, m, t.groups, g) < 0 and is_up(t.machines, m) and satisfies(t.groups, g, m)
 
@@ -402,7 +408,9 @@ def _take(t: Tables, i: int, m: int, preempted: int) -> int:
 
 @compiled
 def _give_back(t: Tables, first: int, until: int) -> int:
-    """Undo the tasks of a gang, the last one first; how many were placed."""
+    """Undo the placements of a gang, the last one first. Return how many of its tasks had been placed. `first`,
+    `until`: the range of these tasks in the queue.
+    """
     placed = t.placed
     undone = 0
     for i in range(until - 1, first - 1, -1):
@@ -420,7 +428,9 @@ def _give_back(t: Tables, first: int, until: int) -> int:
 
 @compiled
 def place(t: Tables) -> None:
-    """Decide the whole queue; the answer is in `placed`, the room taken in `machines`."""
+    """Decide the placements of all tasks in the queue. Write the chosen machines and the tasks to preempt into
+    `t.placed`, and update the used capacity in `t.machines`.
+    """
     queue, placed = t.queue, t.placed
     preempted = _NONE
     done = 0

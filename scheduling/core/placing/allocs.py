@@ -77,8 +77,9 @@ def place_in_allocs(
 def _running_allocs(
     state: CellState, slots: Rows, gone: Bools, ports_free: Ints
 ) -> tuple[Allocs, Rows, dict[int, int], dict[int, int]]:
-    """Return the running allocs of the alloc sets that the pending tasks name, and the task slot of each alloc. The
-    two dictionaries map the id of a set to its first row, and to the row after its last one.
+    """Return the running allocs of the alloc sets that the pending tasks in `slots` name, and the task slot of each
+    alloc. The two dictionaries map the id of an alloc set to its first row in `Allocs`, and to the row after its last
+    one. `gone` [T]: tasks that this plan preempts; allocs among them are left out.
     """
     tasks, machines = state.tasks, state.machines
     rows: list[int] = []
@@ -112,8 +113,9 @@ def _running_allocs(
 def _sorted(
     state: CellState, policy: Policy, slots: Rows, first: dict[int, int], until: dict[int, int], now: float
 ) -> tuple[InnerTasks, Kinds, Ints32]:
-    """Return the pending tasks, their kinds, and an array [B, M]: how many tasks of each of B jobs run on each
-    machine. Only jobs that limit their tasks per machine are counted.
+    """Return the pending tasks in `slots` as arrays for the kernel, their kinds, and an array [B, M]: how many tasks of
+    each of B jobs run on each machine. These are the jobs that limit their tasks per machine. `first`, `until`: for
+    each alloc set, the range of its rows in `Allocs`.
     """
     tasks = state.tasks
     shape, job = tasks.shape[slots].astype(np.int64), tasks.job[slots].astype(np.int64)

@@ -20,8 +20,8 @@ class Held(NamedTuple):
 
 
 def cores_held(state: CellState, pending: Ints) -> Held | None:
-    """Return how many whole cores are reserved and shared on each machine. Return None if no task has whole cores and
-    none of the tasks in the `pending` slots asks for whole cores.
+    """Return for each machine how many whole cores tasks have reserved, and how many tasks share its other cores.
+    Return None if no task has whole cores and none of the tasks in the `pending` slots asks for whole cores.
 
     An evicted task is included until its processes have ended.
     """

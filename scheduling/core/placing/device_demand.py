@@ -1,4 +1,4 @@
-"""The requests of typical tasks that ask for devices. They decide which free parts of devices are still useful."""
+"""The requests of typical tasks with devices. A free part of a device is useful if such a task could use it."""
 
 from __future__ import annotations
 

@@ -54,9 +54,10 @@ def hardest_first(state: CellState, policy: Policy, slots: Slots, free: FreeCapa
 
 
 def _enough(free: FreeCapacity, counted: list[int], by_limit: Bools, limit: Ints) -> bool:
-    """Return whether the free capacity of all machines together is enough for tasks with these limits [Q, R].
+    """Return whether the free capacity of all machines together is enough for all tasks of the queue. `limit`: one row
+    per task [Q], one column per resource in `counted`. `by_limit` [Q]: whether the task is placed by limit (§5.5).
 
-    Capacity that lower priorities use counts as free for tasks that are placed by limit (§5.5).
+    Capacity that lower priorities use counts as free for tasks that are placed by limit.
     """
     for kind, room in ((True, free.by_limit), (False, free.by_reservation)):
         if (by_limit == kind).any() and (limit[by_limit | (not kind)].sum(axis=0) > room[counted]).any():

@@ -1,10 +1,12 @@
-"""The cache between passes. It makes the cost of a pass depend on changes, not on the size of the cell (§3.4).
+"""The cache between passes. With it, the cost of a pass depends on the number of changes, not on the cell's size
+(§3.4).
 
-    CellState ── machines that changed since ──► PassCache.follow ──► arrays in the order of the walk, room by level
+    CellState ── machines that changed since ──► PassCache.follow ──► arrays of machines, free capacity by level
 
 All content of the cache is computed from the state. A pass without a cache creates one and makes the same decisions.
-The machines are in the order of the walk. This order is random, but the same for all passes. Neighbours usually share
-no rack, and a walk reads contiguous memory.
+The arrays contain the machines in the order in which the search of a group examines them (its walk). This order is
+random, but the same for all passes. Machines next to each other in this order are usually in different racks. A walk
+reads the arrays from front to back, which is fast.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ class PassCache:
         self._installed = -1
 
     def follow(self, state: CellState, running: Running, levels: Sequence[Level], asked: Bools) -> dict[Level, int]:
-        """Update the cache from the state. Return for each requested level its row in the cache.
+        """Update the cache from the state. Return a dictionary from each requested level (ceiling, by limit) to its row
+        in the arrays of `self.levels`.
 
         `asked` [R]: the resources that some task requests. The free capacity of other resources is not counted.
         """
@@ -158,8 +161,9 @@ class PassCache:
         return known
 
     def present(self, packages: Packages) -> tuple[Floats, Ints]:
-        """Return two arrays: the share of the packages' bytes that each machine has installed, and the positions of the
-        machines with the largest shares.
+        """Return two arrays. The first contains, for each machine, the share of the packages' bytes that it has
+        installed. The second contains the positions of machines that have some of them, the largest share first, at
+        most `MOST_NEAR`.
         """
         known = self._present.get(packages)
         if known is None:

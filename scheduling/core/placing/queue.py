@@ -19,7 +19,7 @@ def workload_of(job: LiveJob) -> Workload:
 
 
 def pending_of(tasks: TaskTable, workload: Workload = "") -> Slots:
-    """Return the slots of the pending tasks of a workload, unordered."""
+    """Return the slots of the pending tasks of a workload, unsorted. An empty `workload` means all workloads."""
     slots = np.flatnonzero(tasks.state == PENDING)
     if workload:
         own = np.array([job is not None and workload_of(job) == workload for job in tasks.job_at], dtype=np.bool_)

@@ -43,10 +43,11 @@ def tables_of(
     rng: np.random.Generator,
     held: Held | None = None,
 ) -> Tables:
-    """Return the arrays of a pass for the queue in `sorting`.
+    """Return the arrays that the kernels need for one pass over the queue in `sorting`.
 
     `free`: the free capacity of the machines. `memory`: the cache, which this call updates from the state. `rng`
-    chooses where the groups begin their walks over the machines. `held`: the reserved whole cores.
+    chooses the machine at which the search of each group begins. `held`: how many whole cores tasks have reserved on
+    each machine.
     """
     tasks = state.tasks
     running = _running(state)
@@ -158,8 +159,8 @@ def _queue(state: CellState, sorting: GroupedQueue, memory: PassCache) -> QueueA
 
 
 def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache) -> TaskCounts:
-    """Count the running tasks per machine, rack and power domain, for the jobs in the queue. Jobs of one task are not
-    counted.
+    """Return how many tasks of each job in the queue run on each machine, in each rack and in each power domain. Jobs
+    that have only one task are not counted.
     """
     tasks = state.tasks
     size = np.array([int((job.tasks >= 0).sum()) for job in sorting.jobs], dtype=np.int64)
@@ -225,8 +226,8 @@ def _groups(
     rows: dict[Level, int],
     rng: np.random.Generator,
 ) -> Groups:
-    """Return the groups of pending tasks as arrays for the kernels. `rows`: for each level of free capacity, its row
-    in the cache.
+    """Return the groups of pending tasks as arrays for the kernels. `rows`: for each level (way to count free
+    capacity), its row in `memory.levels`.
     """
     number = len(sorting.requirements)
     demands = [tuple(c for c in r.constraints if c.hard) for r in sorting.requirements]

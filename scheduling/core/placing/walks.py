@@ -1,4 +1,6 @@
-"""The walks of groups of tasks over the machines: where they begin, how far they go (§3.4, relaxed randomisation)."""
+"""Where each group of tasks begins to examine machines, and how many machines it compares (§3.4, relaxed
+randomisation).
+"""
 
 from __future__ import annotations
 
