@@ -1,1 +1,1 @@
-"""The hot loops of a pass, compiled by Numba and cached on disk. Private to `scheduling.core`. See `walk.py`."""
+"""The inner loops of a pass, compiled by Numba. Only `scheduling.core` uses them. `walk.py` is the main one."""

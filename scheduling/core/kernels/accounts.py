@@ -36,8 +36,8 @@ class Accounts(NamedTuple):
 
 @compiled
 def settle(accounts: Accounts, moves: Ints, tick: int) -> None:
-    """Apply `moves` [N, COLUMNS], which are arrivals and departures of tasks, to the accounts in order. A task that
-    arrives reserves its limit (§5.5). `tick`: the value for `accounts.changed` of each machine that a move affects.
+    """Apply `moves` [N, COLUMNS] to `accounts`, in order. Each move is the arrival or the departure of a task. A task
+    that arrives reserves its limit (§5.5). `tick`: the value to store in `accounts.changed` for each machine of a move.
     """
     for i in range(moves.shape[0]):
         t, m, sign, shape = moves[i, TASK], moves[i, MACHINE], moves[i, SIGN], moves[i, SHAPE]

@@ -1,7 +1,7 @@
 """Compilation of kernels, and the cache of their machine code.
 
-Numba's cache detects changes of a kernel's own file, not of files with functions that it calls. So each version of
-the sources has its own cache, and no kernel is ever stale.
+Numba's cache detects a change in the file of a kernel, but not in the files of the functions that the kernel calls. So
+each version of all source files has its own cache directory, and outdated machine code is never used.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ numba.config.CACHE_DIR = str(CACHE)  # type: ignore[attr-defined]
 
 
 def constant(value: int) -> int:
-    """Return a constant of the kernels' integer type. Numba would compile a function again for each literal
-    argument.
+    """Return `value` as an int64, the integer type of the kernels. Numba would compile a called function again for each
+    literal number that is passed to it.
     """
     return cast(int, np.int64(value))
 
@@ -44,7 +44,7 @@ _OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False
 
 
 def compiled(function: F) -> F:
-    """Compile a function that works on given arrays and creates none."""
+    """Compile a function that creates no arrays, and only uses the arrays that its callers pass."""
     return cast(F, numba.njit(**_OPTIONS)(function))
 
 

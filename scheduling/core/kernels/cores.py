@@ -1,8 +1,8 @@
-"""Whole cores (§6.2), by the rule of the machine (`borglet/runtimes/cgroups/cores.py`).
+"""Whole cores (§6.2). Borglets follow the same rule on each machine (`borglet/runtimes/cgroups/cores.py`).
 
 A latency-sensitive task can reserve whole cores, which no other latency-sensitive task uses. Latency-sensitive tasks
-without reserved cores share the others; while there is such a task, at least one core stays unreserved. Batch tasks
-run on all cores and reserve none.
+without reserved cores share the others; while there is such a task, at least one core stays unreserved. Batch tasks run
+on all cores and reserve none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, MachineArrays
 
 @inlined
 def cores_of(running: Running, t: int) -> int:
-    """Return how many whole cores a running task has reserved: 0 if it shares cores, -1 for batch."""
+    """Return how many whole cores the running task `t` has reserved: 0 if it shares cores, -1 for a batch task."""
     if not running.job_sensitive[running.job[t]]:
         return -1
     return int(running.shape_cores[running.shape[t]])
@@ -21,8 +21,9 @@ def cores_of(running: Running, t: int) -> int:
 
 @inlined
 def cores_suit(want: int, cores: int, owned: int, sharing: int) -> bool:
-    """Return whether a machine has enough cores for one more task. `want`: as returned by `cores_of`. `cores`: all
-    cores. `owned`: the reserved cores. `sharing`: the number of tasks that share the other cores.
+    """Return whether a machine has enough cores for one more task. `want`: how many whole cores the task asks for; 0 if
+    it shares cores, -1 for a batch task. `cores`: the number of all cores. `owned`: how many of them are reserved.
+    `sharing`: the number of tasks that share the other cores.
     """
     if want < 0:
         return True
@@ -35,8 +36,8 @@ def cores_suit(want: int, cores: int, owned: int, sharing: int) -> bool:
 def cores_suffice(
     machines: MachineArrays, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
 ) -> bool:
-    """Return whether machine `m` has enough cores after the tasks `leaving[:number]` were preempted. The task
-    `spared` is not preempted.
+    """Return whether machine `m` has enough cores for a task after others are preempted: the tasks in the slots
+    `leaving[:number]`, except the slot `spared`. `want`: the cores that the task asks for, as in `cores_suit`.
     """
     if want < 0:
         return True

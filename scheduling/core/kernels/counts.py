@@ -22,7 +22,9 @@ def _find(counts: TaskCounts, key: np.int64) -> int:
 
 @inlined
 def count_of(counts: TaskCounts, job: int, kind: int, domain: int) -> int:
-    """Return the number of tasks of `job` on a machine, in a rack or power domain; 0 if the place is unknown."""
+    """Return the number of tasks of `job` in a domain. `kind` says whether the number `domain` means a machine, a rack
+    or a power domain. Return 0 if `domain` is -1 (unknown) or if the job has only one task.
+    """
     row = counts.row[job]
     if domain < 0 or row < 0:
         return 0
@@ -47,7 +49,7 @@ def count_on(counts: TaskCounts, machines: MachineArrays, job: int, m: int) -> i
 
 @compiled
 def count_in(machines: MachineArrays, counts: TaskCounts, job: int, m: int, by: int) -> None:
-    """Add `by` to the number of the job's tasks on the machine."""
+    """Add `by` to the number of the job's tasks on machine `m`, in its rack and in its power domain."""
     row = counts.row[job]
     if row < 0:
         return

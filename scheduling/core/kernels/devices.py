@@ -13,15 +13,16 @@ WHOLE = 1000  # milli-units
 
 @inlined
 def share_of(want: int) -> int:
-    """Return the share of each device that a request takes, in milli-units."""
+    """Return how much of each device a request for `want` takes, both in thousandths of a device."""
     return WHOLE if want >= WHOLE else want
 
 
 @inlined
 def pick_devices(free: Ints32, row: int, want: int) -> int:
-    """Return the chosen devices of a `row` of `free` [N, D] as a bit mask, or -1 if not enough are free. A request for
-    a part of a device (`want` in milli-units) gets the fullest device with enough capacity, so that other devices stay
-    whole. Another request gets the first devices that are entirely free.
+    """Choose free devices for a request. Return them as a bit mask, or -1 if not enough are free. `free` [N, D]: the
+    free thousandths of each device; the devices of one machine or alloc are in `row`. A request for a part of a device
+    (`want` < 1,000) gets the fullest device with enough capacity, so that other devices stay whole. Another request
+    gets the first devices that are entirely free.
     """
     mask = 0
     if want < WHOLE:
@@ -42,8 +43,8 @@ def pick_devices(free: Ints32, row: int, want: int) -> int:
 def devices_suffice(
     machines: MachineArrays, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
 ) -> bool:
-    """Return whether the machine has free devices for `want` milli-units after the tasks `leaving[:number]` have left.
-    `spared`: the slot of a task in `leaving` that stays.
+    """Return whether machine `m` has free devices for `want` (in thousandths) after others are preempted: the tasks in
+    the slots `leaving[:number]`, except the slot `spared`.
     """
     whole = 0
     for d in range(machines.devices.shape[1]):
@@ -67,5 +68,5 @@ def hold_devices(machines: MachineArrays, m: int, mask: int, change: int) -> Non
 
 
 def set_bits(mask: int) -> tuple[int, ...]:
-    """Return the numbers of the bits that are set in a mask, such as the indexes of devices. Not a kernel."""
+    """Return the positions of the bits that are set in a mask, such as the indexes of devices. This is not a kernel."""
     return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)

@@ -18,7 +18,7 @@ POWER_FULL: int = 3
 
 @inlined
 def satisfies(groups: Groups, g: int, m: int) -> bool:
-    """Return whether a machine satisfies the hard constraints."""
+    """Return whether machine `m` satisfies the hard constraints of group `g`."""
     return bool(groups.allowed[groups.hard[g], m])
 
 
@@ -42,9 +42,10 @@ def lacking(levels: Levels, level: int, m: int, groups: Groups, g: int) -> int:
 def scan(
     machines: MachineArrays, levels: Levels, level: int, groups: Groups, g: int, first: int, n: int, mask: Bools
 ) -> bool:
-    """Apply `lacking`, `is_up` and `satisfies` to `n` neighbouring machines in loops that can be vectorised.
+    """Write into `mask[:n]` whether each of `n` neighbouring machines passes `lacking`, `is_up` and `satisfies`.
+    `first`: the position of the first machine. The loops can be vectorised.
 
-    `mask[:n]` receives the results. Return False if all of the machines are excluded.
+    Return False if none of these machines passes; `mask` is then not complete.
     """
     found = False
     for block in range(first // SKIPPED, (first + n - 1) // SKIPPED + 1):
@@ -93,7 +94,9 @@ def spread_excess(machines: MachineArrays, groups: Groups, g: int, m: int, count
 
 @inlined
 def has_crashed(groups: Groups, g: int, m: int) -> bool:
-    """Return whether the task has crashed recently on the machine (§4)."""
+    """Return whether the one task of group `g` has crashed recently on machine `m` (§4). Other groups have no
+    crashes.
+    """
     for k in range(groups.avoid_from[g], groups.avoid_to[g]):  # noqa: SIM110 - compiled: no generators
         if groups.avoid[k] == m:
             return True
@@ -102,7 +105,7 @@ def has_crashed(groups: Groups, g: int, m: int) -> bool:
 
 @inlined
 def may_hold(machines: MachineArrays, groups: Groups, g: int, m: int, counts: TaskCounts) -> bool:
-    """Return whether machine `m` may hold a task of group `g`, as to spread limits and earlier crashes. `scan` checks
+    """Return whether spread limits and recent crashes allow a task of group `g` on machine `m`. `scan` checks the rest:
     capacity, constraints and whether the machine is up.
     """
     return spread_excess(machines, groups, g, m, counts) == FREE and not has_crashed(groups, g, m)

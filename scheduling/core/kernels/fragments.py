@@ -16,7 +16,7 @@ from scheduling.core.vocabulary.layout import Groups, MachineArrays
 
 @inlined
 def free_devices(machines: MachineArrays, m: int) -> float:
-    """Return the free devices of a machine; parts of devices count as parts."""
+    """Return how many devices of machine `m` are free. A device that is partly free counts as a fraction."""
     total = 0
     for d in range(machines.devices.shape[1]):
         total += max(0, machines.devices[m, d])

@@ -1,4 +1,4 @@
-"""Placement of tasks into allocs (§2.4): round-robin over the allocs of their set that have enough free capacity."""
+"""Placement of tasks into allocs (§2.4). The allocs of a set take turns, as far as they have enough free capacity."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Allocs(NamedTuple):
 
 
 class InnerTasks(NamedTuple):
-    """The pending tasks in queue order. Tasks of one `kind` have the same alloc set and requirement. If their job
-    limits its tasks per machine, they also have the same job.
+    """The pending tasks in queue order. `kind`: the task's row in `Kinds`. Tasks of one kind have the same alloc set
+    and requirement. If their job limits its tasks per machine, they also have the same job.
     """
 
     kind: Ints
@@ -103,7 +103,7 @@ def _find(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int) -> int:
 def place_inside(allocs: Allocs, inner: InnerTasks, kinds: Kinds, most: int, alloc: Ints, devices: Ints) -> None:
     """Place tasks into allocs, in order, until about `most` of the N tasks are placed. The kernel writes into `alloc`
     [N] the row of the alloc chosen for each task, -1 if none fits, or -2 if the task was not tried. It writes into
-    `devices` [N] the bit mask of accelerators.
+    `devices` [N] the bit mask of the accelerators that the task gets.
     """
     gang = -1
     gang_end = 0

@@ -12,7 +12,7 @@ from scheduling.core.vocabulary.layout import SKIPPED, Bools, Ints, Levels, Mach
 @inlined
 def _free(machines: MachineArrays, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
     """Write into `sums[:, 0]` [L, R] the free capacity of machine `m` at each level, for the resources that `asked` [R]
-    marks. It may be negative if the machine shrank. `sums` [L, 2, R].
+    marks. It is negative if tasks hold more than the machine has after its capacity was reduced. `sums` [L, 2, R].
     """
     axis = machines.capacity.shape[1]
     number = levels.ceiling.shape[0]
@@ -50,8 +50,8 @@ def _free(machines: MachineArrays, running: Running, levels: Levels, m: int, ask
 
 @compiled
 def room(machines: MachineArrays, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
-    """Write the free capacity of machine `m` at each level into `levels`, for the resources that `asked` [R] marks. A
-    level is a row of `levels`: one way to count free capacity.
+    """Write the free capacity of machine `m` at each level into `levels.left`, for the resources that `asked` [R]
+    marks. Raise `levels.most` for the machine's block if it is lower.
 
     `sums` [L, 2, R]: memory for intermediate sums.
     """
@@ -85,7 +85,9 @@ def count_room(
 
 @compiled
 def find_most(levels: Levels, asked: Bools) -> None:
-    """Compute `levels.most` from `levels.left`, for the resources that `asked` [R] marks."""
+    """Compute `levels.most`, the largest free capacity in each block of machines, from `levels.left`. `asked` [R] marks
+    the resources to compute.
+    """
     total = levels.left.shape[2]
     for level in range(levels.left.shape[0]):
         for r in range(levels.left.shape[1]):
@@ -100,8 +102,9 @@ def find_most(levels: Levels, asked: Bools) -> None:
 
 @compiled
 def sum_capacity(up: Bools, capacity: Ints, prod_limit: Ints, reserved: Ints, sums: Ints) -> None:
-    """Write into `sums` [3, R] what all machines that are up [M] have together: the capacity, and the capacity that is
-    free by limit and by reservation (§5.5). Machines that are too full count as full.
+    """Write into `sums` [3, R] three totals over all machines that are up: the capacity, the capacity that is free by
+    limit, and the capacity that is free by reservation (§5.5). `up` [M]: whether each machine is up. If tasks hold more
+    than a machine has, its free capacity counts as 0.
     """
     sums[:] = 0
     for m in range(up.shape[0]):

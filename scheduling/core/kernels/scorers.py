@@ -1,4 +1,4 @@
-"""Scorers of machines. Each returns a number of about -1 to 1, where more is better."""
+"""Scorers of machines. Each returns a number of about -1 to 1. A higher score is better."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _FRAGMENT, _FREE_DEVICE = 1.25, 0.25
 
 @inlined
 def packing(machines: MachineArrays, knobs: SearchParams, m: int, groups: Groups, g: int) -> float:
-    """Score how well the machine's capacity is used after the task is placed. Used capacity is the sum of limits for
-    prod, and the sum of reservations otherwise.
+    """Return a score for the use of the machine's capacity after the task is placed. For a group that is placed by
+    limit, the used capacity is the sum of limits of such tasks; for other groups, it is the sum of all reservations.
 
-    The hybrid scorer weighs the remaining capacity (1 part) and the stranded share of it (3 parts). Stranded capacity
-    is unusable for tasks of the usual mix, because another resource runs out first. Resources that a machine lacks do
-    not count.
+    The hybrid scorer weighs the remaining capacity (1 part) and the stranded share of it (3 parts); less is better.
+    Typical tasks cannot use stranded capacity, because another resource runs out first. Resources that a machine lacks
+    do not count.
     """
     total = 0.0
     left = 0.0
@@ -92,7 +92,7 @@ def spread(counts: TaskCounts, job: int, number: int) -> float:
 
 @inlined
 def liking(groups: Groups, g: int, m: int) -> float:
-    """Return the share of the soft constraints of group `g` that machine `m` satisfies, from 0 to 1."""
+    """Return the share of the soft constraints of group `g` that machine `m` satisfies, by weight, from 0 to 1."""
     return groups.liking[groups.soft[g], m] if groups.soft[g] >= 0 else 0.0
 
 
@@ -120,8 +120,8 @@ def mixing(machines: MachineArrays, knobs: SearchParams, m: int, by_limit: bool)
 
 @inlined
 def own_score(machines: MachineArrays, groups: Groups, knobs: SearchParams, g: int, m: int, parts: Floats) -> float:
-    """Return the part of the score that depends only on the group and the machine. Only this part is cached. The terms
-    are also written to `parts`.
+    """Return the part of the score that depends only on the group and the machine. Only this part is cached. Write its
+    terms into `parts`, too.
     """
     fit = packing(machines, knobs, m, groups, g)
     if knobs.packing == HYBRID and groups.popularity.shape[0] > 0:  # some task of the cell asks for devices
@@ -137,8 +137,8 @@ def own_score(machines: MachineArrays, groups: Groups, knobs: SearchParams, g: i
 def job_score(
     machines: MachineArrays, counts: TaskCounts, knobs: SearchParams, job: int, m: int, parts: Floats
 ) -> float:
-    """Return the part of the score of machine `m` that depends on the job. It is at most 0 and never cached. The terms
-    are also written to `parts`.
+    """Return the part of the score of machine `m` that depends on the job. It is at most 0 and never cached. Write its
+    terms into `parts`, too.
     """
     parts[SPREAD_MACHINE] = parts[SPREAD_RACK] = parts[SPREAD_POWER] = 0.0
     if counts.row[job] < 0:

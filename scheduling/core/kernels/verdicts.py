@@ -1,4 +1,4 @@
-"""The obstacles on each machine for a group that fits on no machine (§2.6)."""
+"""The reasons why a group fits on no machine: the obstacles on each machine (§2.6)."""
 
 from __future__ import annotations
 
@@ -92,10 +92,12 @@ def _count_shortages(
     begin: int,
     end: int,
 ) -> None:
-    """Compare the free capacity of the machines `begin` to `end` with the request, in loops that can be vectorised.
+    """Compare the free capacity of the machines at the positions `begin` to `end` - 1 with the request `limit` [R], in
+    loops that can be vectorised.
 
-    This writes intermediate values: into `judged.only` the number of resources of which the machine has too little,
-    and into `judged.distance` the sum of the missing amounts. `_judge_machine` replaces these values.
+    This writes intermediate values: into `judged.only` the number of resources of which the machine has too little, and
+    into `judged.distance` the sum of the missing amounts, each divided by the requested amount. `_judge_machine`
+    replaces these values.
     """
     n = end - begin
     lacking = judged.lacking[begin:end]
@@ -146,7 +148,7 @@ def _judge_machine(
     m: int,
 ) -> None:
     """Write into `judged` the obstacles for group `g` on machine `m`, and add them to the sums over machines. The
-    arguments are the same as in `judge`. `_count_shortages` has written its intermediate values before.
+    arguments are the same as in `judge`. `_count_shortages` must run before, because this function uses its results.
     """
     limit = groups.limit[g]
     axis = limit.shape[0]

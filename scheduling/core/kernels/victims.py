@@ -1,4 +1,4 @@
-"""The choice of tasks to preempt on a machine (§2.5, §3.2)."""
+"""The choice of the tasks to preempt on a machine, the victims (§2.5, §3.2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ NO_BUDGET = 2**30
 
 @compiled
 def preemption_cost(running: Running, victims: Ints, number: int) -> float:
-    """Return the cost of preemption: fewer victims and lower priorities cost less."""
+    """Return the score of a preemption. It is negative, and nearer to 0 for fewer victims and for lower priorities. The
+    slots of the victims are `victims[:number]`.
+    """
     cost = 0.0
     for k in range(number):
         cost -= 1.0 + running.job_priority[running.job[victims[k]]] / 100.0
@@ -64,7 +66,9 @@ def _fits_without(
 
 @compiled
 def _in_order(running: Running, victims: Ints, relief: Floats, n: int) -> None:
-    """Sort by priority, lowest first, then by relief of the shortage, most first, then by id."""
+    """Sort the first `n` victims and their `relief` by priority, lowest first; then by `relief`, the part of the
+    missing capacity that a victim frees, largest first; then by id.
+    """
     for k in range(1, n):
         t, gain = victims[k], relief[k]
         priority = running.job_priority[running.job[t]]

@@ -5,8 +5,8 @@
                  none fits then ─► the same again, with preemption that breaks budgets
                none fits at all ─► the group is full for the rest of the pass
 
-Each group examines the machines one after the other; this is its *walk*. The machines that can hold one of its tasks
-become its *candidates*. Its sample is full when it has a fixed number of candidates.
+Each group examines the machines one after the other, from its own start; this is its *walk*. The machines that can hold
+one of its tasks become its *candidates*. Its sample is full when it has a fixed number of candidates.
 
 A pass only uses capacity: the capacity that a preemption frees goes to the task that needs it. So a machine that was
 too full for a group stays too full until the pass ends, and the group does not examine it again in the same stage (row
@@ -124,8 +124,9 @@ def _keep(t: Tables, g: int, k: int, m: int, score: float) -> None:
 
 @compiled
 def _offer(t: Tables, g: int) -> None:
-    """Add machines to the candidates of group `g`: those where this pass preempted tasks and capacity is still free. If
-    the list of candidates is full, replace the worst candidate.
+    """Add machines to the candidates of group `g`: those on which this pass preempted tasks and capacity is still free.
+    If the list of candidates is full, such a machine replaces the worst candidate, unless that one needs no preemption
+    either.
     """
     cache, width = t.cache, t.cache.machine.shape[1]
     while cache.offered[g] < t.placed.figures[3]:
@@ -145,8 +146,8 @@ def _offer(t: Tables, g: int) -> None:
 
 @compiled
 def _nearby(t: Tables, g: int) -> None:
-    """Add machines that have the group's packages to the candidates of group `g`, until they are half of the sample.
-    These machines need not be near the start of the group's walk.
+    """Add machines that have the group's packages to the candidates of group `g`, even if they are far from the start
+    of its walk. Stop when the candidates with packages are half of the sample.
     """
     cache, groups, width = t.cache, t.groups, t.cache.machine.shape[1]
     row = groups.packages[g]
@@ -169,8 +170,8 @@ def _nearby(t: Tables, g: int) -> None:
 
 @compiled
 def _replace_worst(t: Tables, g: int, m: int, score: float) -> None:
-    """Replace the worst candidate of group `g` by machine `m` if `m` has a better score. The walk will visit the
-    left-out machine again.
+    """Replace the worst candidate of group `g` by machine `m` if `m` has a better score. The other of the two machines
+    can still hold a task, so mark in `passed_over` that the walk must visit it again.
     """
     cache = t.cache
     worst = 0
@@ -255,8 +256,8 @@ def _candidates(t: Tables, g: int) -> None:
 
 @compiled
 def _rank_in(top: Ints, scores: Floats, rank: Ints32, m: int, score: float) -> None:
-    """Insert machine `m` with `score` into `top`, the best machines so far, and into `scores`, if it is good enough.
-    Order: highest score first, then lowest machine id.
+    """Insert machine `m` into `top`, the best machines so far, and `score` into `scores`, if the score is high enough.
+    Order: highest score first, then lowest machine id, which is the lowest `rank`.
     """
     k = RUNNERS + 1
     while k > 0 and (
@@ -274,8 +275,8 @@ def _best(t: Tables, g: int, job: int, last: int) -> int:
     """Return the machine with the highest score, or -1 if none can hold the task. Write the next best machines into
     `t.scratch`.
 
-    `last`: the machine where the task was before, if the task names no packages, else -1. Unless tasks are preempted,
-    the machine `last` is compared with the candidates even if the search has not examined it yet.
+    `last`: the machine where the task was before, or -1 if there is none or if the task names packages. Unless tasks
+    are preempted, the machine `last` is compared with the candidates even if the search has not examined it yet.
     """
     cache, parts = t.cache, t.scratch.parts
     for k in range(RUNNERS + 1):
@@ -318,7 +319,9 @@ def _next_stage(cache: Cache, knobs: SearchParams, g: int) -> None:
 
 @compiled
 def _leave(machines: MachineArrays, running: Running, m: int, victim: int, by: int) -> None:
-    """Subtract a preempted task from the machine's use (`by` = 1), or add it again (`by` = -1)."""
+    """Subtract the resources of the preempted task in slot `victim` from the use of machine `m` (`by` = 1), or add them
+    again (`by` = -1).
+    """
     job = running.job[victim]
     running.gone[victim] = by > 0
     for r in range(machines.capacity.shape[1]):
@@ -337,7 +340,9 @@ def _leave(machines: MachineArrays, running: Running, m: int, victim: int, by: i
 
 @compiled
 def _hold(t: Tables, g: int, job: int, m: int, devices: int, by: int) -> None:
-    """Add the limits of one task of group `g` to what machine `m` holds (`by` 1), or subtract them (`by` -1)."""
+    """Add the limits of one task of group `g` to the use of machine `m` (`by` = 1), or subtract them (`by` = -1).
+    `devices`: bit mask of the accelerators that the task gets.
+    """
     machines = t.machines
     for r in range(machines.capacity.shape[1]):
         machines.reserved[m, r] += by * t.groups.limit[g, r]
@@ -354,7 +359,7 @@ def _hold(t: Tables, g: int, job: int, m: int, devices: int, by: int) -> None:
 
 @compiled
 def _find(t: Tables, i: int) -> int:
-    """The machine for the task at a place in the queue; -1 when none fits."""
+    """Return the best machine for the task at position `i` of the queue, or -1 if none fits."""
     g, last = t.queue.group[i], t.queue.last[i]
     if not t.knobs.caching:
         _begin(t.cache, g, DIRECT)
@@ -369,8 +374,8 @@ def _find(t: Tables, i: int) -> int:
 
 @compiled
 def _take(t: Tables, i: int, m: int, preempted: int) -> int:
-    """Place task `i` on machine `m`. Return the number of tasks preempted so far in the pass. `preempted`: this number
-    before.
+    """Place the task at position `i` of the queue on machine `m`, and preempt tasks there if the stage allows it.
+    Return the number of tasks preempted so far in the pass. `preempted`: this number before.
     """
     g, job, placed, parts = t.queue.group[i], t.queue.job[i], t.placed, t.scratch.parts
     number = _NONE

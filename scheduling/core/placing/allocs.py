@@ -1,7 +1,7 @@
-"""Placement of tasks whose job is in an alloc set (§2.4): inside its running allocs, never elsewhere.
+"""Placement of tasks whose job is in an alloc set (§2.4). They are placed only inside running allocs of this set.
 
     pending tasks ─┐
-                   ├─► kernels/inside.py ─► alloc, devices ─► Assignments, and a Why for each kind that is left over
+                   ├─► kernels/inside.py ─► alloc, devices ─► Assignments, and a Why for each kind that found no alloc
     running allocs ┘   limit of the alloc minus the limits of the tasks inside
 
 These tasks use resources of the alloc, and only port numbers of its machine. An alloc that this plan preempts gets no
@@ -43,7 +43,8 @@ def place_in_allocs(
     """Place tasks into allocs. Return the assignments, the explanations, and whether some tasks were not tried.
 
     `slots`: pending tasks in queue order, of which about `most` are placed. `gone` [T]: tasks that this plan preempts.
-    `ports_free` [M]: number of free ports by slot of the machine; it is updated. `taken`: ports assigned already.
+    `ports_free` [M]: number of free ports by slot of the machine. `taken`: port numbers that this pass has assigned.
+    Both are updated.
     """
     if len(slots) == 0:
         return [], [], False

@@ -1,8 +1,8 @@
 """Equivalence classes (§3.4): pending tasks that are examined together, as arrays for the kernels.
 
-A *group* is a class in one pass. Tasks belong to one group if they have the same requirement, the same way of placement
-(by limit or by reservation) and may preempt the same priorities. A job with bounds on tasks per machine, rack or power
-domain has groups of its own. A task that crashed recently is a group of its own.
+A *group* is a class in one pass. Tasks belong to one group if they have the same requirement, are placed in the same
+way (by limit or by reservation), and may preempt the same priorities. A job with bounds on tasks per machine, rack or
+power domain has groups of its own. A task that crashed recently is a group of its own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Level = tuple[int, bool]  # ceiling, by limit
 class GroupedQueue:
     """The queue of pending tasks, with equal tasks in one group.
 
-    The arrays have one element per queue position: the group of the task, and the number that the pass gives to the
-    job. `first`: for each group, the queue position of its first task.
+    `slots`, `of_task` and `job` have one element per queue position: the slot of the task, its group, and the index of
+    its job in `jobs`. `first`: for each group, the queue position of its first task.
     """
 
     slots: Rows

@@ -1,4 +1,4 @@
-"""Whole cores of machines: how many exist, and which are reserved (§6.2). The rule is in `kernels/cores.py`."""
+"""Counts of the whole cores that tasks have reserved on machines (§6.2). The rule is in `kernels/cores.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from scheduling.core.vocabulary.requirement import split_task_id
 
 
 class Held(NamedTuple):
-    """Whole cores by machine slot: how many cores are reserved, and how many tasks share the other cores."""
+    """Use of cores, by slot of the machine. `owned`: how many whole cores tasks have reserved. `sharing`: how many
+    latency-sensitive tasks share the other cores.
+    """
 
     owned: Ints32
     sharing: Ints32

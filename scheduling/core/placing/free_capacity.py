@@ -12,7 +12,9 @@ from scheduling.core.vocabulary.layout import Ints
 
 
 class FreeCapacity(NamedTuple):
-    """What the machines that are up have together, by resource. Arrays are [R]."""
+    """The capacity of all machines that are up, and the part of it that is free. The arrays contain a total per
+    resource [R].
+    """
 
     machines: int
     capacity: Ints

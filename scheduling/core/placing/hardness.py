@@ -3,9 +3,10 @@
      in turn:  A1 B1 A2 B2 A3 B3        tasks of B are hard to place
     to place:  B1 B2 B3 A1 A2 A3
 
-Then the order does not change what a tenant gets, so the hardest can come first: large tasks, tasks of a job that needs
-many machines at once, and tasks that few machines satisfy. If a large job with one task per machine came last, most
-machines would be full. If the queue asks for more than is free, tasks stay in the order of their turns.
+If there is enough for all, the order does not change what a tenant gets. So the hardest tasks can come first: large
+tasks, tasks of a job that needs many machines at once, and tasks that can use only few machines. If a large job with
+one task per machine came last, most machines would be full. If the queue asks for more than is free, tasks stay in the
+order of their turns.
 """
 
 from __future__ import annotations
@@ -68,9 +69,10 @@ def _enough(free: FreeCapacity, counted: list[int], by_limit: Bools, limit: Ints
 def _hardness(
     state: CellState, free: FreeCapacity, counted: list[int], job: Ints32, shapes: Ints32, shape: Slots, limit: Ints
 ) -> Floats:
-    """Return the hardness [Q] of each task: the larger of two shares, divided by the share of machines that the task
-    can use. The two shares: the part of an average machine that the task needs, and the part of all machines, racks or
-    power domains that its job needs.
+    """Return the hardness [Q] of each task: the larger of two shares, divided by the share of machines that satisfy its
+    hard constraints. The two shares: the part of an average machine that the task needs, and the part of all machines,
+    racks or power domains that its job needs. `limit`: the request of each shape in `shapes`. `shape` [Q]: index of the
+    task's shape.
     """
     table, machines = state.tasks.shapes, state.machines
     mean = free.capacity[counted] / free.machines
@@ -99,5 +101,5 @@ def _hardness(
 
 
 def _distinct(numbers: Ints32) -> int:
-    """Return how many distinct numbers there are. The smallest possible one is -1."""
+    """Return how many different values `numbers` contains. All values are at least -1."""
     return int(np.count_nonzero(np.bincount(numbers + 1)))

@@ -6,7 +6,7 @@
 All content of the cache is computed from the state. A pass without a cache creates one and makes the same decisions.
 The arrays contain the machines in the order in which the search of a group examines them (its walk). This order is
 random, but the same for all passes. Machines next to each other in this order are usually in different racks. A walk
-reads the arrays from front to back, which is fast.
+reads the arrays in the order of memory, which is fast.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ MOST_NEAR = 512
 
 @dataclass(slots=True, eq=False)
 class Decision:
-    """The decision of a pass, and the arrays from which explanations are made. It is valid until the state changes."""
+    """The decision of a pass, and the arrays from which explanations are made. It is valid until the state changes.
+    `changes`: the value of `state.changes` when the pass ran.
+    """
 
     state: CellState
     changes: int
@@ -69,8 +71,9 @@ class Decision:
 
 
 class PassCache:
-    """Keeps scores and other data between passes, for one scheduler that reads one cell state. Call `follow` before
-    each pass, and `invalidate` for the machines that the pass used. `decision`: the decision of the last pass.
+    """Keeps arrays of machines, their free capacity and the results of constraints between passes, for one scheduler
+    that reads one cell state. Call `follow` before each pass, and `invalidate` for the machines that the pass used.
+    `decision`: the decision of the last pass.
     """
 
     machines: MachineArrays
@@ -127,7 +130,9 @@ class PassCache:
         return {level: self._known.index(level) for level in levels}
 
     def hold_cores(self, held: Held | None) -> None:
-        """Store how many whole cores tasks have reserved on each machine. None: no task has or requests whole cores."""
+        """Store how many whole cores tasks have reserved on each machine. If `held` is None, store 0: no task has or
+        asks for whole cores.
+        """
         machines = self.machines
         machines.owned[:] = 0 if held is None else held.owned[machines.slot]
         machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]

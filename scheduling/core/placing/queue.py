@@ -28,7 +28,7 @@ def pending_of(tasks: TaskTable, workload: Workload = "") -> Slots:
 
 
 def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
-    """Return the pending tasks that a pass should place, in the order in which they are tried.
+    """Return the pending tasks in `slots`, in the order in which a pass tries to place them.
 
     Higher priorities come first. Within a priority, tenants take turns, and so do the jobs of a tenant, so that a large
     job does not block others. The tasks of a job are sorted by index. All tasks of a gang stay together, at the place

@@ -1,4 +1,4 @@
-"""Where each group of tasks begins to examine machines, and how many machines it compares (§3.4, relaxed
+"""The machine at which the search of each group begins, and how many machines its tasks compare (§3.4, relaxed
 randomisation).
 """
 
@@ -29,13 +29,13 @@ def walks(
     free: FreeCapacity,
     rng: np.random.Generator,
 ) -> tuple[Ints32, Ints32]:
-    """Return two arrays: for each group, the position [G] in the walk over the machines at which the group's search
-    begins, and how many more machines [G] each of its tasks compares.
+    """Return two arrays [G] with one number per group: the position of the machine at which the search of the group
+    begins, and how many machines each of its tasks compares in addition to the candidates.
 
     `limit` [G, R]: the request of each group. `by_limit` [G]: whether the group is placed by its limit; otherwise it is
     placed by its reservation (§5.5). `of_task`: group of each queued task.
 
-    * Usually each group begins at a random position, so that different groups share machines.
+    * Usually each group begins at a random position, so that machines get tasks of different groups.
     * If the groups placed by limit together ask for most of the free capacity, all these groups begin at one position.
       The same rule applies to the groups placed by reservation. So the first machines fill up, and the last machines
       stay empty for large tasks. If the free capacity is enough for all tasks, these groups also compare more machines.

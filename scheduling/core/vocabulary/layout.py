@@ -1,4 +1,4 @@
-"""The arrays of the kernels, by name. Numba compiles the kernels again if the layout changes.
+"""Tuples of the arrays that kernels read and write. Numba compiles the kernels again if the layout changes.
 
 Axes: P machines by *position*, the index in the order in which a pass visits them (`pass_cache.py`), R resources, D
 devices, T slots of tasks, J slots of jobs, S shapes, G groups, L levels (ways to count free capacity), Q places in the
@@ -46,7 +46,7 @@ class MachineArrays(NamedTuple):
 
 class Running(NamedTuple):
     """The running tasks, by slot. `gone`: whether this pass has preempted the task. `budget`: how many more tasks of
-    each job may be down.
+    each job may be down at the same time.
     """
 
     id: Ints
@@ -73,8 +73,8 @@ class Levels(NamedTuple):
     A level has a `ceiling` (the task may preempt all priorities below it) and `by_limit`: whether the limits of tasks
     that are placed by limit (§5.5) count as used, in addition to all reservations.
 
-    `most` [levels, resources, blocks]: for each block of `SKIPPED` neighbouring machines, at least the largest value of
-    `left`. `ascending`: the levels, sorted by ceiling.
+    `most` [levels, resources, blocks]: an upper bound of `left` for each block of `SKIPPED` neighbouring machines.
+    `ascending`: the levels, sorted by ceiling.
     """
 
     left: Ints
@@ -143,8 +143,8 @@ class TaskCounts(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """The candidates with the best scores for each group. `cursor`: how many machines the walk of the group has
-    examined.
+    """The candidates of each group: machines that can hold a task of the group, and their scores. `cursor`: how many
+    machines the walk of the group has examined.
     """
 
     machine: Ints
@@ -214,9 +214,10 @@ class Tables(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The reasons why the tasks of one group do not fit, for each of N machines, and the sums of these reasons.
+    """The reasons why the tasks of one group do not fit, for each of N machines, and the sums of these reasons over
+    machines.
 
-    Each reason (obstacle) has a number. C, R and O are the numbers of hard constraints, resources and reasons.
+    Each reason (obstacle) has a number. There are C hard constraints, R resources and O reasons.
 
         0 … C - 1                a hard constraint
         C                        the state of the machine
