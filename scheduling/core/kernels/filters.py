@@ -94,7 +94,7 @@ def spread_excess(machines: MachineArrays, groups: Groups, g: int, m: int, count
 
 @inlined
 def has_crashed(groups: Groups, g: int, m: int) -> bool:
-    """Return whether the one task of group `g` has crashed recently on machine `m` (§4). Other groups have no
+    """Return whether the task of group `g` has crashed recently on machine `m` (§4). Only groups of one task have
     crashes.
     """
     for k in range(groups.avoid_from[g], groups.avoid_to[g]):  # noqa: SIM110 - compiled: no generators

@@ -38,7 +38,7 @@ class InnerTasks(NamedTuple):
 
 class Kinds(NamedTuple):
     """The kinds of tasks. `first`, `until`: the range of rows in `Allocs` that belong to the alloc set. `next`: the
-    row at which the next search begins. `full`: 1 if no alloc of the set has capacity for this kind.
+    index in this range at which the next search begins. `full`: 1 if no alloc of the set has capacity for this kind.
     """
 
     limit: Ints  # [K, R]

@@ -12,7 +12,7 @@ from scheduling.core.vocabulary.layout import SKIPPED, Bools, Ints, Levels, Mach
 @inlined
 def _free(machines: MachineArrays, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
     """Write into `sums[:, 0]` [L, R] the free capacity of machine `m` at each level, for the resources that `asked` [R]
-    marks. It is negative if tasks hold more than the machine has after its capacity was reduced. `sums` [L, 2, R].
+    marks. It is negative if tasks hold more than the machine has. `sums[:, 1]`: memory for intermediate sums.
     """
     axis = machines.capacity.shape[1]
     number = levels.ceiling.shape[0]

@@ -22,8 +22,8 @@ SKIPPED = 64
 
 
 class MachineArrays(NamedTuple):
-    """Arrays of machine facts, in the order in which a pass visits the machines (the walk). A pass changes `reserved`,
-    `prod_limit`, `ports_free` and `devices`. These four are copies, so the cell's state does not change.
+    """Arrays of machine facts, in the order in which a pass visits the machines (the walk). A pass changes some of
+    them, for example `reserved`. All are copies, so the cell's state does not change.
     """
 
     slot: Ints32  # where the state keeps it
@@ -70,8 +70,9 @@ class Levels(NamedTuple):
     amount of each resource that one more task may ask for on each machine. The pass updates `left` after each
     placement.
 
-    A level has a `ceiling` (the task may preempt all priorities below it) and `by_limit`: whether the limits of tasks
-    that are placed by limit (§5.5) count as used, in addition to all reservations.
+    A level has a `ceiling` (the task may preempt all priorities below it) and `by_limit`, which decides what counts as
+    used. If it is false, this is the sum of all reservations. If it is true, it is the larger of this sum and the sum
+    of the limits of tasks that are placed by limit (§5.5).
 
     `most` [levels, resources, blocks]: an upper bound of `left` for each block of `SKIPPED` neighbouring machines.
     `ascending`: the levels, sorted by ceiling.
