@@ -7,7 +7,9 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Replace a whole file. `durable`: the new content survives a power loss after the call. Raises OSError."""
+    """Replace a whole file. `durable`: the new content survives a power loss after the call. Raises OSError if the file
+    cannot be written.
+    """
     new = path.with_name(f"{path.name}.new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(new, flags, mode), "wb") as file:
@@ -22,7 +24,9 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
 
 
 def sync_directory(path: Path) -> None:
-    """Force the entries of a directory to the disk, so that new names survive a power loss. Raises OSError."""
+    """Force the entries of a directory to the disk, so that new names survive a power loss. Raises OSError if the
+    directory cannot be opened or synchronised.
+    """
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)

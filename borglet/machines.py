@@ -66,7 +66,9 @@ class MachineSpec:
 
 
 def link_address(url: str) -> tuple[str, int]:
-    """Return host and port of the address of a cell's link server, `https://host:port`. Raises `BadMachine`."""
+    """Return host and port of the address of a cell's link server, `https://host:port`. Raises `BadMachine` if `url`
+    has another form.
+    """
     try:
         parts = urllib.parse.urlsplit(url)
         host, port = parts.hostname, parts.port or 443
@@ -78,7 +80,7 @@ def link_address(url: str) -> tuple[str, int]:
 
 
 def check_hostname(name: str) -> str:
-    """Return a valid host name unchanged. Raises `BadMachine`."""
+    """Return a valid host name unchanged. Raises `BadMachine` if the name is not a host name."""
     if not _HOSTNAME.fullmatch(name):
         raise BadMachine(
             f"hostname: {name!r} is not a host name; use lower-case letters, digits and hyphens, up to 63 between dots"
@@ -87,7 +89,9 @@ def check_hostname(name: str) -> str:
 
 
 def parse_capacity(text: str, separator: str = ",") -> dict[str, int]:
-    """Parse `cpu=4,ram=16Gi,disk=100G`: cores and bytes as in job files, other names as counts. Raises `BadMachine`."""
+    """Parse `cpu=4,ram=16Gi,disk=100G`: cores and bytes as in job files, other names as counts. Raises `BadMachine` if
+    a part cannot be read.
+    """
     return {
         name: _quantity(f"capacity.{name}", value, _SUFFIXES.get(name, {"": 1}))
         for name, value in parse_pairs("capacity", text, separator)
@@ -95,7 +99,7 @@ def parse_capacity(text: str, separator: str = ",") -> dict[str, int]:
 
 
 def parse_bytes(field: str, text: str) -> int:
-    """Parse `20Gi` or `500M` to bytes, as in job files. Raises `BadMachine`."""
+    """Parse `20Gi` or `500M` to bytes, as in job files. Raises `BadMachine` if the text cannot be read."""
     return _quantity(field, text.strip(), _SUFFIXES["disk"])
 
 
@@ -111,7 +115,7 @@ def _quantity(field: str, value: str, suffixes: Mapping[str, int]) -> int:
 
 
 def parse_pairs(field: str, text: str, separator: str) -> list[tuple[str, str]]:
-    """Parse a text such as `a=1,b=2` to pairs of name and value. Raises `BadMachine`."""
+    """Parse a text such as `a=1,b=2` to pairs of name and value. Raises `BadMachine` if a part is not `name=value`."""
     pairs = []
     for part in filter(None, (part.strip() for part in text.split(separator))):
         name, equals, value = part.partition("=")

@@ -67,7 +67,9 @@ class MachineSettings:
 
 
 def run_machine(settings: MachineSettings) -> None:
-    """Serve until SIGTERM or SIGINT. The tasks keep running. Raises `HomeInUse`, `JoinFailed`, `BadMachine`."""
+    """Serve until SIGTERM or SIGINT. The tasks keep running. Raises `HomeInUse` if another Borglet owns the home,
+    `JoinFailed` if the machine cannot join the cell, and `BadMachine` if a setting is wrong.
+    """
     store = DiskStore(settings.home)
     with store.lock():
         runtime = open_runtime(settings.home, settings.wishes)
@@ -99,7 +101,7 @@ def package_budget(disk_bytes: int) -> int:
 
 
 def _join(store: DiskStore, link: str, request: JoinRequest) -> Identity:
-    """Join the cell, and wait for a link that does not answer yet. Raises `JoinFailed`."""
+    """Join the cell, and wait for a link that does not answer yet. Raises `JoinFailed` if the machine cannot join."""
     deadline = time.monotonic() + JOIN_WAIT_S
     backoff = Backoff(random.Random(), most_s=1.0)
     while True:
@@ -222,8 +224,8 @@ async def _sweep_logs(runtime: SupervisedRuntime) -> None:
 
 
 def stop_all(home: Path, *, wait_s: float, notice_s: float = math.inf) -> int:
-    """Stop all tasks of this home, and return their number. Each task gets its notice (the time between SIGTERM and
-    SIGKILL), but at most `notice_s` seconds.
+    """Stop all tasks of this home, and return the number of stopped tasks. Each task gets its notice (the time between
+    SIGTERM and SIGKILL), but at most `notice_s` seconds.
 
     The next Borglet starts them again if the cell still lists them. Raises `HomeInUse` if a Borglet owns the home after
     `wait_s`, and TimeoutError if a task does not end.

@@ -73,7 +73,7 @@ async def serve(
     board: Board | None = None,
     metrics: tuple[str, int] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Raises `NoPort`.
+    """Serve until SIGTERM or SIGINT. Raises `NoPort` if a port cannot be used.
 
     `snapshots`: the folder of stored names. `cells`: the names of the served cells; all cells if empty. `board`: memory
     in which the workers share their figures. Only the first of several workers serves TCP, transfers and NOTIFY. It

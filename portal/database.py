@@ -31,16 +31,16 @@ class NoAnswer(psycopg.OperationalError):
 
 
 def end_at(until: float) -> None:
-    """Set the deadline of this request: after the time `until` (monotonic clock, seconds), it sends no more statements
-    to PostgreSQL.
+    """Set the deadline of this request: after the time `until` (monotonic clock, seconds), the request sends no more
+    statements to PostgreSQL.
     """
     _until.set(until)
 
 
 def give_connections_back() -> bool:
-    """Return the connections of this thread to the pool, so that other threads can use them while this thread waits.
+    """Give the connections of this thread back to the pool, so that other threads can use them while this thread waits.
 
-    A connection inside a transaction is not returned. The result is true if the thread keeps such a connection.
+    A connection inside a transaction is kept. The result is true if the thread keeps a connection.
     """
     from django.db import connections  # not above, because the settings import this module
 

@@ -59,7 +59,9 @@ class RecordEntry:
 
 @contextmanager
 def write(principal: Principal) -> Iterator[RecordEntry]:
-    """Run one atomic change and write its records. Locks: at the end the stream's row, if there are records."""
+    """Context manager: run the block in one transaction, and write the records of the block at its end. Locks: the row
+    of the record stream at the end, if there are records.
+    """
     with transaction.atomic():
         entry = RecordEntry(principal)
         yield entry

@@ -60,7 +60,7 @@ class QuotaStanding:
 
 
 def standings(principal: Principal, *, tenant: str | None = None) -> list[QuotaStanding]:
-    """Return granted and used quota by tenant, cell and band. Grants in their grace period count. Two queries."""
+    """Return granted and used quota by tenant, cell and band. Grants in their grace period count. Makes two queries."""
     now = clock.now()
     visible = tenants_visible(principal)
     if tenant is not None:

@@ -16,7 +16,9 @@ _PLAIN = (serializers.IntegerField, serializers.CharField, serializers.BooleanFi
 
 
 class ContextField(serializers.Field[Any, Any, Any, Any]):
-    """A field whose value depends on the serializer's context, such as the resources of a cell."""
+    """A field whose value also depends on the serializer's context, for example on the cell's own resources in that
+    context.
+    """
 
     def shown(self, value: Any, context: Mapping[str, Any]) -> Any:
         raise NotImplementedError

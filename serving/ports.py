@@ -35,7 +35,7 @@ def check_free(host: str, ports: Mapping[str, int], *, udp: Collection[str] = ()
 
 @contextmanager
 def wanted(setting: str, host: str, port: int) -> Iterator[None]:
-    """Convert an `OSError` in the block to `NoPort`, whose text names the setting and the port."""
+    """Convert an `OSError` that the `with` block raises to `NoPort`, whose text names the setting and the port."""
     try:
         yield
     except NoPort:
@@ -46,12 +46,13 @@ def wanted(setting: str, host: str, port: int) -> Iterator[None]:
 
 @contextmanager
 def reserved(host: str, port: int, *, patience_s: float = PATIENCE_S) -> Iterator[int]:
-    """Reserve a port for this process and its children, and yield its number. For port 0, choose a free port.
+    """Reserve a port for this process and its children, and yield the number of the port. For port 0, choose a free
+    port.
 
     Workers share the port (SO_REUSEPORT). Without a check, a second installation of the same user could share it too,
-    and would receive some of the queries. So this function first binds the port alone, and holds a lock until the
-    end of the block: if two installations start at once, one fails. It waits up to `patience_s` seconds for another
-    process to free the port. Raises `NoPort`.
+    and would receive some of the queries. So this function first binds the port alone, and holds a lock until the end
+    of the block: if two installations start at once, one fails. It waits up to `patience_s` seconds for another process
+    to free the port. Raises `NoPort` if the port stays in use.
     """
     if port:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
@@ -129,7 +130,9 @@ def _program(process: Path) -> str:
 
 
 def bound(host: str, port: int, kind: socket.SocketKind, *, shared: bool = True) -> socket.socket:
-    """Return a bound socket. `shared`: other processes of this user may bind the address too. Raises `OSError`."""
+    """Return a bound socket. `shared`: other processes of this user may bind the address too. Raises `OSError` if the
+    address cannot be used.
+    """
     family, _, _, _, address = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)[0]
     sock = socket.socket(family, kind)
     try:
@@ -147,7 +150,7 @@ def bound(host: str, port: int, kind: socket.SocketKind, *, shared: bool = True)
 
 
 def both_bound(host: str, port: int, *, tcp: bool, shared: bool) -> tuple[socket.socket, socket.socket | None]:
-    """Return a UDP socket and, with `tcp`, a TCP socket on the same port. Raises `OSError`.
+    """Return a UDP socket and, with `tcp`, a TCP socket on the same port. Raises `OSError` if no such port is free.
 
     Without `shared`, no other process can bind the UDP port. Other processes may still bind the TCP port.
     """

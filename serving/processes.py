@@ -34,8 +34,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker process in a group of `of` workers. `number`: the index of the worker, from 0. `again`: whether it
-    replaces an earlier worker that has ended.
+    """One worker process of a group. `of`: the number of workers in the group. `number`: the index of this worker, from
+    0. `again`: whether this worker replaces an earlier worker that has ended.
     """
 
     number: int = 0

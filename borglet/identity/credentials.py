@@ -1,6 +1,6 @@
 """The machine's identity in its cell and the authorities that it trusts, both stored and renewed while it runs.
 
-    Poll.rotate ─► offer: the Borglet makes a new secret and stores it beside the old one ─► Report.offer (its digest)
+    Poll.rotate ─► offer: the Borglet makes a new secret and keeps the old one ─► Report.offer (its digest)
     Poll.accepted ─► connect with the new secret ─► admitted: Borglet and cell delete the old secret
 
 The Borglet sends the secret itself only to connect. If the exchange is interrupted at any point, one of the two stored
@@ -48,7 +48,8 @@ class Credentials:
         contexts: Callable[[str], ssl.SSLContext] | None = None,
     ) -> None:
         """Set up credentials. `authority`: certificates, PEM. `keeper`: stores the secrets. `contexts`: returns the TLS
-        context of an authority (PEM), so that the machines of one process can share it. Raises `BadAuthority`.
+        context of an authority (PEM), so that the machines of one process can share it. Raises `BadAuthority` if
+        `authority` is not valid PEM.
         """
         self._identity, self._keeper = identity, keeper
         self._contexts = contexts or pinned_context
@@ -142,7 +143,9 @@ class Credentials:
 
 
 def pinned_context(authority: str) -> ssl.SSLContext:
-    """Return a TLS context that trusts only these authorities of a cell (PEM). Raises `BadAuthority`."""
+    """Return a TLS context that trusts only these authorities of a cell (PEM). Raises `BadAuthority` if their text is
+    not valid PEM.
+    """
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2

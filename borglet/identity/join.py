@@ -58,7 +58,9 @@ class Problem(msgspec.Struct):
 
 
 def parse_token(text: str) -> str:
-    """Return the fingerprint of the cell's authority, which the token contains. Raises `JoinFailed`."""
+    """Return the fingerprint of the cell's authority, which the token contains. Raises `JoinFailed` if the token does
+    not have the right form.
+    """
     match = _TOKEN.fullmatch(text.strip())
     if match is None:
         raise JoinFailed(
@@ -92,7 +94,9 @@ class JoinClient:
     """A client of one link, with one open connection. Call `close` at the end."""
 
     def __init__(self, url: str, fingerprint: str) -> None:
-        """Fetch the authority, and compare it with the token's fingerprint. Raises `JoinFailed`, `BadMachine`."""
+        """Fetch the authority, and compare it with the token's fingerprint. Raises `BadMachine` if `url` is not the
+        address of a link server, and `JoinFailed` if the authority cannot be fetched or differs from the fingerprint.
+        """
         self._address = link_address(url)
         self._url = url
         self.authority = self._fetch_authority(fingerprint)
@@ -104,11 +108,15 @@ class JoinClient:
         self._connection.close()
 
     def join(self, request: JoinRequest) -> JoinAnswer:
-        """Join the cell and return the new identity. Raises `JoinFailed`."""
+        """Join the cell and return the new identity. Raises `JoinFailed` if the link cannot be reached or rejects the
+        machine.
+        """
         return self._post("/join", request, JoinAnswer)
 
     def join_many(self, requests: list[JoinRequest]) -> list[JoinAnswer]:
-        """Join all machines or none. Return the answers in the order of `requests`. Raises `JoinFailed`."""
+        """Join all machines or none. Return the answers in the order of `requests`. Raises `JoinFailed` if the link
+        cannot be reached or rejects a machine.
+        """
         answers = self._post("/join:bulk", requests, list[JoinAnswer])
         if [answer.hostname for answer in answers] != [request.hostname for request in requests]:
             raise JoinFailed("the link's answer is about other machines than the request; try again")
@@ -186,7 +194,9 @@ class JoinClient:
 def join_cell(store: DiskStore, url: str, request: JoinRequest) -> Identity:
     """Join the cell, and store and return the identity. A home that has joined keeps its identity and uses no token.
 
-    Raises `JoinFailed`."""
+    Raises `JoinFailed` if the home belongs to another machine, the token is missing or wrong, or the cell rejects the
+    machine.
+    """
     try:
         known = store.identity()
     except ValueError as error:

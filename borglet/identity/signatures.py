@@ -16,7 +16,9 @@ ALGORITHM = ec.ECDSA(hashes.SHA256())
 def authority_keys(authorities: str) -> list[ec.EllipticCurvePublicKey]:
     """Return the public keys in the certificates of the cell's authorities, which check signatures.
 
-    `authorities`: one PEM text with all certificates. There are two while one replaces the other. Raises ValueError."""
+    `authorities`: one PEM text with all certificates. There are two while one replaces the other. Raises ValueError if
+    the text is not valid PEM.
+    """
     certificates = x509.load_pem_x509_certificates(authorities.encode("ascii"))
     keys = [certificate.public_key() for certificate in certificates]
     return [key for key in keys if isinstance(key, ec.EllipticCurvePublicKey)]

@@ -47,7 +47,9 @@ class IdentityStore(Protocol):
         """Return the last saved state; empty on a new machine."""
 
     def save(self, remembered: Remembered) -> None:
-        """Store the state so that it survives a power loss. Raises OSError, and then the old state is still there."""
+        """Store the state so that it survives a power loss. Raises OSError if the write fails; the old state is then
+        still there.
+        """
 
 
 class HomeInUse(RuntimeError):
@@ -94,21 +96,25 @@ class DiskStore:
         return (self._home / "authority.pem").read_text("ascii")
 
     def save_identity(self, identity: Identity, *, authority: str) -> None:
-        """Store the authority and then the identity, so a home that has an identity has both. Raises OSError."""
+        """Store the authority and then the identity, so a home that has an identity has both. Raises OSError if a write
+        fails.
+        """
         self.keep_authority(authority)
         self.keep_identity(identity)
 
     def keep_identity(self, identity: Identity) -> None:
-        """Store the identity. Raises OSError, and then the old one is still there."""
+        """Store the identity. Raises OSError if the write fails; the old identity is then still there."""
         replace_file(self._home / "identity.json", msgspec.json.encode(identity))
 
     def keep_authority(self, pem: str) -> None:
-        """Store the authorities. Raises OSError, and then the old ones are still there."""
+        """Store the authorities. Raises OSError if the write fails; the old authorities are then still there."""
         replace_file(self._home / "authority.pem", pem.encode("ascii"), mode=0o644)
 
     @contextlib.contextmanager
     def lock(self, *, wait_s: float = 0.0) -> Iterator[None]:
-        """Own this home while the context is open. Raises `HomeInUse` if another process owns it after `wait_s`."""
+        """Hold the lock of this home during the `with` block. Raises `HomeInUse` if another process owns it after
+        `wait_s`.
+        """
         path = self._home / "lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + wait_s

@@ -115,9 +115,9 @@ class Link:
         shells: Shells | None = None,
     ) -> None:
         """Set up the link. `url`: `https://host:port`. `admission`: a context manager that can limit simultaneous
-        attempts to connect. The link enters it before each attempt, and leaves it when a shard has welcomed the
-        machine or the attempt has failed. `welcomed`: called after each welcome. `shells`: opens the shells that
-        polls grant. Raises `BadMachine`.
+        attempts to connect. The link enters it before each attempt, and leaves it when a shard has welcomed the machine
+        or the attempt has failed. `welcomed`: called after each welcome. `shells`: opens the shells that polls grant.
+        Raises `BadMachine` if `url` has another form.
         """
         self._agent, self._credentials = agent, credentials
         self._url = link_url(url)
@@ -189,7 +189,9 @@ class Link:
             socket.close(CloseCode.NORMAL_CLOSURE)
 
     async def _greet(self, socket: ClientSocket) -> tuple[int, int]:
-        """Send the hello. Return the number and the protocol of the session. Raises `LinkRejected`."""
+        """Send the hello. Return the number and the protocol of the session. Raises `LinkRejected` if the shard rejects
+        the hello or chooses an unknown protocol.
+        """
         introduction = self._introduction
         hello = Hello(
             protocol=OLDEST_PROTOCOL,
@@ -282,8 +284,8 @@ class Link:
             self._answer(session, poll, [])
 
     def _answer(self, session: _Session, poll: Poll, logs: list[LogChunk]) -> None:
-        """Answer `poll` with a report that contains `logs`. If the connection has closed, nothing happens here, and the
-        next `receive` raises.
+        """Answer `poll` with a report that contains `logs`. If the connection has closed, this call does nothing, and
+        the next call of `receive` raises an error.
         """
         session.reported_version = self._agent.state.version
         report = self._agent.report(logs, session.number, poll, protocol=session.protocol)
@@ -293,7 +295,9 @@ class Link:
 
 
 def link_url(url: str, path: str = "/link") -> str:
-    """Return the address of the WebSocket at `path` of the link server `https://host:port`. Raises `BadMachine`."""
+    """Return the address of the WebSocket at `path` of the link server `https://host:port`. Raises `BadMachine` if
+    `url` has another form.
+    """
     link_address(url)
     return f"wss://{urllib.parse.urlsplit(url).netloc}{path}"
 

@@ -58,7 +58,8 @@ class FrameReader:
     def read(self, arrived: memoryview) -> list[tuple[Opcode, bytes]]:
         """Return complete messages and control frames, in order: the opcode (never `CONTINUATION`) and the content.
 
-        The reader copies what it needs of `arrived`. Raises `BadFrame`."""
+        The reader copies what it needs of `arrived`. Raises `BadFrame` if a frame breaks the WebSocket protocol.
+        """
         data = arrived
         if self._left is not None:
             self._left += arrived
@@ -156,7 +157,9 @@ def closing(code: int, reason: str, *, mask: bytes = b"") -> bytes:
 
 
 def close_code(content: bytes) -> int:
-    """Return the code in the content of a close frame; `NO_STATUS` if it is empty. Raises `BadFrame`."""
+    """Return the code in the content of a close frame; `NO_STATUS` if it is empty. Raises `BadFrame` if the code is
+    incomplete or not valid.
+    """
     if not content:
         return NO_STATUS
     if len(content) < 2:

@@ -38,7 +38,9 @@ class Grants:
         self._seen: dict[str, float] = {}  # session -> the time at which its grant expires
 
     def take(self, grant: ShellGrant, *, now: float) -> ShellClaims:
-        """Check a grant, mark it as used, return its claims. `now`: seconds since the epoch. Raises `GrantRefused`."""
+        """Check a grant, mark it as used, return its claims. `now`: seconds since the epoch. Raises `GrantRefused` if
+        the grant is not valid or was used before.
+        """
         if not is_signed(authority_keys(self._authority()), SHELL_CONTEXT + grant.claims, grant.signature):
             raise GrantRefused("the grant is not signed by this cell's authority")
         try:

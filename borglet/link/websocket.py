@@ -92,7 +92,9 @@ class ClientSocket(asyncio.BufferedProtocol):
     # -- the handshake
 
     async def upgraded(self) -> None:
-        """Wait for the server's answer to the handshake. Raises `InvalidHandshake`, `ConnectionClosed`."""
+        """Wait for the server's answer to the handshake. Raises `InvalidHandshake` if the server rejects the handshake,
+        and `ConnectionClosed` if the connection ends.
+        """
         if self._handshake is not None and self._end is None:
             await self._wait(asyncio.get_running_loop())
         if self._end is not None:

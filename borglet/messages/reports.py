@@ -55,7 +55,9 @@ def sealed(content: list[TaskReport] | list[AllocReport]) -> msgspec.Raw:
 
 
 def opened(report: WireReport) -> Report:
-    """Return the report with its tasks and their usage decoded. Raises `MalformedMessage`, which names the field."""
+    """Return the report, with its tasks and their usage decoded. Raises `MalformedMessage`, which names the wrong
+    field.
+    """
     tasks: list[TaskReport] = _opened(_tasks, report.tasks, "tasks")
     columns, figures, usage = report.usage_columns, report.usages, report.usage
     if columns:

@@ -64,7 +64,7 @@ def shell_frame(kind: ShellFrame, payload: bytes = b"") -> bytes:
 
 
 def shell_frame_of(frame: bytes | str) -> tuple[ShellFrame, bytes]:
-    """Return kind and payload of a frame. Raises `MalformedMessage`."""
+    """Return kind and payload of a frame. Raises `MalformedMessage` if the kind is unknown."""
     raw = frame.encode() if isinstance(frame, str) else frame
     try:
         return ShellFrame(raw[:1].decode("ascii")), raw[1:]

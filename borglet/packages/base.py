@@ -28,10 +28,14 @@ class Packages(Protocol):
         """Set the function that returns the digests of packages in use, which are never deleted. Call `bind` first."""
 
     async def install(self, packages: Sequence[PackageRef]) -> None:
-        """Install packages. A cancelled call stops installations that no other task needs. Raises `PackageMissing`."""
+        """Install packages. A cancelled call stops installations that no other task needs. Raises `PackageMissing` if a
+        package cannot be installed.
+        """
 
     def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
-        """Return the directory of each package by mount name, in the order of `packages`. Raises `PackageMissing`."""
+        """Return the directory of each package by mount name, in the order of `packages`. Raises `PackageMissing` if a
+        package is not installed.
+        """
 
     def installed(self) -> list[str]:
         """Return the digests of installed packages, the last used first, at most `MAX_REPORTED_PACKAGES`."""
@@ -41,7 +45,9 @@ class Packages(Protocol):
 
 
 def mount_name(package: PackageRef) -> str:
-    """Return the name of a package's directory: its name without tag or digest. Raises `PackageMissing`."""
+    """Return the name of a package's directory: its name without tag or digest. Raises `PackageMissing` if this name
+    cannot be the name of a directory.
+    """
     name = package.name.partition("@")[0]
     if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > 255:
         raise PackageMissing(

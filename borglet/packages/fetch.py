@@ -78,8 +78,9 @@ class Fetcher:
     ) -> None:
         """Download the archive of a package to `into`, a new file, and check the digest.
 
-        The download calls `checkpoint` often, and `pause(seconds)` to wait. Both may raise to stop the download.
-        Raises `PackageMissing`, OSError."""
+        The download calls `checkpoint` often, and `pause(seconds)` to wait. Both may raise to stop the download. Raises
+        `PackageMissing` if no source has a correct archive, and OSError if the file cannot be written.
+        """
         choosing = Choosing(self._settings.patience, self._rng, now=self._now())
         found = PackageSources([], "", "")
         with into.open("xb") as file:

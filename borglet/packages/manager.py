@@ -272,7 +272,8 @@ class PackageManager:
     async def _free_space(self, package: PackageRef) -> int:
         """Free space for a package: about twice the size of its archive. Return how many bytes its tree may have.
 
-        Raises `PackageMissing`."""
+        Raises `PackageMissing` if there is not enough space.
+        """
         wanted = 2 * package.size_bytes
         self._promised[package.digest] = wanted
         await self.collect()

@@ -68,7 +68,9 @@ class PeerServer:
         self.served = 0  # number of complete uploads
 
     async def open(self, address: str, port: int) -> int:
-        """Start to serve. Return the port, which the kernel chooses if `port` is 0. Raises OSError."""
+        """Start to serve. Return the port, which the kernel chooses if `port` is 0. Raises OSError if the port cannot
+        be used.
+        """
         self._server = await asyncio.start_server(self._accept, address, port, limit=self._settings.header_bytes)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -108,7 +110,9 @@ class PeerServer:
                 await writer.drain()
 
     async def _request(self, reader: asyncio.StreamReader) -> tuple[str, int]:
-        """Read a request. Return the requested digest and the offset of the first byte. Raises `_Answer`."""
+        """Read a request. Return the requested digest and the offset of the first byte. Raises `_Answer`, the error
+        answer to send, if the request is invalid or its ticket is not accepted.
+        """
         try:
             async with asyncio.timeout(self._settings.header_timeout_s):
                 raw = await reader.readuntil(b"\r\n\r\n")

@@ -32,7 +32,7 @@ class Sources(Protocol):
     link and never raise: if a notice is lost, the next report corrects it."""
 
     def of(self, digest: str) -> PackageSources:
-        """Return the sources of a package. Raises `SourcesUnavailable`."""
+        """Return the sources of a package. Raises `SourcesUnavailable` if the link sends no sources."""
 
     def connect_store(self) -> tuple[http.client.HTTPConnection, dict[str, str]]:
         """Return a connection to the package store of the link (the server), not yet opened, and the headers that
@@ -97,7 +97,8 @@ class LinkSources:
     ) -> tuple[int, bytes]:
         """Send one request. Return status and body. `keep`: leave the connection open for this thread's next call.
 
-        Raises OSError, `http.client.HTTPException`."""
+        Raises OSError or `http.client.HTTPException` if the exchange fails.
+        """
         connection = getattr(self._kept, "connection", None)
         if connection is not None:
             try:

@@ -68,7 +68,9 @@ class PackageStore:
         self._incoming, self._trash = self._root / "incoming", self._root / "trash"
 
     def open(self) -> list[str]:
-        """Return the digests of all packages on the disk. Call `check` before using a package. Raises OSError."""
+        """Return the digests of all packages on the disk. Call `check` before using a package. Raises OSError if the
+        folder of the store cannot be used.
+        """
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
         for folder in (self._incoming, self._trash):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -156,7 +158,9 @@ class PackageStore:
     ) -> StoredPackage:
         """Unpack `incoming/archive`, whose digest was checked, and install the package in one atomic step.
 
-        `most_bytes`: limit for the tree. `checkpoint` may raise to stop the work. Raises `ArchiveRefused`, OSError."""
+        `most_bytes`: limit for the tree. `checkpoint` may raise to stop the work. Raises `ArchiveRefused` if the
+        archive is not acceptable, and OSError if a file cannot be written.
+        """
         tree = incoming / "tree"
         tree.mkdir(mode=0o700)
         limits = self._limits
@@ -197,7 +201,7 @@ class PackageStore:
             os.utime(self._root / _hex(digest) / "marker.json", (at, at))
 
     def remove(self, digest: str) -> None:
-        """Move a package to the trash, and delete it. Raises OSError."""
+        """Move a package to the trash, and delete it. Raises OSError if a file cannot be moved or deleted."""
         self._discard(self._root / _hex(digest))
 
     def tree(self, digest: str) -> Path:
@@ -239,7 +243,9 @@ class PackageStore:
 
 
 def _hex(digest: str) -> str:
-    """Return the hex digits of a digest, which name its directory. Raises ValueError."""
+    """Return the hex digits of a digest, which name its directory. Raises ValueError if the text is not a SHA-256
+    digest.
+    """
     kind, _, digits = digest.partition(":")
     if kind != "sha256" or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
         raise ValueError(f"digest {digest[:100]!r}: a digest must be sha256: and 64 hex digits")

@@ -35,7 +35,7 @@ def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, 
     """Return the ticket in `text`, if one of `keys` signed it for `digest` and it has not expired. `now`: seconds
     since the epoch.
 
-    Raises `TicketRefused`.
+    Raises `TicketRefused` otherwise.
     """
     first, dot, second = text.partition(".")
     if not dot or len(text) > MAX_TICKET_BYTES:

@@ -56,8 +56,8 @@ class MachineReadings:
         return 0.0
 
     def disk(self) -> AvailableMemory:
-        """Return the size and the free space of the disk itself. The capacity that the machine offers to tasks is not
-        used here, because other files need space, too.
+        """Return the size and the free space of the disk itself. This is not the capacity that the machine offers to
+        tasks, because other files need space, too.
         """
         found = os.statvfs(self.home)
         return AvailableMemory(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)

@@ -97,7 +97,9 @@ def _task_user(home: Path, wishes: RuntimeWishes) -> str:
 
 
 def parse_uids(text: str) -> tuple[int, int]:
-    """Return the first number and the size of a range of user numbers, such as `200000-265535`. Raises `BadMachine`."""
+    """Return the first number and the size of a range of user numbers, such as `200000-265535`. Raises `BadMachine` if
+    the text is not such a range.
+    """
     match = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", text.strip())
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1000 <= first <= last <= _LARGEST_UID:
@@ -108,7 +110,9 @@ def parse_uids(text: str) -> tuple[int, int]:
 
 
 def parse_devices(text: str) -> dict[int, tuple[str, ...]]:
-    """Parse the device files of each accelerator: `0=/dev/nvidia0+/dev/nvidiactl,1=/dev/x`. Raises `BadMachine`."""
+    """Parse the device files of each accelerator: `0=/dev/nvidia0+/dev/nvidiactl,1=/dev/x`. Raises `BadMachine` if a
+    part has another form.
+    """
     devices = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         number, _, paths = part.partition("=")

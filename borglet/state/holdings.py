@@ -82,9 +82,10 @@ class Holdings:
         return inc.has_processes or (again and inc.key in self.run)
 
     def may_be_forgotten(self, inc: Incarnation) -> bool:
-        """Return whether the master has received the end and no longer lists the task.
+        """Return whether the master has received the report of the end, and no longer lists the task.
 
-        While a desired state is being saved, the answer is no, because that state may list the task again."""
+        While a desired state is being saved, the answer is no, because that state may list the task again.
+        """
         return inc.acknowledged and inc.dropped and not inc.quarantined and self.pending is None
 
     def remembered(self, desired: Desired | None) -> Remembered:

@@ -52,7 +52,7 @@ class Incarnation:
         return self.phase in WITH_PROCESSES
 
     def step(self, step: PhaseStep, *, now: float) -> None:
-        """Take one step of the lifecycle. Raises `IllegalStep`."""
+        """Take one step of the lifecycle. Raises `IllegalStep` if the lifecycle has no such step in this phase."""
         phase = after(self.key, self.phase, step, self.story)
         self.story.append(f"{now:.3f} {step} -> {phase}")
         self.phase = phase

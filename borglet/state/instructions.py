@@ -72,7 +72,7 @@ class Resize(msgspec.Struct, frozen=True):
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Delete the files of an ended incarnation, because the master has received its end."""
+    """Delete the files of an ended incarnation. The master has already received the report of its end."""
 
     key: TaskKey
 

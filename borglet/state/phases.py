@@ -64,7 +64,9 @@ class IllegalStep(RuntimeError):
 
 
 def after(key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[str]) -> Phase:
-    """Return the phase after `step` in `phase`. `story`: earlier steps, for the error text. Raises `IllegalStep`."""
+    """Return the phase after `step` in `phase`. `story`: earlier steps, for the error text. Raises `IllegalStep` if the
+    lifecycle has no such step in this phase.
+    """
     try:
         return TRANSITIONS[phase, step]
     except KeyError:

@@ -1,4 +1,4 @@
-"""Decide whether and when an ended incarnation starts again here (§2.6, §3.3). Pure."""
+"""Decide whether and when an ended incarnation starts again on this machine (§2.6, §3.3). Pure."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ _WATCH = [
 
 
 def _check_watch(request: Request) -> None:
-    """Check the parameters that ask the server to wait for a change. Raises `Rejected`.
+    """Check the parameters that ask the server to wait for a change. Raises `Rejected` if a parameter is not valid.
 
     The function does not wait: `portal.live.polls` has already waited.
     """
@@ -219,8 +219,8 @@ class MachineEndpointView(APIView):
 
 
 def _answer(request: Request, path: str) -> Response:
-    """Return a response with the endpoints of the name in `path`, a path below `/bns/`. Raises `Rejected` and
-    `NotFound`.
+    """Return a response with the endpoints of the name in `path`, a path below `/bns/`. Raises `Rejected` if the path
+    is not a name, and `NotFound` if the caller may not see such a name.
     """
     try:
         name = parse_path(f"{PREFIX}{path}")

@@ -92,7 +92,7 @@ class _Answer:
 
 def servers() -> list[SurveyedServer]:
     """Return the DNS servers to query: those in the settings, or else the resolver of this installation. Raises
-    `InvalidPeers`.
+    `InvalidPeers` if an address in the settings is not valid.
     """
     resolvers = [server_address("BORG_DNS_RESOLVERS", text) for text in settings.BORG_DNS_RESOLVERS]
     resolvers = resolvers or [server_address("BORG_DNS_HOST", f"{settings.BORG_DNS_HOST}@{settings.BORG_DNS_PORT}")]

@@ -65,7 +65,7 @@ class Peers:
 
     @classmethod
     def read(cls, *, networks: Sequence[str], keys: Sequence[str], secondaries: Sequence[str]) -> Peers:
-        """Parse the settings of zone transfers. Raises `InvalidPeers`.
+        """Parse the settings of zone transfers. Raises `InvalidPeers` if a value is not valid.
 
         A key is written as `name:algorithm:base64`, and a secondary as `address` or `address@port`.
         """
@@ -165,7 +165,7 @@ class Primary:
                 task.cancel()
 
     def _forget(self) -> None:
-        """Drop the zones of removed cells."""
+        """Remove the zones of removed cells from memory."""
         for cell in self._zones.keys() - self.directory.cells.keys():
             del self._zones[cell]
             self._notified.pop(cell, None)
@@ -305,7 +305,9 @@ def _key(text: str) -> dns.tsig.Key:
 
 
 def server_address(setting: str, text: str) -> tuple[str, int]:
-    """Return the address and port of a name server, written as address or address@port. Raises `InvalidPeers`."""
+    """Return the address and port of a name server, written as address or address@port. Raises `InvalidPeers` if the
+    text has another form.
+    """
     address, at, port = text.strip().partition("@")
     try:
         number = int(port) if at else 53

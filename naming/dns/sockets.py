@@ -235,7 +235,9 @@ class Datagrams(asyncio.DatagramProtocol):
             self._send(response, addr)
 
     def _verdict(self, data: bytes, source: str) -> RateVerdict:
-        """Return the verdict of the rate limit. A client with a valid cookie has a real address and is not limited."""
+        """Return what the rate limit decides about a query. A client with a valid cookie has a real address and is not
+        limited.
+        """
         assert self._limit is not None
         verdict = self._limit.verdict(source, time.monotonic())
         if verdict is RateVerdict.ANSWER:

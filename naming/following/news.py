@@ -66,7 +66,9 @@ class NewsSource(Protocol):
     def snapshot(self, cell_id: int) -> NamesSnapshot: ...
 
     def tail(self, cell_id: int, after: int) -> list[DatedEvent]:
-        """Return the next complete revisions after `after`, oldest first. Raises `NewsUnreadable`."""
+        """Return the next complete revisions after `after`, oldest first. Raises `NewsUnreadable` if the journal lacks
+        events or has an unknown event.
+        """
         ...
 
     def wait(self, timeout_s: float) -> None:

@@ -153,7 +153,7 @@ def check_zone(zone: str) -> str:
 
 
 def parse_index(text: str) -> int:
-    """Parse a task index, which has no sign and no leading zero. Raises `InvalidName`."""
+    """Parse a task index, which has no sign and no leading zero. Raises `InvalidName` if the text has another form."""
     if not _INDEX.fullmatch(text) or int(text) >= MAX_TASKS:
         raise InvalidName("index", f"{text[:16]!r} is not a task index; give a number from 0 to {MAX_TASKS - 1}")
     return int(text)
@@ -172,7 +172,7 @@ def _from_parts(cell: str, tenant: str, job: str, index: str | None) -> Name:
 
 
 def parse_path(path: str) -> Name:
-    """Parse a path below `/bns/`, with or without a final slash. Raises `InvalidName`.
+    """Parse a path below `/bns/`, with or without a final slash. Raises `InvalidName` for any other path.
 
     `/bns/<cell>/<tenant>/<job>[/<index>]`, `/bns/<cell>/<tenant>/service/<name>` or `/bns/<cell>/machine/<host>`.
     """
@@ -185,7 +185,7 @@ def parse_path(path: str) -> Name:
 
 
 def parse_dns(name: str, zone: str) -> Name:
-    """Parse a DNS name in any letter case, with or without a final dot. Raises `InvalidName`.
+    """Parse a DNS name in any letter case, with or without a final dot. Raises `InvalidName` for any other name.
 
     `[<index>.]<job>.<tenant>.<cell>.<zone>`, `<name>.service.<tenant>.<cell>.<zone>` or `<host>.machine.<cell>.<zone>`.
     """

@@ -30,7 +30,7 @@ _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=900.0)
 
 
 class Client:
-    """The client for the portal of a profile. Every method raises `CommandFailed`.
+    """The client for the portal of a profile. Every method raises `CommandFailed` if the request fails.
 
     Query parameters that are None or False are omitted, and True is sent as 1.
     `until`: the time on the monotonic clock after which the caller no longer needs an answer.

@@ -65,18 +65,20 @@ class Context:
         return output.table([head for head, _ in pairs], cells, empty=empty)
 
     def cell_path(self, given: str | None = None) -> str:
-        """Return the API path of the given cell, or of the profile's cell. Raises `CommandFailed`."""
+        """Return the API path of the given cell, or of the profile's cell. Raises `CommandFailed` if neither names a
+        cell.
+        """
         return f"/api/v1/cells/{part(self.cell(given))}/"
 
     def cell(self, given: str | None = None) -> str:
-        """Return the given cell, or the profile's cell. Raises `CommandFailed`."""
+        """Return the given cell, or the profile's cell. Raises `CommandFailed` if neither names a cell."""
         cell = given or self.profile.cell
         if not cell:
             raise CommandFailed("no-cell", "no cell is given: use --cell, or set `cell` in the profile.", status=2)
         return label(cell, "cell")
 
     def tenant(self, given: str | None = None) -> str:
-        """Return the given tenant, or the profile's tenant. Raises `CommandFailed`."""
+        """Return the given tenant, or the profile's tenant. Raises `CommandFailed` if neither names a tenant."""
         tenant = given or self.profile.tenant
         if not tenant:
             raise bad_usage("no tenant is given: use --tenant, or set `tenant` in the profile", tenant="not given")
@@ -99,7 +101,7 @@ class Context:
     def job(self, name: str) -> JobReference:
         """Parse `cell/tenant/job`, `tenant/job` or `job`. The profile supplies missing parts.
 
-        Raises `CommandFailed`.
+        Raises `CommandFailed` if a part is missing or not valid.
         """
         segments = name.strip("/").split("/")
         if not 1 <= len(segments) <= 3 or not all(segments):
@@ -111,7 +113,7 @@ class Context:
         return JobReference(label(cell, "cell"), label(tenant, "tenant"), label(segments[-1], "job"))
 
     def task(self, name: str) -> tuple[JobReference, int]:
-        """Parse `JOB/N`. Raises `CommandFailed`."""
+        """Parse `JOB/N`. Raises `CommandFailed` if the text has no index, or the job is not valid."""
         job, index = split_index(name)
         if index is None:
             raise bad_usage(f"{name!r} is not a task: write job/0, or cell/tenant/job/0", task="the task has no index")

@@ -162,7 +162,9 @@ def _deadline(row: dict[str, Any]) -> str:
 
 
 def _seconds(text: str) -> int:
-    """Convert a duration such as `30m`, or a number of seconds, to seconds. Raises `CommandFailed`."""
+    """Convert a duration such as `30m`, or a number of seconds, to seconds. Raises `CommandFailed` if the text is not a
+    duration.
+    """
     seconds = periods.duration_s(text if text[-1:].isalpha() else f"{text}s")
     if seconds is None:
         raise bad_usage(f"--deadline {text!r} is not a duration: write 90s, 30m, 2h or 1d", deadline="not a duration")

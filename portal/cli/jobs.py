@@ -125,7 +125,9 @@ def _health(answer: dict[str, Any]) -> str:
 
 
 def _target(session: Context, spec: dict[str, Any]) -> JobReference:
-    """Return the full name of the job in a job file. Missing parts come from the profile. Raises `CommandFailed`."""
+    """Return the full name of the job in a job file. Missing parts come from the profile. Raises `CommandFailed` if a
+    part is missing or not valid.
+    """
     found: dict[str, str] = {}
     for field, otherwise in (("name", ""), ("tenant", session.profile.tenant), ("cell", session.profile.cell)):
         value = spec.get(field) or otherwise

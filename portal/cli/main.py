@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> None:
 def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Split the arguments into global options and all others. After `--`, no argument is a global option.
 
-    Raises `CommandFailed`.
+    Raises `CommandFailed` if a global option has no value.
     """
     front: list[str] = []
     rest: list[str] = []
@@ -134,7 +134,9 @@ def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run one command and return its exit status. Raises `CommandFailed` and `output.ReaderGone`."""
+    """Run one command and return its exit status. Raises `CommandFailed` if the command fails, and `output.ReaderGone`
+    if the reader of the output has closed it.
+    """
     try:
         ended: Any = app(args=arguments, prog_name="borgctl", standalone_mode=False)
     except _WrongUsage as error:

@@ -233,7 +233,9 @@ def _account(entry: dict[str, Any]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write `content` to a file, or to standard output if the path is `-`. Raises `CommandFailed`."""
+    """Write `content` to a file, or to standard output if the path is `-`. Raises `CommandFailed` if the file cannot be
+    written.
+    """
     if str(path) == "-":
         sys.stdout.buffer.write(content)
         return

@@ -71,7 +71,7 @@ def _tasks(answer: dict[str, Any]) -> None:
 
 
 def _path(session: Context, name: str) -> str:
-    """Return the URL path of a name. Raises `CommandFailed`.
+    """Return the URL path of a name. Raises `CommandFailed` if the name is not complete or not valid.
 
     `/bns/…` is a complete name. For other names, the profile supplies missing parts. A segment `service` or `machine`
     before the last segment denotes a service or a machine.

@@ -36,7 +36,7 @@ class Store(OptionGroup):
     tenant: TenantOption = None
 
     def path(self, session: Context, name: str, version: str) -> str:
-        """Return the API path of a package. Raises `CommandFailed`."""
+        """Return the API path of a package. Raises `CommandFailed` if no tenant or no cell is given."""
         if not (owner := self.tenant or session.profile.tenant):
             problem = "no tenant is given: use --tenant, or set `tenant` in the profile."
             raise CommandFailed("no-tenant", problem, status=2)
@@ -150,7 +150,7 @@ def package_delete(session: Context, reference: Reference, store: Store, dry_run
 
 
 def _split(reference: str) -> tuple[str, str]:
-    """Split a reference into the name and the tag or digest. Raises `CommandFailed`."""
+    """Split a reference into the name and the tag or digest. Raises `CommandFailed` if a part is not valid."""
     name, *rest = reference.split("@")
     version = rest[-1] if rest else LATEST
     if any(text in ("", ".", "..") or "/" in text for text in (name, version)):  # such a text is another API path
@@ -159,7 +159,9 @@ def _split(reference: str) -> tuple[str, str]:
 
 
 def _opened(what: Path, packed: BinaryIO) -> BinaryIO:
-    """Open an archive for reading, or pack a folder into `packed`. Raises `CommandFailed`."""
+    """Open an archive for reading, or pack a folder into `packed`. Raises `CommandFailed` if the archive cannot be read
+    or the folder cannot be packed.
+    """
     if what.is_dir():
         _pack(what, packed, "tar+gzip")
         return packed
@@ -170,7 +172,9 @@ def _opened(what: Path, packed: BinaryIO) -> BinaryIO:
 
 
 def _pack(folder: Path, out: BinaryIO, format: str) -> dict[str, Any]:
-    """Write the archive of a folder to `out`, and return its description. Raises `CommandFailed`."""
+    """Write the archive of a folder to `out`, and return its description. Raises `CommandFailed` if the folder cannot
+    be packed.
+    """
     from borglet.packages.archives.build import CannotPack, pack  # other commands do not need this import
 
     try:

@@ -37,7 +37,8 @@ def zone(name: str) -> ZoneInfo:
 
 
 def period(begin: str | None, until: str | None, days: int | None, *, time_zone: str, now: dt.datetime) -> TimeRange:
-    """Return the period of `--from`, `--until` and `--days`. Raises `CommandFailed`.
+    """Return the period of `--from`, `--until` and `--days`. Raises `CommandFailed` if an option is missing, given
+    twice or not valid.
 
     Days are in the tenant's time zone, and the day of `--until` is included. A period from today begins now.
     """
@@ -58,7 +59,7 @@ def period(begin: str | None, until: str | None, days: int | None, *, time_zone:
 
 def end(name: str, text: str, *, time_zone: str) -> dt.datetime:
     """Return the time that `text` gives, or the end of the day if `text` is only a day. `name`: the option, for error
-    messages. Raises `CommandFailed`.
+    messages. Raises `CommandFailed` if the text is not a time or a day.
     """
     return _moment(name, text, zone(time_zone), after=1)
 
@@ -70,14 +71,14 @@ def duration_s(text: str) -> int | None:
 
 
 def month(text: str) -> str:
-    """Return `text` if it is a month such as `2027-01`. Raises `CommandFailed`."""
+    """Return `text` if it is a month such as `2027-01`. Raises `CommandFailed` if the text is not a month."""
     if not _MONTH.fullmatch(text) or not 1 <= int(text[5:]) <= 12:
         raise bad_usage(f"{text!r} is not a month: write it like 2027-01", month="not a month")
     return text
 
 
 def day(name: str, text: str) -> str:
-    """Return `text` if it is a day such as `2027-01-31`. Raises `CommandFailed`."""
+    """Return `text` if it is a day such as `2027-01-31`. Raises `CommandFailed` if the text is not a day."""
     try:
         if _DAY.fullmatch(text):
             return dt.date.fromisoformat(text).isoformat()
@@ -93,7 +94,7 @@ def _is_today(text: str, home: ZoneInfo, now: dt.datetime) -> bool:
 def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datetime:
     """Return the time in UTC that `text` denotes. If `text` is a day, return the start of the day `after` days later.
 
-    Raises `CommandFailed`.
+    Raises `CommandFailed` if the text is not a time or a day.
     """
     try:
         if _DAY.fullmatch(text):
@@ -108,7 +109,9 @@ def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datet
 
 
 def _after(first: dt.datetime, days: int, home: ZoneInfo, *, exactly: bool) -> dt.datetime:
-    """Return the time `days` after `first`; with `exactly=False`, the start of that day. Raises `CommandFailed`."""
+    """Return the time `days` after `first`; with `exactly=False`, the start of that day. Raises `CommandFailed` if this
+    time is after the year 9999.
+    """
     try:
         if exactly:
             return first + dt.timedelta(days=days)

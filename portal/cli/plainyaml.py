@@ -1,7 +1,8 @@
 """Loads YAML job files in the core schema of YAML 1.2, which has the data types of JSON.
 
 By default, PyYAML reads YAML 1.1, which converts `on` (a field of `restart: {on: failure}`) to `true`, `1:00` to a
-number, and some versions to dates. In this module, a value is text unless it is true, false, null or a decimal number.
+number, and text such as `2024-01-02` to a date. In this module, a value is text unless it is true, false, null or a
+decimal number.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class NotPlain(Exception):
 
 
 def load(text: str) -> Any:
-    """Parse YAML into JSON's data types. Raises `NotPlain`."""
+    """Parse YAML into JSON's data types. Raises `NotPlain` if the text is not a job file in YAML."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader with fewer types
     except yaml.MarkedYAMLError as error:

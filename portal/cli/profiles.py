@@ -45,7 +45,8 @@ def path() -> Path:
 
 
 def load(name: str | None = None) -> Profile:
-    """Return the profile `name`, the profile in `$BORG_PROFILE`, or the file's default. Raises `CommandFailed`.
+    """Return the profile `name`, the profile in `$BORG_PROFILE`, or the file's default. Raises `CommandFailed` if the
+    profile does not exist or the file is not valid.
 
     `$BORG_URL`, `$BORG_TOKEN`, `$BORG_CELL` and `$BORG_TENANT` override the file. Without a file, a task uses its own
     identity (`$BORG_IDENTITY_FILE`, `$BORG_API_URL`).
@@ -117,7 +118,9 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _of_the_task() -> Profile | None:
-    """Return the identity of the task that runs this process, or None outside of tasks. Raises `CommandFailed`."""
+    """Return the identity of the task that runs this process, or None outside of tasks. Raises `CommandFailed` if the
+    file of the identity cannot be read.
+    """
     url, file = os.environ.get("BORG_API_URL", ""), os.environ.get("BORG_IDENTITY_FILE", "")
     if not url or not file:
         return None

@@ -52,7 +52,9 @@ class WantedQuota(OptionGroup):
     days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Number of days, instead of --until.")] = None
 
     def body(self, session: Context, tenant: str | None, cell: str | None) -> dict[str, Any]:
-        """Return the request for a quote. Other options override the values of `--like`. Raises `CommandFailed`."""
+        """Return the request for a quote. Other options override the values of `--like`. Raises `CommandFailed` if an
+        option is missing or not valid.
+        """
         amounts: dict[str, Any] = {}
         band = self.band
         if self.like is not None:
@@ -293,7 +295,7 @@ def _band(given: str | None) -> str:
 
 
 def credits_given(name: str, text: str) -> int:
-    """Convert the credits in option `name` to micro-credits. Raises `CommandFailed`."""
+    """Convert the credits in option `name` to micro-credits. Raises `CommandFailed` if the text is not an amount."""
     try:
         return money.parse(text)
     except money.AmountError as error:

@@ -46,7 +46,9 @@ _HEARD, _RESIZED = b".", b"r"
 
 
 def run(session: Context, job: JobReference, index: int, command: list[str]) -> int:
-    """Run a shell, or `command`, in a task. Return its exit status. Raises `CommandFailed`."""
+    """Run a shell, or `command`, in a task. Return its exit status. Raises `CommandFailed` if the shell cannot be
+    opened or ends early.
+    """
     plain = not (sys.stdin.isatty() and sys.stdout.isatty())
     path = _path(job, index, command, plain)
     with sockets.dialled(session, path, what="shells", max_size=SHELL_FRAME_BYTES + 1, compression=None) as socket:
@@ -73,7 +75,9 @@ class Terminal:
         self._woken, self._wake = os.pipe()
 
     def run(self) -> int:
-        """Send input and print output until the end. Return the exit status of the command. Raises `CommandFailed`."""
+        """Send input and print output until the end. Return the exit status of the command. Raises `CommandFailed` if
+        the connection ends before the command.
+        """
         listener = threading.Thread(target=self._listen, daemon=True)
         listener.start()
         try:
@@ -146,7 +150,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def _raw(self) -> Iterator[None]:
-        """Set the terminal to raw mode, so that all keys go to the task, including Ctrl-C."""
+        """Set the terminal to raw mode during the `with` block, so that all keys go to the task, including Ctrl-C."""
         if self._plain:
             yield
             return

@@ -30,7 +30,8 @@ PASSING = (4429, 4503)
 
 @contextlib.contextmanager
 def dialled(session: Context, path: str, *, what: str, **options: Any) -> Iterator[ClientConnection]:
-    """Open a WebSocket to `path` with the token of the profile. Raises `CommandFailed`.
+    """Open a WebSocket to `path` with the token of the profile. Raises `CommandFailed` if the portal cannot be reached
+    or rejects the request.
 
     `what`: the purpose of the WebSocket, for error messages. `options`: further options of `connect`.
     """

@@ -167,7 +167,7 @@ def _search(session: Context, job: JobReference, index: int, stream: str, asked:
 
 
 def _since(given: str) -> str | None:
-    """Convert `--since` to an ISO time. Raises `CommandFailed`."""
+    """Convert `--since` to an ISO time. Raises `CommandFailed` if the text is not a time."""
     if not given:
         return None
     try:

@@ -67,7 +67,7 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
 
 
 def _counts_of(cell: Cell) -> dict[str, int]:
-    """Return the numbers of live jobs, services and tasks that have names. One query.
+    """Return the numbers of live jobs, services and tasks that have names. Makes one query.
 
     `fail_open`: the number of jobs that have placed tasks but no serving task.
     """
@@ -122,7 +122,7 @@ def _row(cell: Cell, one: FollowerReport) -> list[Any]:
 
 
 def _lag(cell: Cell, one: FollowerReport) -> str:
-    """Return as text how far a server is behind the journal. One query for a resolver that is behind."""
+    """Return as text how far a server is behind the journal. Makes one query for a resolver that is behind."""
     if one.behind:
         return ngettext("serial is behind by %d", "serial is behind by %d", one.behind) % one.behind
     if one.revision is None or one.revision >= cell.revision:

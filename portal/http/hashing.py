@@ -37,7 +37,8 @@ class HashingSlots:
     def turn(self, *, urgent: bool = False) -> Iterator[None]:
         """Wait for a free slot, and occupy the slot during the `with` block.
 
-        `urgent` callers get a slot before others. Raises `Overloaded`.
+        `urgent` callers get a slot before others. Raises `Overloaded` if too many callers wait or no slot becomes free
+        in time.
         """
         self._begin(urgent)
         try:

@@ -48,7 +48,9 @@ class Watcher(AsyncWebsocketConsumer):
     recheck_s = RECHECK_S
 
     def find(self) -> Any:
-        """Return the watched page or name, or None if the caller is not signed in. Raises `Rejected`."""
+        """Return the watched page or name, or None if the caller is not signed in. Raises `Rejected` if the caller may
+        not see it.
+        """
         raise NotImplementedError
 
     async def found_or_closed(self, find: Callable[[], Any]) -> Any:
@@ -88,7 +90,9 @@ class LivePage(Watcher):
     hub = hub
 
     def topic(self, principal: Principal, **names: str) -> Topic:
-        """Return the topic of the page. `names`: the names in the URL. Raises `Rejected`."""
+        """Return the topic of the page. `names`: the names in the URL. Raises `Rejected` if the caller may not see the
+        page.
+        """
         raise NotImplementedError
 
     def find(self) -> tuple[Principal, Topic] | None:

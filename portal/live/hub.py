@@ -208,8 +208,8 @@ class Hub:
                 self.send(page, page_news.revision, mark, page.topic.changes(page_news))
 
     def send(self, page: Page, revision: int, verdict: Any, changes: Announcement | None) -> None:
-        """Record that `page` now shows `revision` and the explanation of the time `verdict`. Send `changes`, unless
-        None, to the viewers of the page.
+        """Record what `page` now shows: the events up to `revision`, and the explanation of pending tasks that was made
+        at the time `verdict`. Send `changes`, unless None, to the viewers of the page.
         """
         with self._lock:
             if self._pages.get(page.topic) is not page:  # its viewers have left, and others may have come

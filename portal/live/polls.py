@@ -90,7 +90,7 @@ class NamePolls:
     async def _news(self, scope: dict[str, Any], asked: _Asked, body: _Body) -> bytes | None:
         """Wait for a change and return the answer, or None if Django must answer.
 
-        Raises `Rejected` and `DatabaseError`.
+        Raises `Rejected` if the caller may not watch the name, and `DatabaseError` if the database fails.
         """
         begun = await in_thread(_begin)(scope, asked, asyncio.get_running_loop())
         if begun is None:
@@ -139,7 +139,7 @@ class NamePolls:
 def _begin(scope: dict[str, Any], asked: _Asked, loop: asyncio.AbstractEventLoop) -> tuple[Viewer, bool] | None:
     """Return a viewer, and whether the name has already changed. Return None if the caller is not signed in.
 
-    Raises `Rejected` and `DatabaseError`.
+    Raises `Rejected` if the caller may not watch the name, and `DatabaseError` if the database fails.
     """
     principal = principal_of(scope)
     if principal is None:

@@ -202,14 +202,14 @@ _RESHAPES_SERVICE = frozenset({"tasks.added", "job.submitted", "job.changed", "j
 def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:
     """Return, by job id, when the scheduler last changed its explanation of the job's pending tasks; None: it has none.
 
-    The journal has no events for these explanations. One query.
+    The journal has no events for these explanations. Makes one query.
     """
     rows = PendingVerdict.objects.filter(job_id__in=job_ids)
     return dict.fromkeys(job_ids) | dict(rows.values_list("job_id", "at"))
 
 
 def news_of(cell_id: int, *, after: int, until: int) -> CellNews:
-    """Return the events of a cell between two revisions. One query."""
+    """Return the events of a cell between two revisions. Makes one query."""
     rows = (
         Event.objects.filter(cell_id=cell_id, revision__gt=after, revision__lte=until)
         .order_by("revision", "seq")

@@ -47,7 +47,9 @@ async def body_of(names: WatchedName) -> tuple[int, int, bytes | None]:
 
 
 def watchable(path: str) -> Watchable:
-    """Return the name at `<cell>/<tenant>/<job>[/<index>]` or `<cell>/<tenant>/service/<name>`. Raises `Rejected`."""
+    """Return the name at `<cell>/<tenant>/<job>[/<index>]` or `<cell>/<tenant>/service/<name>`. Raises `Rejected` for
+    any other path.
+    """
     try:
         name = parse_path(PREFIX + path)
     except InvalidName as error:
@@ -60,7 +62,8 @@ def watchable(path: str) -> Watchable:
 def join(principal: Principal, name: Watchable, loop: asyncio.AbstractEventLoop) -> Viewer:
     """Read the name from the database and return a new viewer of it.
 
-    The caller must later pass the viewer to `names_hub.leave`. Raises `Rejected`.
+    The caller must later pass the viewer to `names_hub.leave`. Raises `Rejected` if the caller may not see the name or
+    has too many watches.
     """
     names = watched(principal, name)
     viewer = Viewer(names, loop, watch_begin(principal))
@@ -108,7 +111,7 @@ class NamesWatch(Watcher):
         return None if principal is None else watched(principal, self._name())
 
     def _name(self) -> Watchable:
-        """Return the name in the URL. Raises `Rejected`."""
+        """Return the name in the URL. Raises `Rejected` if the URL names no job, task or service."""
         return watchable(self.scope["url_route"]["kwargs"]["name"].strip("/"))
 
     async def _pump(self) -> None:

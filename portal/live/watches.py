@@ -56,7 +56,7 @@ class Watches:
         """Return a new watch.
 
         `most`: limit of the process; `most_of_one`: limit per caller. All tokens and sessions of a user count as one
-        caller. Raises `TooManyWatches`.
+        caller. Raises `TooManyWatches` if a limit is reached.
         """
         caller = f"user:{principal.user_id}" if principal.user_id is not None else principal.name
         with self._lock:
@@ -82,5 +82,5 @@ watches = Watches()
 
 
 def watch_begin(principal: Principal) -> OpenWatch:
-    """Return a new watch within the limits of the settings. Raises `TooManyWatches`."""
+    """Return a new watch within the limits of the settings. Raises `TooManyWatches` if a limit is reached."""
     return watches.begin(principal, most=settings.BORG_MAX_WATCHES, most_of_one=settings.BORG_MAX_WATCHES_PER_CALLER)

@@ -71,7 +71,9 @@ def service(request: HttpRequest, principal: Principal, cell: str, tenant: str, 
 
 
 def _page_of_name(principal: Principal, sought: object) -> str | None:
-    """Return the URL of the page of a name, or None if several jobs or services match. Raises `NotFound`."""
+    """Return the URL of the page of a name, or None if several jobs or services match. Raises `NotFound` if there is no
+    such job or service.
+    """
     match sought:
         case PartialName(tenant="", job=_, index=None):
             return None

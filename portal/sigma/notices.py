@@ -28,7 +28,7 @@ GROUPS = sorted({kind.name.partition(".")[0] for kind in KINDS})
 
 @page
 def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List notices, newest first. `?before=`: list older notices than this id."""
+    """Show the notices of the user, newest first. `?before=`: show only notices older than the notice with this id."""
     asked = request.GET
     choice = inbox.Choice(
         tenant=asked.get("tenant", ""),

@@ -36,7 +36,9 @@ class ServicePart:
 
 
 def read(text: str, zone: str, *, cells: Collection[str] = ()) -> Name | PartialName | ServicePart:
-    """Parse a name. A DNS name that ends with one of `cells` may omit the zone. Raises `InvalidName`."""
+    """Parse a name. A DNS name that ends with one of `cells` may omit the zone. Raises `InvalidName` if the text is not
+    a name.
+    """
     name = _host(text.strip()).removesuffix(".")
     if name.startswith((PREFIX, PREFIX.removeprefix("/"))):
         return parse_path(name if name.startswith("/") else f"/{name}")

@@ -188,7 +188,9 @@ def navigation(context: Context) -> dict[str, Any]:
 
 @register.inclusion_tag("sigma/parts/bell.html", takes_context=True)
 def bell(context: Context) -> dict[str, Any]:
-    """Show the link to the notices with the number of unread notices. One query; on account pages, two queries."""
+    """Show the link to the notices, with the number of unread notices. Makes one query; on account pages, two
+    queries.
+    """
     request = context.get("request")
     principal = getattr(request, "borg_principal", None)
     if principal is None and request is not None and request.user.is_authenticated:

@@ -48,7 +48,8 @@ class Up:
     async def start(self) -> None:
         """Start all processes, and return when they are up.
 
-        Raises `SupervisorError`, `EngineError`, `NoPort`, `HomeError`.
+        Raises `NoPort` if a port is in use, and `EngineError`, `SupervisorError` or `HomeError` if a process cannot
+        start.
         """
         if stopped := await asyncio.to_thread(stop_leftovers, self.home.run):
             log.warning("Stopped processes of an earlier start: %s", ", ".join(stopped))

@@ -157,7 +157,9 @@ def _database(home: Home) -> Iterator[str]:
 
 
 def _sources(home: Path) -> dict[str, Path]:
-    """Return the files to save beside the database, by their name in the backup."""
+    """Return the files that the backup saves in addition to the database, as a dict from the name in the backup to the
+    path.
+    """
     found = [home / name for name in _FILES]
     for tree in _TREES:
         found += sorted((home / tree).rglob("*"))

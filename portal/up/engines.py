@@ -252,7 +252,9 @@ def run_program(
 
 
 def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | None) -> None:
-    """Create the data directory beside its final place, and then move it. So a crash leaves no partial data."""
+    """Create the data directory in a temporary place, and then move it to its final place. So a crash leaves no partial
+    data.
+    """
     fresh = home / "postgres.new"
     if fresh.exists():
         shutil.rmtree(fresh)

@@ -77,7 +77,9 @@ class Home:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the home. Raises `HomeError` with the pid of the process that holds the lock."""
+        """Hold the lock of the home during the `with` block. Raises `HomeError` with the pid of the process that holds
+        the lock, if another process has it.
+        """
         with self._usable():
             self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -98,7 +100,7 @@ class Home:
 
     @contextlib.contextmanager
     def _usable(self) -> Iterator[None]:
-        """Convert an `OSError` in the block to `HomeError`."""
+        """Convert an `OSError` that the `with` block raises to `HomeError`."""
         try:
             yield
         except OSError as error:

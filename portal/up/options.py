@@ -24,7 +24,7 @@ class OptionError(ValueError):
 class Options:
     """The options of one `make up`. `host`: address of all servers. `hostname`: name of this machine in the cell.
 
-    `fleet`: option and value for `borglet fleet`, which simulates machines beside the real one; None: no fleet.
+    `fleet`: option and value for `borglet fleet`, which simulates machines in addition to the real one; None: no fleet.
     """
 
     home: Path
@@ -53,7 +53,7 @@ class Options:
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Options:
-        """Read the options from the environment. Raises `OptionError`."""
+        """Read the options from the environment. Raises `OptionError` if an option is not valid."""
         options = cls(
             home=Path(env.get("BORG_HOME") or ".borg").resolve(),
             host="127.0.0.1",

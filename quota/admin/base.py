@@ -72,7 +72,7 @@ class FactsAdmin(LeanMedia, ModelAdmin):
 class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
     """A form that calls the service of its page as the last step of the validation.
 
-    If the service raises `Rejected`, the form shows the error beside the field that the error names.
+    If the service raises `Rejected`, the form shows the error next to the field that the error names.
     """
 
     perform: ClassVar[Callable[[forms.ModelForm], Model] | None] = None  # type: ignore[type-arg]
@@ -110,7 +110,7 @@ class ServiceAdmin(FactsAdmin):
         """Call the service and return the saved row.
 
         `given`: the form's data and the fixed fields; `row`: the row to change, or None to create one. Raises
-        `Rejected`.
+        `Rejected` if the service rejects the data.
         """
         raise NotImplementedError
 

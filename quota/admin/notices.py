@@ -18,7 +18,7 @@ from quota.vocabulary.errors import Rejected
 class NoticeAdmin(FactsAdmin):
     """The page of all notices.
 
-    Notices without a tenant are for SREs. The list does not show how many exist, because counting is slow.
+    Notices without a tenant are for SREs. The list does not show how many notices exist, because counting them is slow.
     """
 
     list_display = ["created_at", "tenant", "level", "kind", "subject"]

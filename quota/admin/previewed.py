@@ -51,7 +51,7 @@ class PreviewedAdmin(ServiceAdmin):
     def make(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         """Create or change the row with the service function that the subclass chooses, and return the saved row.
 
-        `row`: the row to change, or None to create one. Raises `Rejected`.
+        `row`: the row to change, or None to create one. Raises `Rejected` if the service rejects the data.
         """
         raise NotImplementedError
 

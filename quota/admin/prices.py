@@ -78,7 +78,9 @@ class PriceListForm(ServiceForm):
         return [_point(number, line) for number, line in lines if line.strip()]
 
     def show_rejection(self, problem: Rejected) -> None:
-        """Show each error beside a field of the form: `base.cpu` beside `base_cpu`, `curve.1` beside `curve_lines`."""
+        """Show each error next to a field of the form: the error `base.cpu` at the field `base_cpu`, and `curve.1` at
+        `curve_lines`.
+        """
         fields = {
             "curve_lines" if name.startswith("curve") else name.replace(".", "_"): what
             for name, what in problem.fields.items()

@@ -50,8 +50,8 @@ def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | Non
 
     Returns one result per request: None if it is admitted, or else the rejection. The codes of rejections are
     `quota-exceeded`, `budget-exhausted`, `no-band` and `too-large`. Locks the `QuotaUse` rows of all (tenant, band)
-    pairs in order of their ids, until the caller's transaction ends. Four queries for any number of requests, or five
-    if a pair has no row yet.
+    pairs in order of their ids, until the caller's transaction ends. Makes four queries for any number of requests, or
+    five if a pair has no row yet.
     """
     read = _bands_read()
     known = {band.name: identity for identity, band in read}
@@ -103,7 +103,7 @@ def release(*, cell: str, asks: Sequence[AdmissionRequest]) -> None:
 def granted_now(
     cell: str, pairs: Iterable[tuple[int, int]], *, at: dt.datetime | None = None
 ) -> dict[tuple[int, int], Vector]:
-    """Return the sum of the grants in force now, or at the time `at`, by (tenant id, band id). One query.
+    """Return the sum of the grants in force now, or at the time `at`, by (tenant id, band id). Makes one query.
 
     A grant is in force if `starts_at` ≤ now < `grace_until`; a grant without a grace period is in force until
     `ends_at`. Python adds the grants up, because a sum may exceed 64 bits.

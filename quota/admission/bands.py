@@ -24,7 +24,7 @@ def band_set(
     """Create a band, or change the band with this name. Omitted factors stay unchanged.
 
     Sold quota stays valid and keeps its price; `quota.pricing.band_preview` shows the effect of a change. Raises
-    `Rejected`, which names the field, and `Conflict` if bands would overlap.
+    `Rejected`, which names the wrong field, and `Conflict` if bands would overlap.
     """
     require(principal, Action.PLATFORM_ADMIN)
     _range_checked(band)

@@ -41,13 +41,13 @@ class QuotaView(RehearsedView):
         return row
 
     def body(self, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
-        """Return the validated body of the request. Raises `ValidationError`."""
+        """Return the validated body of the request. Raises `ValidationError` if the body is not valid."""
         return valid(serializer, self.request.data)
 
     def query(self, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
         """Return the validated parameters of the query.
 
-        Empty and unknown parameters are ignored. Raises `ValidationError`.
+        Empty and unknown parameters are ignored. Raises `ValidationError` if a parameter is not valid.
         """
         known = serializer().fields
         given = self.request.query_params.items()

@@ -214,7 +214,7 @@ class ChannelSecretView(QuotaView):
 
     @extend_schema(request=RotationSerializer, responses=SecretSerializer)
     def post(self, request: Request, channel: int) -> Response:
-        """Create a new secret. The previous secret stays valid beside it for a day, or for the given hours."""
+        """Create a new secret. The previous secret also stays valid for a day, or for the given hours."""
         row = inbox.channel_numbered(self.principal, channel)
         given = self.body(RotationSerializer)
         overlap = dt.timedelta(hours=given["overlap_hours"]) if "overlap_hours" in given else channels.OVERLAP

@@ -60,7 +60,7 @@ def budget_set(
 ) -> Budget:
     """Set all rules of a tenant's budget. `overdraft`: None leaves the overdraft unchanged; only an SRE may change it.
 
-    Raises `Rejected`, which names the field.
+    Raises `Rejected`, which names the wrong field.
     """
     require(principal, Action.BILLING_ADMIN, tenant=tenant.name)
     _valid(monthly, alerts, action, overdraft)
@@ -140,7 +140,7 @@ def spendings(
 ) -> dict[int, Spending]:
     """Return, by tenant id, the spending in the month that contains `now`.
 
-    `without`: id of an order that is not counted. One query.
+    `without`: id of an order that is not counted. Makes one query.
     """
     today = clock.now()
     moment = now or today

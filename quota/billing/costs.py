@@ -116,8 +116,8 @@ def costs(
 ) -> list[Cost]:
     """Return the costs of tenants in a period, highest first. `by`: job, team, band, cell or label.
 
-    Usage is counted for hours that begin in the period. One query. Costs are rounded so that their sum is the rounded
-    total. Raises `Rejected`, which names the field.
+    Usage is counted for hours that begin in the period. Makes one query. Costs are rounded so that their sum is the
+    rounded total. Raises `Rejected`, which names the wrong field.
     """
     if by not in _KEYS:
         raise invalid("by", f"{by!r} is unknown; give one of {', '.join(SPLITS)}")

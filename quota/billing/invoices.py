@@ -83,7 +83,9 @@ def running_month(tenant: Tenant) -> dt.date:
 
 
 def invoice_draft(tenant: Tenant, month: dt.date | None = None) -> Invoice:
-    """Return the invoice of a month, by default of the current month. If the month is open, it is an unsaved draft."""
+    """Return the invoice of a month, by default of the current month. If the month is open, the invoice is a draft that
+    is not saved.
+    """
     wanted = month or running_month(tenant)
     closed = Invoice.objects.filter(tenant=tenant, month=wanted).first()
     return closed or _draw_up(tenant, period_of(tenant, wanted))
@@ -139,8 +141,9 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
 def invoices_close_due(now: dt.datetime | None = None) -> list[Invoice]:
     """Charge all usage that is due, then close every month that has ended and has charges. Idempotent.
 
-    One transaction per tenant and month. If one month cannot be closed, the others still are, and the first error is
-    raised at the end. If usage cannot be charged, no month is closed, because that usage would be missing.
+    One transaction per tenant and month. If one month cannot be closed, the other months are still closed, and the
+    first error is raised at the end. If usage cannot be charged, no month is closed, because that usage would be
+    missing.
     """
     with clock.at(now or clock.now()):
         metering.usage_charge()
@@ -178,7 +181,7 @@ def _draw_up(tenant: Tenant, period: InvoiceMonth) -> Invoice:
 def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
     """Return the lines of the invoice for JSON.
 
-    There is one line per posting of an order, and one line per cell and band for usage. Two queries.
+    There is one line per posting of an order, and one line per cell and band for usage. Makes two queries.
     """
     given = [tenant.pk, period.begins_at, period.ends_at]
     with connection.cursor() as cursor:
@@ -197,7 +200,7 @@ def _written(value: Any) -> Any:
 
 
 def _with_open_charges() -> Sequence[int]:
-    """Return the ids of the tenants that have charges, refunds or usage after their last invoice. One query."""
+    """Return the ids of the tenants that have charges, refunds or usage after their last invoice. Makes one query."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT p.tenant_id FROM quota_posting p LEFT JOIN (SELECT tenant_id, max(ends_at) AS ends_at"

@@ -147,7 +147,7 @@ def usage(
 def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str = "") -> Posting:
     """Grant money to a tenant. The money first pays the tenant's debt. A negative `amount` takes back available money.
 
-    Raises `Rejected`, which names the field.
+    Raises `Rejected`, which names the wrong field.
     """
     require(principal, Action.PLATFORM_ADMIN)
     if amount == 0:
@@ -164,7 +164,9 @@ def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str
 def budget_hand_down(
     *, principal: Principal, from_tenant: Tenant, to_tenant: Tenant, amount: int, text: str = ""
 ) -> Posting:
-    """Move money of an organisation to one of its teams, or back from a team. Raises `Rejected`."""
+    """Move money of an organisation to one of its teams, or back from a team. Raises `Rejected` if the tenants are not
+    related, or the amount is not positive or not available.
+    """
     require(principal, Action.BILLING_ADMIN, tenant=from_tenant.name)
     if to_tenant.parent_id != from_tenant.id and from_tenant.parent_id != to_tenant.id:
         raise invalid(

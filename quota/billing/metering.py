@@ -55,10 +55,11 @@ class MeteredRow(NamedTuple):
 
 
 def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
-    """Store the usage of a cell's jobs in an hour, and return the number of stored rows.
+    """Store how much the jobs of a cell used in one hour, and return the number of stored rows.
 
-    A repeated report replaces hours that are not charged yet. `hour`: the start of the hour, with a time zone. Raises
-    `Rejected`, which names the row. Four SQL statements for any number of rows. Locks only the rows of these hours.
+    A repeated report replaces the rows of this hour that are not charged yet. `hour`: the start of the hour, with a
+    time zone. Raises `Rejected`, which names the wrong row. Makes four SQL statements for any number of rows. Locks
+    only the rows that it writes.
     """
     if hour.tzinfo is None or hour.astimezone(dt.UTC) != hour.replace(minute=0, second=0, microsecond=0):
         raise invalid(
@@ -118,7 +119,7 @@ def usage_charge(now: dt.datetime | None = None) -> list[Posting]:
     """Charge the usage up to the end of yesterday in each tenant's time zone, by tenant, cell and month. Idempotent.
 
     Usage in a closed month is charged in the open month. One transaction per tenant. If one tenant cannot be charged,
-    the others still are, and the first error is raised at the end.
+    the other tenants are still charged, and the first error is raised at the end.
     """
     moment = now or clock.now()
     due: dict[int, set[str]] = {}

@@ -1,4 +1,4 @@
-"""Movements on a tenant's accounts, with the balance after each movement. One query per page.
+"""Movements on a tenant's accounts, with the balance after each movement. Each page of movements takes one query.
 
 A *movement* is the effect of one posting on the accounts of one tenant. Both tenants of a transfer have a movement.
 """
@@ -71,7 +71,7 @@ def movements(
 ) -> list[Movement]:
     """Return up to `number` movements, newest first, and skip the newest `first`.
 
-    `since`, `until`: limits of their times. Raises `Forbidden`.
+    `since`, `until`: limits of their times. Raises `Forbidden` if the caller may not see them.
     """
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     with connection.cursor() as cursor:
@@ -86,7 +86,7 @@ def movements_number(tenant: Tenant) -> int:
 
 
 def month_days(principal: Principal, tenant: Tenant, month: dt.date, *, until: dt.datetime) -> list[RevenueDay]:
-    """Return the revenue of each day of a month up to `until`. `month`: its first day. One query."""
+    """Return the revenue of each day of a month up to `until`. `month`: its first day. Makes one query."""
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     begins_at, ends_at = months.bounds(month, tenant.time_zone)
     given = {"tenant": tenant.id, "begin": begins_at, "end": ends_at, "zone": tenant.time_zone}

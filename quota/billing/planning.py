@@ -24,8 +24,8 @@ METERED_AFTER = dt.timedelta(minutes=15)
 class Planned:
     """Mean quantities in one time step that starts at `at`.
 
-    `owned`: quota from grants in force; `asked`, `reserved`, `used`: limits, reservations and usage of jobs.
-    `seconds`: how much of the step has data; less than the step only in the first and the last one.
+    `owned`: quota from grants in force; `asked`, `reserved`, `used`: limits, reservations and usage of jobs. `seconds`:
+    how much of the step has data; less than the step only in the first and the last step.
     """
 
     at: dt.datetime
@@ -48,9 +48,9 @@ def planned(
 ) -> list[Planned]:
     """Return the time steps from `since` until `until` that have data, oldest first.
 
-    `band`: None for the free priority. Data begins with the tenant's first grant or metered hour in the cell and
-    band, and ends with the last metered hour. Hours in between without jobs count as zero. One query. Raises
-    `Forbidden`.
+    `band`: None for the free priority. Data begins with the tenant's first grant or metered hour in the cell and band,
+    and ends with the last metered hour. Hours in between without jobs count as zero. Makes one query. Raises
+    `Forbidden` if the caller may not see the quota of the tenant.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     last = clock.now() - METERED_AFTER
@@ -73,7 +73,9 @@ def planned(
 
 
 def places_of(principal: Principal, tenant: Tenant) -> list[tuple[str, str]]:
-    """Return the cells and bands (empty: the free priority) where the tenant has grants or had jobs. One query."""
+    """Return the cells and bands (empty text: the free priority) where the tenant has grants or had jobs. Makes one
+    query.
+    """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name)
     with connection.cursor() as cursor:
         cursor.execute(_PLACES, [tenant.id, tenant.id])

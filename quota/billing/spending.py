@@ -38,7 +38,7 @@ def balances(*, available: int, held: int, owed: int, overdraft: int) -> Balance
 
 
 def fitting(field: str, amount: int) -> int:
-    """Return `amount` if it fits 64 bits. Raises `Rejected("too-large")`, which names the field."""
+    """Return `amount` if it fits 64 bits. Raises `Rejected("too-large")`, which names the wrong field."""
     if not LEAST <= amount <= MOST:
         detail = f"{format_credits(amount)} credits are too many for an account; give at most {format_credits(MOST)}"
         raise invalid(field, detail, "too-large")

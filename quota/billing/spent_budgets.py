@@ -37,7 +37,7 @@ class SpentBudget:
 def drops_due(cell: str) -> list[SpentBudget]:
     """Return the used-up budgets of tenants whose jobs in a cell must be demoted now, oldest first.
 
-    One query if there are none.
+    Makes one query if there are none.
     """
     rows = list(_spent().select_related("tenant").order_by("exhausted_at", "id"))
     if not rows:

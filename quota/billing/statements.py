@@ -78,7 +78,7 @@ class Statement:
 
 
 def statements(tenants: list[Tenant]) -> list[Statement]:
-    """Return the statements of tenants. Two queries."""
+    """Return the statements of tenants. Makes two queries."""
     budgets = {row.tenant_id: row for row in Budget.objects.filter(tenant__in=tenants)}
     found = spendings(tenants, budgets=budgets.values())
     return [Statement(tenant, budgets.get(tenant.pk) or Budget(tenant=tenant), found[tenant.pk]) for tenant in tenants]

@@ -26,7 +26,7 @@ def rule_set(
     """Create the rule with the number `rank`, or replace the existing one.
 
     Omitted conditions match all orders. `most_price`: micro-credits. Pending orders keep their approver. Raises
-    `Rejected`, which names the field.
+    `Rejected`, which names the wrong field.
     """
     require(principal, Action.PLATFORM_ADMIN)
     _valid(rank, approver, most_price)

@@ -45,7 +45,7 @@ def check_texts(*, key: str = "", **given: str) -> None:
 
 
 def check_period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:
-    """Check the period of an order. Raises `Rejected`, which names the field.
+    """Check the period of an order. Raises `Rejected`, which names the wrong field.
 
     Times are in whole seconds. The start may be in the past by at most the time for which a quote is valid. The
     period must not be longer than the cell's rules allow.
@@ -71,7 +71,7 @@ def check_period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -
 
 
 def check_on_sale(market: Market, band: PriorityBand) -> None:
-    """Check that the cell sells quota at this band. Raises `Rejected`."""
+    """Check that the cell sells quota at this band. Raises `Rejected` if the cell does not sell such quota."""
     if not market.selling:
         raise Conflict(
             "not-selling",
@@ -121,7 +121,9 @@ def check_available(row: Order | Quota, *, without: int = 0) -> None:
 
 
 def check_capacity(order: Order) -> None:
-    """Check that the cell still has enough capacity for a pending order. Raises `Rejected("sold-out")`."""
+    """Check that the cell still has enough capacity for a pending order. Raises `Rejected("sold-out")` if the capacity
+    is too small.
+    """
     begin = max(order.starts_at, clock.now())
     until = order.grace_until or order.ends_at
     if begin >= until:
@@ -138,7 +140,7 @@ def check_capacity(order: Order) -> None:
 
 
 def check_no_successor(order: Order, waiting: Sequence[Order]) -> None:
-    """Check that no other order is waiting to replace `order`. Raises `Rejected`."""
+    """Check that no other order is waiting to replace `order`. Raises `Rejected` if there is such an order."""
     for other in waiting:
         raise Conflict(
             "order-waits",
@@ -214,7 +216,7 @@ def selling(principal: Principal) -> Iterator[RecordEntry]:
 
 @contextmanager
 def buying(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Market, Order, list[Order]]]:
-    """Check that the principal may buy for the order's tenant, and run the `with` block as one change.
+    """Check that the principal may buy for the order's tenant, and run the `with` block as one change of the order.
 
     Yields the record entry and three locked objects: the market, the order, and the orders that wait to replace it.
     """
@@ -227,7 +229,8 @@ def buying(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Ma
 
 @contextmanager
 def deciding(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, Order]]:
-    """Lock an order and check that the principal may approve or reject it.
+    """Lock an order, check that the principal may approve or reject it, and run the `with` block as one change of the
+    order. Yields the record entry and the order.
 
     Only SREs may approve or reject an order that they placed themselves.
     """

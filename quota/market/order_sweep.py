@@ -156,7 +156,7 @@ def _renew(entry: RecordEntry, market: Market, order: Order, waiting: list[Order
 def _renewal(entry: RecordEntry, market: Market, order: Order) -> Order:
     """Place and return the order for the next period, with the same number of days in the tenant's time zone.
 
-    Raises `Rejected`.
+    Raises `Rejected` if this order is not possible.
     """
     begin_at = order.ends_at
     end = calendar.following(order.starts_at, order.ends_at, ZoneInfo(order.tenant.time_zone))

@@ -66,7 +66,7 @@ class _Found:
 def expiries_watch() -> int:
     """Create, update and delete the `QuotaExpiry` rows, and notify the tenants.
 
-    Returns the number of changed rows. Two queries if nothing changes. Each change has its own transaction, which
+    Returns the number of changed rows. Makes two queries if nothing changes. Each change has its own transaction, which
     reads the row again.
     """
     now = clock.now()

@@ -123,8 +123,8 @@ class SuggestedOrder:
 def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[int, str], SuggestedOrder]:
     """Return the orders that would prevent the rejection of `wanted`, by tenant id and band.
 
-    Four queries, and about ten more per tenant and band. Tenants and bands that now have enough quota are omitted.
-    Prices and availability are current; nothing is reserved.
+    Makes four queries, and about ten more per tenant and band. Tenants and bands that now have enough quota are
+    omitted. Prices and availability are current; nothing is reserved.
     """
     names = {band for _, band in wanted}
     bands = {row.name: row for row in PriorityBand.objects.filter(name__in=names)}

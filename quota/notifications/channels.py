@@ -41,7 +41,7 @@ def channel_add(
 ) -> NoticeChannel:
     """Create a channel. A webhook gets a new secret.
 
-    Raises `Rejected`, which names the field, and `Conflict` if there is already a channel to `target`.
+    Raises `Rejected`, which names the wrong field, and `Conflict` if there is already a channel to `target`.
     """
     require(principal, **needed(Action.TENANT_ADMIN, tenant))
     if kind not in WAYS:
@@ -79,7 +79,8 @@ def channel_set(
 ) -> NoticeChannel:
     """Change the given settings of a channel. If the channel is disabled, its waiting deliveries fail.
 
-    A change of `target` or `enabled` resets the failures of the channel. Raises `Rejected`, `Conflict`.
+    A change of `target` or `enabled` resets the failures of the channel. Raises `Rejected` if a value is not valid, and
+    `Conflict` if another channel has the same target.
     """
     require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     _choice(kinds if kinds is not None else channel.kinds, level if level is not None else channel.level)
@@ -168,9 +169,9 @@ def _reset_failures(row: NoticeChannel) -> None:
 
 
 def _target(kind: str, target: str) -> str:
-    """Return the checked target. Raises `Rejected`.
+    """Return the checked target. Raises `Rejected` if the target is not a valid address or not allowed.
 
-    Host names are not resolved here; `quota.notifications.webhook_client` checks their addresses at each call.
+    This function does not resolve host names; `quota.notifications.webhook_client` checks their addresses at each call.
     """
     target = target.strip()
     if kind == "webhook":

@@ -57,7 +57,7 @@ def owners(principal: Principal) -> list[Tenant | None]:
 def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
     """Return the notices of an inbox that match `choice`, newest first.
 
-    Each has the attribute `unread`, and its tenant is loaded. Raises `Rejected`.
+    Each has the attribute `unread`, and its tenant is loaded. Raises `Rejected` if a value of `choice` is not valid.
     """
     whose = [owner_named(principal, choice.tenant)] if choice.tenant else owners(principal)
     of = Q(tenant__in=[tenant for tenant in whose if tenant is not None])
@@ -79,7 +79,7 @@ def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
 def unread_count(principal: Principal) -> int:
     """Return the number of unread notices in an inbox, but at most `UNREAD_SHOWN` + 1.
 
-    One query, which reads only an index.
+    Makes one query, which reads only an index.
     """
     if principal.user_id is None:
         return 0

@@ -50,7 +50,9 @@ def letter(
 
 
 def send(mail: EmailMultiAlternatives) -> None:
-    """Send a mail through the mail server. Raises `DeliveryFailed`."""
+    """Send a mail through the mail server. Raises `DeliveryFailed` if the mail server rejects the mail or cannot be
+    reached.
+    """
     try:
         mail.send()
     except smtplib.SMTPRecipientsRefused as error:

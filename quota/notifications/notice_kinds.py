@@ -1,6 +1,6 @@
 """The table of all kinds of notifications. Pages, REST and the documentation show it.
 
-A new kind is one line here and one line in quota/README.md.
+A new kind needs one line in this table and one line in quota/README.md.
 """
 
 from __future__ import annotations

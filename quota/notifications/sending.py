@@ -193,7 +193,7 @@ def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
 
 
 def drop_waiting(channel: NoticeChannel, reason: str) -> int:
-    """Mark the waiting deliveries of a channel as failed, with a reason. Returns their number."""
+    """Mark the waiting deliveries of a channel as failed, with a reason. Return the number of these deliveries."""
     return NoticeDelivery.objects.filter(channel=channel, state="waiting").update(state="failed", error=reason[:300])
 
 

@@ -19,7 +19,7 @@ from quota.notifications.webhooks import body_of, sign
 def send(channel: NoticeChannel, delivery: NoticeDelivery, now: dt.datetime) -> None:
     """Send a delivery through its channel.
 
-    The notice and the tenant of the delivery must be loaded. Raises `DeliveryFailed`.
+    The notice and the tenant of the delivery must be loaded. Raises `DeliveryFailed` if the delivery fails.
     """
     if channel.kind == "webhook":
         _webhook(channel, delivery, now)

@@ -81,7 +81,7 @@ def priced(
     `amounts`: one quantity per resource, in the order of `NAMES`. `base`: prices in micro-credits per `UNIT` and hour;
     resources without a base price are free. `sold_share_milli`: per resource, how many thousandths of the sellable
     quota are sold before the order. `then_share_milli`: the same after the order, by default equal. Raises
-    `Rejected("too-large")`.
+    `Rejected("too-large")` if the price exceeds 64 bits.
     """
     then = sold_share_milli if then_share_milli is None else then_share_milli
     hours = Fraction(seconds) / 3600
@@ -97,7 +97,7 @@ def priced(
 def repriced(parts: Iterable[PricePart], base: Mapping[str, int], curve: Curve) -> tuple[PricePart, ...]:
     """Return the parts recalculated with the base prices and the curve of another price list.
 
-    The sold shares stay the same. Raises `Rejected("too-large")`.
+    The sold shares stay the same. Raises `Rejected("too-large")` if the price exceeds 64 bits.
     """
     again = tuple(
         _part(

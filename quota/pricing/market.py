@@ -184,7 +184,7 @@ def market_locked(cell: str) -> Market:
 
 
 def market_set(*, principal: Principal, cell: str, **changes: Any) -> Market:
-    """Change rules of a cell. Sold quota keeps its grace period. Raises `Rejected`, which names the field."""
+    """Change rules of a cell. Sold quota keeps its grace period. Raises `Rejected`, which names the wrong field."""
     require(principal, Action.PLATFORM_ADMIN)
     for name, value in changes.items():
         _check_rule(name, value)
@@ -216,7 +216,7 @@ def is_sold(band: PriorityBand) -> bool:
 def sale_capacity(
     cell: str, band: PriorityBand | str, begins_at: dt.datetime, ends_at: dt.datetime | None = None, *, without: int = 0
 ) -> SaleCapacity:
-    """Return the limit of a band, and its sold quota in a period. `ends_at`: None for no end. Three queries.
+    """Return the limit of a band, and its sold quota in a period. `ends_at`: None for no end. Makes three queries.
 
     `without`: the id of an order whose grant is not counted.
     """
@@ -292,7 +292,7 @@ def sold_steps(
 def holdings(cell: str, bands: Iterable[int], after: dt.datetime) -> list[Holding]:
     """Return the grants and orders whose amounts count as sold at any time after `after`.
 
-    `bands`: ids of bands. Two queries.
+    `bands`: ids of bands. Makes two queries.
     """
     until = Coalesce("grace_until", "ends_at")
     fields = ("tenant__name", "starts_at", "until", "band_id", "amounts")

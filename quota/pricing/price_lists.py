@@ -50,7 +50,8 @@ def price_list_set(
     note: str = "",
     valid_from: dt.datetime | None = None,
 ) -> PriceList:
-    """Create the next version of a cell's prices, in force from `valid_from` (by default now). Raises `Rejected`.
+    """Create the next version of a cell's prices, in force from `valid_from` (by default now). Raises `Rejected` if a
+    value is not valid.
 
     Existing quotes and orders keep their prices. Locks the cell's newest list.
     """
@@ -195,8 +196,9 @@ def quote_make(*, principal: Principal, tenant: Tenant, cell: str, **wanted: Any
 def price_quoted(order: Order, quote: int) -> None:
     """Set the price, its parts and the price list of an order from a quote for exactly this order.
 
-    Locks the quote until the order's transaction ends. Raises `NotFound`, `Rejected("quote-mismatch")`,
-    `Conflict("quote-expired"|"quote-used")`.
+    Locks the quote until the order's transaction ends. Raises `NotFound` if the tenant has no such quote,
+    `Rejected("quote-mismatch")` if the quote is for another order, and `Conflict("quote-expired"|"quote-used")` if it
+    cannot be used any more.
     """
     row = Quote.objects.select_for_update(of=("self",)).select_related("band", "prices").filter(pk=quote).first()
     if row is None or row.tenant_id != order.tenant_id:
@@ -231,7 +233,7 @@ def price_quoted(order: Order, quote: int) -> None:
 def amounts_read(amounts: Amounts) -> Vector:
     """Read amounts from a request and return them as a vector of 64-bit quantities.
 
-    Raises `Rejected`, which names the field.
+    Raises `Rejected`, which names the wrong field.
     """
     try:
         vector = parse_vector(amounts) if isinstance(amounts, Mapping) else tuple(amounts)
@@ -245,7 +247,7 @@ def amounts_read(amounts: Amounts) -> Vector:
 def amounts_checked(amounts: Amounts) -> Vector:
     """Read amounts from a request, check that they are not all zero and fit 64 bits, and return them as a vector.
 
-    Raises `Rejected`, which names the field.
+    Raises `Rejected`, which names the wrong field.
     """
     vector = amounts_read(amounts)
     if len(vector) != SIZE or any(value < 0 for value in vector):
@@ -256,7 +258,7 @@ def amounts_checked(amounts: Amounts) -> Vector:
 
 
 def period_checked(starts_at: dt.datetime, ends_at: dt.datetime) -> None:
-    """Check that a period ends after its start and after now. Raises `Rejected`, which names the field."""
+    """Check that a period ends after its start and after now. Raises `Rejected`, which names the wrong field."""
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         _aware(name, moment)
     if ends_at <= starts_at:

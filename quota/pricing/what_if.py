@@ -61,7 +61,7 @@ def what_if(
 
     The new price of an order uses the same amounts, hours, band factor and sold shares. Rejected and cancelled orders
     are omitted. `examples`: the current and the new price of a core and a GiB for 30 days at each band, for a cell that
-    is empty, half sold and full. Raises `Rejected`, which names the field. Changes nothing.
+    is empty, half sold and full. Raises `Rejected`, which names the wrong field. Changes nothing.
     """
     require(principal, Action.PLATFORM_ADMIN, cell=cell)
     prices = base_checked(base)

@@ -45,7 +45,7 @@ def token_issue(
     """Return a new token and its secret, which is not stored.
 
     The caller is a session, or a token with scope admin, which becomes the parent of the new token. Raises `Forbidden`
-    for other callers, and `Rejected`, which names the field. Locks: the parent and all its ancestors.
+    for other callers, and `Rejected`, which names the wrong field. Locks: the parent and all its ancestors.
     """
     if user.pk is None:
         raise Rejected(
@@ -201,7 +201,7 @@ def principal_of_user(
     """Return the principal of a signed-in user.
 
     A role in an organisation also applies in all its teams. `tenant`, `scopes`: limits of the token that the user has
-    sent. One query.
+    sent. Makes one query.
     """
     own: dict[str, Role] = {}
     inherited: dict[str, Role] = {}
@@ -232,7 +232,7 @@ def principal_of_user(
 
 
 def user_named(username: str) -> AbstractBaseUser:
-    """Return the user with a user name. Raises `NotFound`."""
+    """Return the user with a user name. Raises `NotFound` if there is none."""
     user = get_user_model().objects.filter(username=username).first()
     if user is None:
         raise NotFound("user", username)

@@ -28,7 +28,7 @@ def records_visible(
     """Return the records of one tenant, or of all tenants that the principal owns. SREs see all records.
 
     `kind`: a kind such as `member.set`, or the first part of kinds, such as `member`. `until`: excluded. Raises
-    `Rejected`, `NotFound`, `Forbidden`.
+    `Rejected` if a text is not valid, and `NotFound` or `Forbidden` if the caller may not see the records of `tenant`.
     """
     rows = Record.objects.order_by("-revision")
     for name, text in (("kind", kind), ("actor", actor)):
@@ -46,6 +46,6 @@ def records_visible(
 
 
 def makers_of(actors: Iterable[str]) -> dict[str, str]:
-    """Return the creators of the service accounts among `actors`, by the account's name. One query."""
+    """Return the creators of the service accounts among `actors`, by the account's name. Makes one query."""
     found = ServiceAccount.objects.filter(user__username__in=set(actors))
     return dict(found.values_list("user__username", "created_by"))

@@ -35,8 +35,8 @@ def capability_grant(
 ) -> Capability:
     """Grant a capability with a reason.
 
-    `cell`: empty for all cells. The capability ends at `expires_at`, or after the time `USUAL`. If the user already
-    has the capability, its end changes. Raises `Rejected`, which names the field.
+    `cell`: empty for all cells. The capability ends at `expires_at`, or after the time `USUAL`. If the user already has
+    the capability, its end changes. Raises `Rejected`, which names the wrong field.
     """
     require(principal, Action.PLATFORM_ADMIN)
     ends = expires_at or clock.now() + USUAL
@@ -71,9 +71,9 @@ def capability_ask(
 ) -> CapabilityRequest:
     """Request a capability from the SREs.
 
-    Callers request capabilities for themselves; owners may also request capabilities for a member or a service
-    account. Raises `NotFound` for a user who is not a member of the tenant or its organisation, even if the user
-    exists. Also raises `Rejected` and `Conflict`.
+    Callers request capabilities for themselves; owners may also request capabilities for a member or a service account.
+    Raises `NotFound` for a user who is not a member of the tenant or its organisation, even if the user exists. Also
+    raises `Rejected` if a value is not valid, and `Conflict` if the user has already requested it.
     """
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
     if username != principal.name:
@@ -121,8 +121,8 @@ def capability_answer(
 ) -> CapabilityRequest:
     """Grant or reject a request that has no answer yet.
 
-    `until`: the end of the capability, if it differs from the requested end. Raises `Conflict`, `Rejected`. Locks:
-    the request's row.
+    `until`: the end of the capability, if it differs from the requested end. Raises `Conflict` if the request already
+    has an answer, and `Rejected` if a value is not valid. Locks: the request's row.
     """
     require(principal, Action.PLATFORM_ADMIN)
     if not granted and not answer.strip():

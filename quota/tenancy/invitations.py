@@ -46,8 +46,8 @@ def invitation_send(
 ) -> tuple[Invitation, str]:
     """Create an invitation.
 
-    Returns the invitation and the secret of its link, which is not stored. The caller then calls `invitation_mail`.
-    An open invitation to the same address is withdrawn. Raises `Rejected`, which names the field, also if too many
+    Returns the invitation and the secret of its link, which is not stored. The caller then calls `invitation_mail`. An
+    open invitation to the same address is withdrawn. Raises `Rejected`, which names the wrong field, also if too many
     invitations were sent (status 429). Locks: the tenant's row.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)

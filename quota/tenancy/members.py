@@ -130,7 +130,7 @@ def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser
 
 
 def check_role(role: str) -> None:
-    """Check a role. Raises `Rejected`."""
+    """Check a role. Raises `Rejected` if the role is unknown."""
     if role not in {known.value for known in Role}:
         known = ", ".join(known.value for known in Role)
         raise invalid("role", f"{role[:50]!r} is unknown; give one of {known}")

@@ -29,7 +29,8 @@ def service_account_create(
 ) -> ServiceAccount:
     """Create a service account with the user name `name@tenant`. Locks: the tenant's row.
 
-    Raises `Rejected`, which names the field, and `Conflict` if the name is taken or the tenant has too many accounts.
+    Raises `Rejected`, which names the wrong field, and `Conflict` if the name is taken or the tenant has too many
+    accounts.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     if not re.match(DNS_LABEL, name):
@@ -149,7 +150,9 @@ def service_account_token(
 
 
 def service_account_named(tenant: Tenant, name: str) -> ServiceAccount:
-    """Return a service account of a tenant. `name`: its name with or without `@tenant`. Raises `NotFound`."""
+    """Return a service account of a tenant. `name`: its name with or without `@tenant`. Raises `NotFound` if there is
+    none.
+    """
     username = name if "@" in name else f"{name}@{tenant.name}"
     rows = ServiceAccount.objects.select_related("user", "tenant")
     account = rows.filter(tenant=tenant, user__username=username).first()

@@ -81,8 +81,8 @@ class _Wrong(NamedTuple):
 def check_limited(username: str, address: str, check: Callable[[], _Found | None]) -> _Found | None:
     """Call `check` if the limits allow it, and return its result: the user, or None if the password is wrong.
 
-    While `check` runs, the attempt counts as wrong, so that parallel attempts are limited too. Raises
-    `TooManyAttempts`.
+    While `check` runs, the attempt counts as wrong, so that parallel attempts are limited too. Raises `TooManyAttempts`
+    if the limits do not allow the attempt.
     """
     account, place = _account(username), _place(address)
     pair, usual = f"sign-in:pair:{account}:{place}", f"sign-in:usual:{account}:{place}"
@@ -112,7 +112,7 @@ def check_limited(username: str, address: str, check: Callable[[], _Found | None
 def address_of(request: HttpRequest) -> str:
     """Return the address of the client. If the peer is a trusted proxy, uvicorn has replaced the peer's address.
 
-    The header `X-Forwarded-For` is not read here, because clients can set it themselves.
+    This function does not read the header `X-Forwarded-For`, because clients can set it themselves.
     """
     return str(request.META.get("REMOTE_ADDR", ""))
 

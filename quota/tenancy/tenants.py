@@ -28,10 +28,10 @@ def tenant_create(
 ) -> Tenant:
     """Create a tenant.
 
-    `parent`: the organisation of which the new tenant is a team; the team gets the organisation's limits and by
-    default its time zone. SREs may create any tenant, and owners of an organisation may create up to `max_teams`
-    teams. Raises `Rejected`, which names the field, and `Conflict` if the name is taken or there are too many teams.
-    Locks: the organisation.
+    `parent`: the organisation of which the new tenant is a team; the team gets the organisation's limits and by default
+    its time zone. SREs may create any tenant, and owners of an organisation may create up to `max_teams` teams. Raises
+    `Rejected`, which names the wrong field, and `Conflict` if the name is taken or there are too many teams. Locks: the
+    organisation.
     """
     if parent is None:
         require(principal, Action.PLATFORM_ADMIN)
@@ -72,7 +72,8 @@ def tenant_set(
 ) -> Tenant:
     """Change the settings of a tenant, except its name, which is in DNS names and on invoices.
 
-    Only an SRE may change `max_jobs` and `max_teams`. None leaves a setting unchanged. Raises `Rejected`.
+    Only an SRE may change `max_jobs` and `max_teams`. None leaves a setting unchanged. Raises `Rejected` if a value is
+    not valid.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     limits = {"max_jobs": max_jobs, "max_teams": max_teams}
@@ -136,7 +137,9 @@ def tenant_move(*, principal: Principal, tenant: Tenant, parent: str | None) -> 
 
 
 def tenants_locked(*names: str) -> dict[str, Tenant]:
-    """Lock tenants in order of id until the transaction ends, and return them by name. Raises `NotFound`."""
+    """Lock tenants in order of id until the transaction ends, and return them by name. Raises `NotFound` if a tenant
+    does not exist.
+    """
     found = Tenant.objects.select_for_update(no_key=True).filter(name__in=names).order_by("id")
     rows = {row.name: row for row in found}
     for name in names:

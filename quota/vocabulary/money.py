@@ -31,7 +31,9 @@ def format_credits(micro: int, *, places: int = 6) -> str:
 
 
 def parse(text: str) -> int:
-    """Return the micro-credits of an amount in credits, such as `"12.5"` or `"1,200"`. Raises `AmountError`."""
+    """Return the micro-credits of an amount in credits, such as `"12.5"` or `"1,200"`. Raises `AmountError` if the text
+    is not an amount or the amount is too large.
+    """
     match = _AMOUNT.match(text.strip().replace(",", "").replace("_", ""))
     if match is None:
         raise AmountError(

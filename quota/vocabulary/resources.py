@@ -67,7 +67,8 @@ class QuantityError(ValueError):
 
 
 def parse_quantity(name: str, given: int | float | str) -> int:
-    """Return a quantity of resource `name` in the unit of the axis, rounded up. Raises `QuantityError`.
+    """Return a quantity of resource `name` in the unit of the axis, rounded up. Raises `QuantityError` if `given` is
+    not such a quantity or too large.
 
     For CPU and accelerators, `given` is a number, or thousandths with `m` (`0.5`, `"500m"`). For RAM, disk and disk
     bandwidth, it is bytes with an optional suffix (`"64Mi"`, `"1.5G"`). For other resources, it is a whole number.
@@ -92,7 +93,9 @@ def parse_quantity(name: str, given: int | float | str) -> int:
 
 
 def parse_vector(given: Mapping[str, int | float | str], *, extra: Sequence[str] = ()) -> Vector:
-    """Return a mapping `{resource name: quantity}` as a vector over `AXIS + extra`. Raises `QuantityError`."""
+    """Return a mapping `{resource name: quantity}` as a vector over `AXIS + extra`. Raises `QuantityError` if a name is
+    unknown or a quantity is not valid.
+    """
     names = (*NAMES, *extra)
     for name in given:
         if name not in names:

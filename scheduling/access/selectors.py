@@ -68,7 +68,7 @@ def machines_of(cell: Cell, *, state: str = "") -> QuerySet[Machine]:
 
 
 def machine_named(cell: Cell, hostname: str) -> Machine:
-    """Return the machine of this name. Raises `NotFound`."""
+    """Return the machine of this name. Raises `NotFound` if there is none."""
     rows = Machine.objects.select_related("cell").annotate(tasks_running=tasks_there())
     machine = rows.filter(cell=cell, hostname=hostname).first()
     if machine is None:
@@ -106,8 +106,8 @@ def jobs_of_tenants(principal: Principal, cell: Cell) -> QuerySet[Job]:
 def jobs_visible(
     principal: Principal, cell: Cell, *, tenant: str = "", state: str = "", labels: Iterable[str] = ()
 ) -> QuerySet[Job]:
-    """Return the jobs that the principal may see, each with its tenant, desired number of tasks, open update and
-    verdict. `labels`: required labels, each as `key=value`.
+    """Return the jobs that the principal may see, each with its tenant, desired number of tasks, open update and the
+    explanation of its pending tasks. `labels`: required labels, each as `key=value`.
 
     `state`: `pending`, `running`, `dead`, or `live` for all jobs that are not dead.
     """
@@ -139,7 +139,9 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
-    """Return the live job of this name, or the last job that had the name. Raises `NotFound`."""
+    """Return the live job of this name, or the last job that had the name. Raises `NotFound` if there is none, or the
+    caller may not see it.
+    """
     if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell.name):
         named = with_details(Job.objects.filter(cell=cell, tenant__name=tenant, name=name))
         job = named.exclude(state=JobState.DEAD.value).first() or named.order_by("-id").first()
@@ -192,7 +194,7 @@ def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
 
 
 def task_at(job: Job, index: int) -> Task:
-    """Return the task of this index. Raises `NotFound`."""
+    """Return the task of this index. Raises `NotFound` if there is none."""
     task = Task.objects.filter(job=job, index=index).select_related("machine", "alloc__job").first()
     if task is None:
         raise NotFound("task", f"{job.name}/{index}")

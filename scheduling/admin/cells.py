@@ -201,7 +201,9 @@ class LeaseAdmin(FactsAdmin):
 
 
 class JoinTokenAdmin(FactsAdmin):
-    """A page of join tokens. It hides their secrets and digests, because a token is shown only once."""
+    """A page of join tokens. The page does not show the secrets and digests of tokens, because a token is shown only
+    once.
+    """
 
     list_display = ["key", "cell", "uses_left", "created_by", "created_at", "expires_at"]
     list_select_related = ["cell"]

@@ -1,4 +1,6 @@
-"""Pages of jobs, their specs, their updates, and the verdicts on their pending tasks. SREs can kill jobs here."""
+"""Pages of jobs, their specs, their updates, and the verdicts on their pending tasks. SREs can kill jobs on these
+pages.
+"""
 
 from __future__ import annotations
 

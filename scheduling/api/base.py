@@ -47,11 +47,13 @@ class CellView(QuotaView):
         return self.request.auth
 
     def cell(self, name: str) -> Cell:
-        """Return the cell of this name. Raises `NotFound`."""
+        """Return the cell of this name. Raises `NotFound` if there is none, or the caller may not see it."""
         return selectors.cell_named(self.principal, name)
 
     def job(self, cell: str, tenant: str, job: str) -> Job:
-        """Return the live job of this name, or else the last job of this name. Raises `NotFound`."""
+        """Return the live job of this name, or else the last job of this name. Raises `NotFound` if there is none, or
+        the caller may not see it.
+        """
         return selectors.job_named(self.principal, self.cell(cell), tenant, job)
 
     def page(self, rows: QuerySet[Any], serializer: type[serializers.Serializer[Any]], **context: Any) -> Response:

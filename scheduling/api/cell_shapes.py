@@ -20,7 +20,9 @@ class CellSerializer(ReadSerializer):
 
 
 class CellDetailSerializer(CellSerializer):
-    """A cell. `machines`, `tasks`, `jobs`: numbers by state, without jobs that you may not see and their tasks."""
+    """A cell. `machines`, `tasks`, `jobs`: how many are in each state. Jobs that you may not see, and the tasks of
+    these jobs, are not counted.
+    """
 
     machines = serializers.DictField(child=serializers.IntegerField(), source="counts.machines")
     tasks = serializers.DictField(child=serializers.IntegerField(), source="counts.tasks")

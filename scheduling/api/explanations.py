@@ -94,7 +94,8 @@ class ReclamationSerializer(serializers.Serializer[Any]):
 
 
 class ExpectedSerializer(serializers.Serializer[Any]):
-    """A forecast: the next task of the class is likely to start `low_s` to `high_s` seconds after the verdict.
+    """A forecast: the next task of the class is likely to start `low_s` to `high_s` seconds after this explanation was
+    made.
 
     Both numbers are null if there is no forecast.
     """
@@ -112,7 +113,7 @@ class ExpectedSerializer(serializers.Serializer[Any]):
 
 
 class SentencesSerializer(serializers.Serializer[Any]):
-    """The text of a verdict on pending tasks."""
+    """The text that explains why tasks are pending."""
 
     summary = serializers.CharField()
     reasons = serializers.ListField(child=serializers.CharField())

@@ -134,7 +134,9 @@ class BulkView(JobFileView):
 class JobView(JobFileView):
     @extend_schema(operation_id="jobs_get", responses=JobDetailSerializer)
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Return the live job of this name, or the last one, with its spec and an explanation of its state."""
+        """Return the live job of this name, or else the last job of this name, with its spec and an explanation of its
+        state.
+        """
         found = self.job(cell, tenant, job)
         found.told = why.job_sentences(found)  # type: ignore[attr-defined]
         found.file = selectors.spec_shown(self.principal, found, selectors.job_current_spec(found))  # type: ignore[attr-defined]
@@ -179,7 +181,7 @@ class PlanView(JobFileView):
 class UpdateView(JobFileView):
     @extend_schema(operation_id="jobs_update_get", responses=UpdateDetailSerializer)
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Return the current update, or the last one."""
+        """Return the current update of the job, or else the last update."""
         update = selectors.job_update_shown(self.job(cell, tenant, job))
         if update is None:
             raise NotFound("update", f"{cell}/{tenant}/{job}")
@@ -261,7 +263,7 @@ class WhyView(CellView):
 
 
 def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpecification:
-    """Return the spec of the job in the path, read from the body.
+    """Read a job file from the body of the request, and return its spec. The job is the one that the URL path names.
 
     The permission is checked first, so that a caller without it learns nothing about the job.
     """
@@ -273,7 +275,9 @@ def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpeci
 
 
 def _key(request: Request) -> str:
-    """Return the idempotency key of the request, or "" if it has none. Raises `Rejected`."""
+    """Return the idempotency key of the request, or "" if it has none. Raises `Rejected` if the key is too long or not
+    printable ASCII.
+    """
     given: str = request.headers.get(_KEY, "")
     if len(given) > 64 or not (given.isascii() and given.isprintable()):
         raise invalid(_KEY, f"{given[:70]!r} is not accepted; give at most 64 printable ASCII characters")

@@ -65,7 +65,9 @@ class LogsView(CellView):
 
 
 def _since(request: Request) -> float:
-    """Return the parameter `since` in seconds since the epoch, or 0 if there is none. Raises `Rejected`."""
+    """Return the parameter `since` in seconds since the epoch, or 0 if there is none. Raises `Rejected` if the text is
+    not a time.
+    """
     given = request.query_params.get("since", "")
     if not given:
         return 0.0

@@ -1,8 +1,8 @@
-"""The brakes of a cell (`scheduling.policy.brakes`), stored in rows. The cell applies and lifts a brake by itself. An
-SRE may release an applied brake or keep it applied.
+"""The brakes of a cell, stored in rows. A brake limits how many tasks the cell disturbs automatically
+(`scheduling.policy.brakes`). The cell applies and lifts a brake by itself. An SRE may release or keep an applied brake.
 
-    master, each second ─► lost_allowance ─► number of tasks that may leave lost machines now ─► lost_spend
-    commit, shortage, link ─► stops_pass ─► continue | wait until an SRE allows it
+    brake `lost`:  master, each second ─► lost_allowance ─► number of tasks that may leave lost machines ─► lost_spend
+    brake `stops`: preemption, shortage of machines, superseded tasks ─► stops_pass ─► stop the tasks | wait for an SRE
     SRE ─► brake_release | brake_keep
 
 All state is in rows under the cell's lock. So a new master or an empty Redis changes no decision.

@@ -1,4 +1,6 @@
-"""Confirmation of requests that stop many tasks of a cell: the caller repeats the request with their number."""
+"""Confirmation of requests that stop many tasks of a cell: the caller must repeat the request with the number of tasks
+that it will stop.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from scheduling.policy import brakes, cell_settings
 def require(cell: Cell, number: int, confirmed: int | None, *, what: str) -> None:
     """Check that `number` tasks may stop at once, or that the caller has confirmed this number or a larger one.
 
-    Raises `Conflict` with code `confirm`. `what`: the request as text, such as "drain 40 machines".
+    Otherwise raises `Conflict` with code `confirm`. `what`: the request as text, such as "drain 40 machines".
     """
     if number <= brakes.ALWAYS_STOPPED or (confirmed is not None and confirmed >= number):
         return

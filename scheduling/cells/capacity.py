@@ -56,7 +56,8 @@ class Amounts:
 
 
 def capacity_sample(cell: Cell, *, now: dt.datetime) -> bool:
-    """Take a sample and add it to the means of its hour. Return False if the last one was less than `APART` ago.
+    """Take a sample and add it to the means of its hour. Return False if the last sample was taken less than `APART`
+    ago.
 
     If Redis is not reachable, usage is unknown, and nothing is written.
     """
@@ -155,7 +156,7 @@ def _machines(cell_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _used(cell_id: int) -> dict[str, Vector]:
     """Return the usage of tasks by band. CPU includes throttled time, because it shows demand.
 
-    Raises `redis.RedisError`.
+    Raises `redis.RedisError` if Redis cannot be read.
     """
     read = live.read_cell(cell_id)
     rows = read.rows[(read.rows["task_id"] > 0) & (read.rows["at"] >= read.now - FRESH_S)]

@@ -31,7 +31,7 @@ _RESOURCE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 def cell_create(
     *, principal: Principal, name: str, cluster: str = "", site: str = "", settings: dict[str, Any] | None = None
 ) -> Cell:
-    """Create an empty cell. Raises `Rejected`, which names the field, and `Conflict` if the name is in use."""
+    """Create an empty cell. Raises `Rejected`, which names the wrong field, and `Conflict` if the name is in use."""
     require(principal, Action.CELL_ADMIN)
     loaded = cell_settings.accept(settings or {})
     cell = Cell(name=name, cluster=cluster, site=site, settings=settings or {})
@@ -69,8 +69,8 @@ def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
     """Add a named resource to a live cell. Machines have a number of it, and tasks ask for a number of it.
 
     Resources are never removed, because vectors are read by position. Quota counts only the fixed resources. Machines
-    have none of the new resource until they report it. Raises `Rejected`, which names the field, and `Conflict` if the
-    name is in use. Locks the cell's row.
+    have none of the new resource until they report it. Raises `Rejected`, which names the wrong field, and `Conflict`
+    if the name is in use. Locks the cell's row.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not _RESOURCE.fullmatch(name):

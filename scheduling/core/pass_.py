@@ -169,8 +169,8 @@ def _scores(parts: Floats) -> list[dict[str, float]]:
 
 
 def _runners_up(tables: Tables, ids: Rows, where: Rows) -> list[tuple[tuple[int, float], ...]]:
-    """Return for each queue position in `where` the next best machines, as (machine id, score) pairs. `ids`: machine
-    id by position in the walk.
+    """Return, for each queue position in `where`, the best machines after the chosen one, as (machine id, score) pairs.
+    `ids`: the ids of all machines, by slot.
     """
     runner = tables.placed.runner[where]
     totals = np.round(tables.placed.runner_score[where], 4)
@@ -192,8 +192,8 @@ def _port_numbers(state: CellState, at: NDArray[np.int32], wanted: Rows, taken: 
 
 
 def _packages(sorting: GroupedQueue, tables: Tables, where: Rows) -> list[tuple[int, ...]]:
-    """Return for each queue position in `where` a pair: how many bytes of the task's packages the machine has
-    already, and how many bytes they have in all. The pair is empty for a task without packages.
+    """Return for each queue position in `where` a pair: how many bytes of the task's packages the machine has already,
+    and how many bytes these packages have in total. The pair is empty for a task without packages.
     """
     groups = tables.groups
     named = groups.packages[sorting.of_task[where]]

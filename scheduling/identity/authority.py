@@ -44,7 +44,9 @@ def folder() -> Path:
 
 
 def ensure_authority() -> Path:
-    """Create the authority if there is none. Return the path of its certificate. Raises `AuthorityBroken`."""
+    """Create the authority if there is none. Return the path of its certificate. Raises `AuthorityBroken` if the files
+    of the authority do not match the settings.
+    """
     home = folder()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     certificate, key = home / "ca.pem", home / "ca.key"
@@ -103,7 +105,7 @@ def signing_key() -> ec.EllipticCurvePrivateKey:
     """Return the key that signs tickets for packages and grants of shells.
 
     This is the authority's own key, or a separate key if the authority's key is stored elsewhere. Raises
-    `AuthorityBroken`.
+    `AuthorityBroken` if the file of this key cannot be used.
     """
     home = ensure_authority().parent
     name = "ca" if (home / "ca.key").exists() else "grants"
@@ -111,7 +113,9 @@ def signing_key() -> ec.EllipticCurvePrivateKey:
 
 
 def sign_shell(claims: bytes) -> bytes:
-    """Return the authority's signature of a grant of a shell (`ShellClaims` as JSON). Raises `AuthorityBroken`."""
+    """Return the authority's signature of a grant of a shell (`ShellClaims` as JSON). Raises `AuthorityBroken` if the
+    key cannot be read.
+    """
     return signing_key().sign(SHELL_CONTEXT + claims, ec.ECDSA(hashes.SHA256()))
 
 
@@ -148,7 +152,7 @@ def write_pair(home: Path, name: str, certificate: x509.Certificate, private: ec
 
 
 def load_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate. Raises `AuthorityBroken`."""
+    """Read a certificate. Raises `AuthorityBroken` if the file is not a certificate."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -156,7 +160,9 @@ def load_certificate(path: Path) -> x509.Certificate:
 
 
 def load_pair(home: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return the certificate in `name`.pem and the private key in `name`.key. Raises `AuthorityBroken`."""
+    """Return the certificate in `name`.pem and the private key in `name`.key. Raises `AuthorityBroken` if a file cannot
+    be read or the two do not match.
+    """
     certificate = load_certificate(home / f"{name}.pem")
     private = load_key(home / f"{name}.key")
     if private.public_key() != certificate.public_key():
@@ -165,7 +171,7 @@ def load_pair(home: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurve
 
 
 def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Read a private key. Raises `AuthorityBroken`."""
+    """Read a private key. Raises `AuthorityBroken` if the file is not an elliptic-curve key."""
     try:
         private = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
@@ -226,7 +232,9 @@ def write_whole(path: Path, content: bytes, mode: int) -> None:
 
 @contextlib.contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Lock the folder, because several processes may start at once and create missing files."""
+    """Hold the lock of the folder during the `with` block, because several processes may start at once and create
+    missing files.
+    """
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -49,7 +49,9 @@ class RotationProgress:
 
 
 def standing() -> RotationProgress:
-    """Return the progress of the replacement of the authority. Raises `AuthorityBroken`."""
+    """Return the progress of the replacement of the authority. Raises `AuthorityBroken` if a certificate cannot be
+    read.
+    """
     digest = authority_digest(bundle_pem())
     part = {}
     for name in ("ca", "next", "old"):
@@ -66,7 +68,8 @@ def stage(*, principal: Principal, certificate: Path | None = None, key: Path | 
     """Store the next authority, which machines then trust as well as the current one. Return its fingerprint.
 
     `certificate`, `key`: files of your own authority; without `certificate`, a new authority is created. `key` may be
-    None if it is stored elsewhere. Raises `Rejected` and `AuthorityBroken`.
+    None if it is stored elsewhere. Raises `Rejected` if an authority is already staged or a file is wrong, and
+    `AuthorityBroken` if a file cannot be read.
     """
     require(principal, Action.PLATFORM_ADMIN)
     home = ensure_authority().parent
@@ -89,7 +92,7 @@ def switch(*, principal: Principal, leave_behind: bool = False) -> str:
     both authorities until `retire`.
 
     `leave_behind`: switch even if some machines do not trust the new authority yet; these machines have to join again.
-    Raises `Conflict`.
+    Raises `Conflict` if no authority is prepared, or if such machines exist and `leave_behind` is false.
     """
     require(principal, Action.PLATFORM_ADMIN)
     home = ensure_authority().parent

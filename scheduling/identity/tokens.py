@@ -98,8 +98,8 @@ def read(
 ) -> tuple[TaskClaims, dt.datetime]:
     """Return the task that a token names, and when the token expires.
 
-    `public_key` returns the public key with a given id, or None if tokens of that key are not accepted. The caller
-    must check that the incarnation still runs. Raises `BadIdentity`.
+    `public_key` returns the public key with a given id, or None if tokens of that key are not accepted. The caller must
+    check that the incarnation still runs. Raises `BadIdentity` if the token is not valid or has expired.
     """
     try:
         kid = jwt.get_unverified_header(token).get("kid")

@@ -101,7 +101,8 @@ def health_of(job: Job) -> HealthOfJob:
 
 
 def troubles_of(jobs: Sequence[Job]) -> dict[int, Troubles]:
-    """Return the troubles of each job by job id, without jobs that have none. One query, or none if `jobs` is empty.
+    """Return the troubles of each job by job id, without jobs that have none. Makes one query, or none if `jobs` is
+    empty.
 
     The tasks of a job are read only if its counters show that not all of them are up.
     """
@@ -117,7 +118,7 @@ def troubles_of(jobs: Sequence[Job]) -> dict[int, Troubles]:
 
 
 def crashing_tasks(job: Job, *, index: int | None = None, most: int = 20) -> list[Task]:
-    """Return the crashing tasks of a live job, in the order of their indexes, with their machines. Two queries.
+    """Return the crashing tasks of a live job, in the order of their indexes, with their machines. Makes two queries.
 
     `index`: look only at the task of this index. `most`: the largest number of tasks to return.
     """

@@ -93,7 +93,7 @@ class InPlaceCapacity:
         return _take(self._on, row["machine_id"], growth)
 
     def _asks_for_cores(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a task asks for more whole cores than it has. If so, it needs a new placement."""
+        """Return whether a task asks for more whole cores than it has. If so, the task needs a new placement."""
         before, index = self._specs.get(row["spec_version"]), row["index"]
         has = before.requirement(index).whole_cores if before is not None and index < before.tasks else 0
         return row["machine_id"] is not None and self._target.requirement(index).whole_cores > has

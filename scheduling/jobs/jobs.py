@@ -55,7 +55,7 @@ def spec_for(
     """Read a job file for this cell, tenant and name, and pin its packages to the current content of their tags.
 
     The file must not name another cell, tenant or job. If no tenant is named, the caller's only tenant is used. Raises
-    `Rejected`, which names the field.
+    `Rejected`, which names the wrong field.
     """
     job_spec = _read(principal, cell, file, spec_limits(cell), tenant=tenant, name=name)
     return pinning.pinned_for(principal, cell, job_spec)
@@ -126,7 +126,8 @@ def live_job(cell: Cell, job_spec: spec.JobSpecification) -> Job | None:
 def jobs_submit_bulk(
     *, principal: Principal, cell: Cell, files: Sequence[Any], tenant: str = "", dry_run: bool = False
 ) -> list[Submission]:
-    """Submit many new jobs. Return a verdict for each, in order. A rejected job does not affect the others.
+    """Submit many new jobs. Return the outcome of each job, in the order of `files`. A rejected job does not affect the
+    others.
 
     Locks: the cell's row, then the tenants' uses of quota, for at most about 5,000 tasks and 1,000 jobs at a time.
     Raises `Rejected` if the request has too many jobs.
@@ -177,8 +178,8 @@ def job_kill(
     """Kill a job, or some of its tasks. Return the number of tasks that this call kills.
 
     Tasks inside a killed alloc return to the queue. Raises `Conflict` if this would kill the last allocs of a set that
-    contains live jobs. Raises `Conflict` with code `confirm` if so many tasks run that the caller must give their
-    number as `confirm`.
+    contains live jobs. Raises `Conflict` with code `confirm` if so many running tasks would stop that the caller must
+    give the number of these tasks as `confirm`.
 
     Locks: the cell's row, then the tasks in order of id, for 5,000 tasks at a time.
     """

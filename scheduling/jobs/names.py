@@ -23,7 +23,7 @@ def reserved(name: str) -> Rejected | None:
 def check_lengths(job_spec: spec.JobSpecification) -> None:
     """Check that the DNS names of all tasks and ports fit. The last task has the longest name.
 
-    Raises `Rejected`, which names the field.
+    Raises `Rejected`, which names the wrong field.
     """
     above = f"{job_spec.tenant}.{job_spec.cell}.{settings.BORG_ZONE.removesuffix('.')}"
     _check("name", f"{job_spec.tasks - 1}.{job_spec.name}.{above}")

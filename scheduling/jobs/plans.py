@@ -19,7 +19,9 @@ from scheduling.spec.task_spec import SpecChange
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of a job's tasks: their number, and their indexes as `[first, last]`, bounds included."""
+    """A part of a job's tasks. `count`: the number of tasks. `ranges`: the indexes of the tasks as (first, last), both
+    included.
+    """
 
     count: int = 0
     ranges: tuple[tuple[int, int], ...] = ()
@@ -63,7 +65,8 @@ def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecificatio
     """Return whether the job would be admitted, and which tasks would change. The call changes nothing, but for a
     moment it locks the same rows as the submission or update.
 
-    Raises `NotFound` and `Forbidden`. Other rejections are part of the plan.
+    Raises `NotFound` or `Forbidden` if the caller may not write jobs of this tenant. Other rejections are part of the
+    plan.
     """
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
     problem: Rejected | None = None

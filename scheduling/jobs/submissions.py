@@ -1,4 +1,4 @@
-"""Data classes for submitted jobs and for the verdicts on them: submitted, updated, unchanged or refused."""
+"""Data classes for submitted jobs and for their outcomes: submitted, updated, unchanged or refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from scheduling.spec import job_spec as spec
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The verdict on one submitted job. `outcome`: submitted, updated, unchanged (an equal job is live) or refused."""
+    """The result of the submission of one job. `outcome`: submitted, updated, unchanged (an equal job is live) or
+    refused.
+    """
 
     name: str
     tenant: str
@@ -72,7 +74,7 @@ class Item:
         self.verdict = Submission(self.spec.name, self.spec.tenant, outcome, job=job)
 
     def result(self) -> Submission:
-        """Return the verdict on the job. If no check stored another outcome, the outcome is `submitted`."""
+        """Return the result for the job. If no check stored another outcome, the outcome is `submitted`."""
         return self.verdict or Submission(self.spec.name, self.spec.tenant, "submitted", job=self.job)
 
 

@@ -102,7 +102,9 @@ def job_undo(*, principal: Principal, job: Job, dry_run: bool = False) -> JobCha
 
 
 def spec_of(job: Job, version: int | None = None) -> spec.JobSpecification:
-    """Return a version of a job's spec, by default the current one. Raises `JobSpec.DoesNotExist`."""
+    """Return a version of a job's spec, by default the current one. Raises `JobSpec.DoesNotExist` if there is no such
+    version.
+    """
     row = JobSpec.objects.get(job=job, version=version or job.spec_version)
     return parser.load(row.spec, extra=tuple(job.cell.extra_resources))
 

@@ -145,7 +145,8 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
 
 
 def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, str]) -> dict[str, Any]:
-    """Return the REST document of a verdict, with names of machines and resources, and the number of this job's tasks.
+    """Return the REST document that explains why tasks of a job are pending, with names of machines and resources, and
+    the number of these tasks.
 
     Names of tenants that the caller may not see are left out. `hostnames`: names of machines, by machine id.
     """
@@ -163,7 +164,9 @@ def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, s
 
 
 def redacted(why: Why, sees: Callable[[str], bool]) -> Why:
-    """Return the verdict without the names of tenants that the reader may not see. The counts of their tasks stay."""
+    """Return the explanation `why` without the names of tenants that the reader may not see. The counts of their tasks
+    stay.
+    """
     ahead_of = tuple(one if sees(one.tenant) else msgspec.structs.replace(one, tenant="") for one in why.ahead_of)
     return msgspec.structs.replace(why, ahead_of=ahead_of)
 

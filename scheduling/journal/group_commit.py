@@ -48,8 +48,8 @@ Item = TypeVar("Item", bound=Submitted)
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[Item]):
-    """A submission that waits. `turn` is set when the submission has its verdict, or when its thread has to write the
-    next group.
+    """A submission that waits. `turn` is set when the result of the submission is known, or when its thread has to
+    write the next group.
     """
 
     item: Item

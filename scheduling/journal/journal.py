@@ -124,7 +124,7 @@ class _NothingToSay(Exception):
 
 @contextmanager
 def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
-    """Open one atomic change of a cell. The change gets the next revision of the cell.
+    """Run the `with` block as one atomic change of a cell. The change gets the next revision of the cell.
 
     Locks: the cell's row, until the end of the outermost transaction. Rows of other tables are locked after it, in the
     order of their ids. A block without events must not change any row: it is rolled back. Inside another transaction,

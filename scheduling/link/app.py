@@ -193,7 +193,9 @@ class LinkApp:
             log.debug("a machine disconnected before it was served", machine=known.hostname)
 
     async def _admit(self, authorization: str) -> Known:
-        """Return the machine that the `Authorization` header names. Raises `Rejected`."""
+        """Return the machine that the `Authorization` header names. Raises `Rejected` if the header is wrong, there is
+        no such machine, or the database cannot be reached.
+        """
         scheme, _, credential = authorization.partition(" ")
         hostname, colon, secret = credential.strip().partition(":")
         if scheme.lower() != "bearer" or not colon or not hostname or not secret:
@@ -247,7 +249,8 @@ class LinkApp:
     async def _welcome(self, known: Known, socket: LinkSocket) -> tuple[int, Hello]:
         """Return the number of the new session, and the hello of the machine.
 
-        Raises `HelloRejected`, `MalformedMessage`, `Hangup`.
+        Raises `HelloRejected` if the machine sends no acceptable hello or the database cannot be reached,
+        `MalformedMessage` if the message cannot be read, and `Hangup` if the machine closes the connection.
         """
         try:
             content = await self.shard.progress.within(HELLO_WITHIN_S, socket.message)

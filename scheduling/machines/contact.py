@@ -57,7 +57,7 @@ async def beat(
     *,
     overloaded: bool = False,
 ) -> float:
-    """Write one heartbeat and return its time. Raises `redis.RedisError`.
+    """Write one heartbeat and return its time. Raises `redis.RedisError` if Redis cannot be reached.
 
     `ages`: cell id -> machine id -> seconds since the machine's last report. `held`: cell id -> machines that have
     connected to this shard since the last heartbeat.
@@ -100,7 +100,9 @@ async def _rescued(
 
 
 def read(cell_id: int) -> Contacts:
-    """Return when each machine of a cell last reported, and the state of its shards. Raises `redis.RedisError`."""
+    """Return when each machine of a cell last reported, and the state of its shards. Raises `redis.RedisError` if Redis
+    cannot be reached.
+    """
     connection = wakeups.client()
     pipe = connection.pipeline(transaction=True)
     pipe.time()
@@ -119,7 +121,9 @@ def read(cell_id: int) -> Contacts:
 
 
 def holders(cell_id: int) -> dict[int, str]:
-    """Return the name of the shard of each machine's last connection, by machine id. Raises `redis.RedisError`."""
+    """Return the name of the shard of each machine's last connection, by machine id. Raises `redis.RedisError` if Redis
+    cannot be reached.
+    """
     return {
         int(machine): name.decode()  # type: ignore[union-attr]
         for machine, name in wakeups.client().hgetall(key("holder", cell_id)).items()
@@ -128,7 +132,7 @@ def holders(cell_id: int) -> dict[int, str]:
 
 def holder_of(cell_id: int, machine_id: int) -> str | None:
     """Return the name of the shard of the machine's last connection, or None if it is unknown. Raises
-    `redis.RedisError`.
+    `redis.RedisError` if Redis cannot be reached.
     """
     name = wakeups.client().hget(key("holder", cell_id), str(machine_id))
     return name.decode() if name is not None else None  # type: ignore[union-attr]

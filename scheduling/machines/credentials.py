@@ -102,10 +102,10 @@ def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Ma
 
 
 def secrets_offered(cell_id: int, offers: Mapping[int, tuple[int, str]], *, principal: Principal) -> dict[int, str]:
-    """Accept new secrets beside the present ones. Return the accepted digests by machine id.
+    """Accept new secrets in addition to the present ones. Return the accepted digests by machine id.
 
-    `offers`: machine id -> (session, digest). Offers of old sessions are ignored. Locks: the cell's row, then the
-    machines'.
+    `offers`: machine id -> (session, digest). Offers of old sessions are ignored. Locks: the row of the cell, then the
+    rows of the machines.
     """
     taken: dict[int, str] = {}
     with journal.write(cell_id, principal) as entry:
@@ -133,8 +133,8 @@ def secrets_offered(cell_id: int, offers: Mapping[int, tuple[int, str]], *, prin
 def secrets_renewed(cell_id: int, used: Sequence[tuple[int, str]], *, principal: Principal) -> set[tuple[int, str]]:
     """Make the old secrets of machines invalid, because these machines have used their new ones.
 
-    `used`: (machine id, digest of the new secret). Return the pairs whose new secret was still valid. Locks: the
-    cell's row, then the machines'.
+    `used`: (machine id, digest of the new secret). Return the pairs whose new secret was still valid. Locks: the row of
+    the cell, then the rows of the machines.
     """
     with journal.write(cell_id, principal) as entry:
         execute(

@@ -31,7 +31,7 @@ from scheduling.tasks.disruption_budgets import Budgets, inside_allocs
 
 
 def tasks_leave(cell_id: int, settings: CellSettings, *, seconds: float, late: int = 0) -> int:
-    """Evict tasks from down and draining machines. Return their number.
+    """Evict tasks from down and draining machines. Return the number of evicted tasks.
 
     The brake of the cell limits evictions from down machines. Evictions from draining machines are limited to the
     drain rate times `seconds`. `late`: the number of machines whose report is overdue and that are not down yet.

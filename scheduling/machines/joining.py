@@ -61,7 +61,7 @@ def join_token_issue(*, principal: Principal, cell: Cell, uses: int = 1, ttl_s: 
 
 
 def machine_join(request: JoinRequest) -> JoinAnswer:
-    """Add one machine to its cell. Raises `Rejected`, which names the field. See `machines_join`."""
+    """Add one machine to its cell. Raises `Rejected`, which names the wrong field. See `machines_join`."""
     try:
         return machines_join([request])[0]
     except Rejected as error:
@@ -74,9 +74,9 @@ def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
     """Add machines to one cell with one token. If one is rejected, none is added. Return the answers in the order of
     `requests`.
 
-    A machine with a known hostname gets a new secret that replaces the old one, unless it has reported recently.
-    Raises `Rejected` with the codes `invalid` (fields such as `[3].capacity.cpu`), `join-token-…` and `machine-live`.
-    Locks: the token's row, then the cell's, then the machines'.
+    A machine with a known hostname gets a new secret that replaces the old one, unless it has reported recently. Raises
+    `Rejected` with the codes `invalid` (fields such as `[3].capacity.cpu`), `join-token-…` and `machine-live`. Locks:
+    the row of the token, then the row of the cell, then the rows of the machines.
     """
     if not 1 <= len(requests) <= MAX_BULK:
         raise invalid("machines", f"the request has {len(requests)} machines; send 1 to {MAX_BULK}")

@@ -91,7 +91,7 @@ def answer_channel(request_id: str) -> str:
 
 
 async def answer(connection: redis.asyncio.Redis, chunk: LogChunk) -> None:
-    """Send an answer to the process that waits for it. Raises `redis.RedisError`."""
+    """Send an answer to the process that waits for it. Raises `redis.RedisError` if Redis cannot be reached."""
     await connection.publish(answer_channel(chunk.request_id), msgspec.json.encode(chunk))
 
 
@@ -101,7 +101,9 @@ def not_connected(request: LogRequest) -> LogChunk:
 
 
 class _Listener:
-    """A subscription to the answer of one request. Enter it before sending the request. Raises `redis.RedisError`."""
+    """A subscription to the answer of one request. Enter it before sending the request. Entering it raises
+    `redis.RedisError` if Redis cannot be reached.
+    """
 
     def __init__(self, request_id: str, timeout_s: float) -> None:
         self._channel, self._timeout_s = answer_channel(request_id), timeout_s

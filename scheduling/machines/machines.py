@@ -46,7 +46,7 @@ MAX_DEADLINE_S = 30 * 86_400.0
 
 
 def store_facts(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, extra: Sequence[str]) -> None:
-    """Change facts of a locked machine. Equal facts change nothing. Raises `Rejected`, which names the field."""
+    """Change facts of a locked machine. Equal facts change nothing. Raises `Rejected`, which names the wrong field."""
     if set_facts(row, facts, extra=extra):
         if "capacity" in facts:
             row.granted = []
@@ -56,10 +56,11 @@ def store_facts(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, 
 
 
 def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[str, Any]) -> Machine:
-    """Set some amounts of a machine's capacity; the others stay. Reports of the machine cannot raise an amount.
+    """Set some amounts of a machine's capacity; the other amounts do not change. Reports of the machine cannot raise an
+    amount.
 
-    `capacity`: quantities in the form of job files. Raises `Rejected`, which names the field. Locks: the cell's row,
-    then the machine's.
+    `capacity`: quantities in the form of job files. Raises `Rejected`, which names the wrong field. Locks: the cell's
+    row, then the machine's.
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     if not capacity:
@@ -77,7 +78,9 @@ def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[st
 
 
 def set_facts(machine: Machine, changed: Mapping[str, Any], *, extra: Sequence[str]) -> bool:
-    """Set checked facts on `machine` without saving it. Return whether they changed. Raises `Rejected`."""
+    """Set checked facts on `machine` without saving it. Return whether they changed. Raises `Rejected` if a fact is not
+    valid.
+    """
     before = Facts.of(machine)
     request = before.as_request(extra=extra, **changed)
     after, problems = read_facts(request, extra=extra)
@@ -107,8 +110,8 @@ def machines_drain(
     `deadline_s`: seconds until the machines should be empty. With `break_budgets`, the tasks that are left then are
     evicted in spite of the budgets. A new drain replaces the deadline of an older one. A machine that is down drains
     after its return. `confirm`: the number of running tasks to evict; required if it is above the share `confirm_share`
-    of the cell. Return the machines whose drain began or changed. Raises `Rejected`, which names the field. Locks: the
-    cell's row, then the machines' by id.
+    of the cell. Return the machines whose drain began or changed. Raises `Rejected`, which names the wrong field.
+    Locks: the cell's row, then the machines' by id.
     """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     _check_deadline(deadline_s, break_budgets=break_budgets)
@@ -187,7 +190,9 @@ def _tasks_on(machine_ids: Iterable[int]) -> dict[int, int]:
 
 
 def machines_down(*, principal: Principal, cell_id: int, machine_ids: Sequence[int], reason: str) -> list[int]:
-    """Mark machines that are up or draining as down. Return their ids. Locks: the cell's row, then the machines'."""
+    """Mark machines that are up or draining as down. Return their ids. Locks: the row of the cell, then the rows of the
+    machines.
+    """
     with journal.write(cell_id, principal) as entry:
         rows = _lock(cell_id, machine_ids, [UP, DRAINING])
         _change_states(entry, {row.id: DOWN for row in rows}, reason)
@@ -252,7 +257,8 @@ def quarantine_release(
     """Store the decision of an SRE about incarnations in quarantine: stop them, or let them run.
 
     `keys`: `uid/index/incarnation` of each; None: all incarnations without a decision. `action`: `stop` ends the
-    incarnations, `keep` lets them run. Raises `Rejected`. Locks: the cell's row, then the machine's.
+    incarnations, `keep` lets them run. Raises `Rejected` if `action` is unknown or an incarnation is not in quarantine.
+    Locks: the row of the cell, then the row of the machine.
     """
     if action not in ("stop", "keep"):
         raise invalid("action", f"{action!r} is unknown; give stop or keep")

@@ -32,7 +32,7 @@ def task_log(
     """Return part of a task's log from byte `offset` on, or only its lines that contain `search`. A negative `offset`
     counts from the end.
 
-    `incarnation`: the number of an earlier incarnation; 0: the newest. Raises `Rejected`, which names the field;
+    `incarnation`: the number of an earlier incarnation; 0: the newest. Raises `Rejected`, which names the wrong field;
     `Conflict` if the task has not run or is simulated; `LogUnavailable` if its machine does not answer.
     """
     require_tenant(principal, Action.JOB_VIEW, job.tenant.name, job.cell.name)

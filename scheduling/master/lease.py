@@ -77,7 +77,7 @@ def renew(cell_id: int, *, scheduler: str, holder: str, ttl_s: float = TTL_S) ->
 def renewed(
     cell_id: int, *, scheduler: str, needed: Callable[[], bool], holder: str, ttl_s: float = TTL_S
 ) -> Iterator[None]:
-    """Renew the lease in a thread while the body of the `with` runs, whenever `needed` returns true.
+    """Renew the lease in a thread while the `with` block runs, whenever `needed` returns true.
 
     The thread has a database connection of its own. It never takes a lease: if `holder` does not hold the lease,
     or has lost it, the thread changes nothing.

@@ -60,7 +60,7 @@ def queue_of(cell: str, scheduler: Scheduler) -> str:
 
 
 def unheld() -> list[tuple[str, Scheduler]]:
-    """Return (cell, scheduler) for each scheduler that the settings name and that does not run. Two queries."""
+    """Return (cell, scheduler) for each scheduler that the settings name and that does not run. Makes two queries."""
     held = lease.held()
     missing: list[tuple[str, Scheduler]] = []
     for cell_id, name, settings in Cell.objects.order_by("id").values_list("id", "name", "settings"):

@@ -40,14 +40,14 @@ class UtilisationFigures(msgspec.Struct, frozen=True):
 
 
 def publish(cell_id: int, figures: UtilisationFigures) -> None:
-    """Publish the figures in Redis. Raises `redis.RedisError`."""
+    """Publish the figures in Redis. Raises `redis.RedisError` if Redis cannot be reached."""
     wakeups.client().set(_key(cell_id), msgspec.json.encode(figures), ex=_KEEP_S)
 
 
 def figures_of(cell_ids: Iterable[int]) -> dict[int, UtilisationFigures]:
     """Return the newest figures of each cell, without cells that have none from the last minute.
 
-    Raises `redis.RedisError`.
+    Raises `redis.RedisError` if Redis cannot be reached.
     """
     ids = list(cell_ids)
     detail = wakeups.client().mget([_key(cell_id) for cell_id in ids]) if ids else []

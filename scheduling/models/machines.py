@@ -19,12 +19,12 @@ class Machine(models.Model):
     """A machine and its Borglet. The time of its last report is in Redis, not in a column.
 
     `session`: the number of the Borglet's newest connection; messages of older connections are ignored.
-    `secret_digest`: digest of the secret with which the Borglet connects. `next_digest`: digest of the next secret;
-    both are valid until the machine uses the next one. `authority`: digest of the certificates of the TLS authorities
-    that the Borglet trusts. `quarantined`: incarnations that its Borglet runs and this cell's history does not contain.
-    `kept`: the capacity that folders of former allocs still use (`KeptAlloc`); the scheduler subtracts it. `packages`:
-    digests of the installed packages. `granted`: the capacity that was accepted before the Borglet reported less; empty
-    if the Borglet has not reported less.
+    `secret_digest`: digest of the secret with which the Borglet connects. `next_digest`: digest of the next secret; the
+    old and the next secret are valid until the machine uses the next secret. `authority`: digest of the certificates of
+    the TLS authorities that the Borglet trusts. `quarantined`: incarnations that its Borglet runs and this cell's
+    history does not contain. `kept`: the capacity that folders of former allocs still use (`KeptAlloc`); the scheduler
+    subtracts it. `packages`: digests of the installed packages. `granted`: the capacity that was accepted before the
+    Borglet reported less; empty if the Borglet has not reported less.
     """
 
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="machines")

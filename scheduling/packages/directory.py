@@ -76,7 +76,7 @@ class DirectoryStore:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Turn `OSError` into `StoreAway`."""
+        """Convert an `OSError` that the `with` block raises to `StoreAway`."""
         try:
             yield
         except OSError as error:

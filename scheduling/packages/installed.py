@@ -24,8 +24,8 @@ class InstalledReport(NamedTuple):
 def packages_held(cell_id: int, reports: Mapping[int, InstalledReport], *, principal: Principal) -> list[int]:
     """Store which packages machines have, with one journal event. Return the ids of machines whose packages changed.
 
-    Digests without a package in the cell are ignored. Makes two queries and takes no lock if nothing changed.
-    Otherwise locks the cell's row, then the machines' in order of id.
+    Digests without a package in the cell are ignored. Makes two queries and takes no lock if nothing changed. Otherwise
+    locks the row of the cell, then the rows of the machines in order of id.
     """
     wanted = sorted({digest for one in reports.values() for digest in one.digests})
     packages = Package.objects.filter(cell_id=cell_id, digest__in=wanted).order_by()

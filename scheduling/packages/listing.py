@@ -36,7 +36,9 @@ def packages_of(principal: Principal, cell: Cell, *, tenant: str = "", name: str
 
 
 def package_named(principal: Principal, cell: Cell, tenant: str, name: str, reference: str) -> Package:
-    """Return a package. `reference`: a tag or a digest. Raises `NotFound`."""
+    """Return a package. `reference`: a tag or a digest. Raises `NotFound` if there is none, or the caller may not see
+    it.
+    """
     if may(principal, Action.PACKAGE_VIEW, tenant=tenant, cell=cell.name):
         by_digest = package_names.is_digest(reference)
         rows = packages_of(principal, cell, tenant=tenant, name=name)

@@ -54,7 +54,9 @@ class Allowance:
 
 
 def may_upload(*, principal: Principal, cell: Cell, tenant: str) -> Allowance:
-    """Return how many bytes the caller may upload for a tenant now. Raises `NotFound` and `Forbidden`."""
+    """Return how many bytes the caller may upload for a tenant now. Raises `NotFound` if there is no such tenant or the
+    caller may not see it, and `Forbidden` if the caller may not upload.
+    """
     owner = _owner(principal, cell, tenant)
     loaded = cell_settings.load(cell.settings)
     used = Package.objects.filter(cell=cell, tenant=owner).aggregate(used=Sum("size_bytes"))["used"] or 0
@@ -76,8 +78,8 @@ def package_upload(
     """Store an archive in the cell's store under `name@tag`. A repeated upload changes nothing.
 
     `digest`, `format`: what the archive must have; "": unknown. `dry_run`: the archive is not stored, and the caller
-    must roll back the transaction. Raises `Rejected`, which names the field (status 503 for an unreachable store),
-    `NotFound` and `Forbidden`. Locks: the cell's store, shared; the tenant's row; the stream of records.
+    must roll back the transaction. Raises `Rejected`, which names the wrong field (status 503 for an unreachable
+    store), `NotFound` and `Forbidden`. Locks: the cell's store, shared; the tenant's row; the stream of records.
     """
     owner = _owner(principal, cell, tenant)
     _check_names(name, tag, digest, format)
@@ -123,7 +125,7 @@ def package_upload(
 def package_tag(*, principal: Principal, cell: Cell, tenant: str, name: str, tag: str, digest: str) -> Stored:
     """Set the tag `name@tag` to an archive that is already in the store. Idempotent.
 
-    Raises `Rejected`, which names the field. Locks: the cell's store, shared; then the stream of records.
+    Raises `Rejected`, which names the wrong field. Locks: the cell's store, shared; then the stream of records.
     """
     owner = _owner(principal, cell, tenant)
     _check_names(name, tag, digest, "")

@@ -30,7 +30,9 @@ class Pins:
 
 
 def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[Pins | Rejected]:
-    """Return for each (tenant id, spec) the spec with digests, or its rejection. Makes at most one query."""
+    """Return for each (tenant id, spec) the spec with a digest in each package reference, or the rejection of the spec.
+    Makes at most one query.
+    """
     mentioned: list[dict[str, Reference] | Rejected] = []
     for _, job_spec in asked:
         try:
@@ -53,7 +55,9 @@ def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[
 
 
 def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins:
-    """Return a spec with digests. Raises `Rejected`, which names the paths of wrong references in the job file."""
+    """Return the spec with a digest in each package reference. Raises `Rejected` if a package does not exist or a
+    reference is wrong; the error names the places of these references in the job file.
+    """
     (done,) = pin(cell, [(tenant_id, job_spec)])
     if isinstance(done, Rejected):
         raise done
@@ -61,7 +65,9 @@ def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins
 
 
 def pinned_for(principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> spec.JobSpecification:
-    """Return the spec with digests, if the caller may write this job. Raises `NotFound`, `Forbidden` and `Rejected`."""
+    """Return the spec with a digest in each package reference. Raises `Forbidden` if the caller may not write this job,
+    `NotFound` if the caller may not see the tenant or there is none, and `Rejected` if a package reference is wrong.
+    """
     if not _names_any(job_spec):
         return job_spec
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)

@@ -90,7 +90,7 @@ class S3Store:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Turn errors of boto3 into `NotThere` and `StoreAway`."""
+        """Convert errors of boto3 that the `with` block raises to `NotThere` or `StoreAway`."""
         try:
             yield
         except (BotoCoreError, ClientError, boto3.exceptions.Boto3Error, OSError) as error:

@@ -43,7 +43,8 @@ class ArchiveStore(Protocol):
         """Return a folder on this host for drafts, if possible in the same file system as the store."""
 
     def put(self, cell: str, digest: str, draft: Path) -> None:
-        """Store the file `draft` as the archive with this digest, completely or not at all. The file may be moved.
+        """Store the file `draft` as the archive with this digest, completely or not at all. The call may move `draft`
+        instead of copying it, so the caller must not use it afterwards.
 
         An existing archive is replaced, and its `age_s` is 0 again.
         """
@@ -52,7 +53,7 @@ class ArchiveStore(Protocol):
         """Return the size of an archive in bytes, or None if it does not exist."""
 
     def read(self, cell: str, digest: str, *, offset: int = 0) -> AbstractContextManager[Iterator[bytes]]:
-        """Open an archive to read its chunks from byte `offset` on. Raises `NotThere`."""
+        """Open an archive to read its chunks from byte `offset` on. Raises `NotThere` if the archive does not exist."""
 
     def listing(self, cell: str) -> Iterator[Blob]:
         """Return all archives of a cell."""

@@ -84,7 +84,7 @@ class Draft:
             raise invalid("archive", str(error), "invalid-package") from error
 
     def keep(self, cell: str) -> None:
-        """Put the draft into the store. Raises `StoreAway`."""
+        """Put the draft into the store. Raises `StoreAway` if the store cannot be reached."""
         self._store.put(cell, self.digest, self._path)
 
 

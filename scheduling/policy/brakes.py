@@ -4,8 +4,8 @@
     stops   the cell itself stops tasks (preemption, drains, …): at once ─► only after an SRE allows it
 
 A network partition looks like many dead machines (§4), and a bug in a scheduler looks like a deliberate request.
-Actions that a person requests, such as killing or updating a job, are not limited here. They have their own
-confirmations.
+Actions that a person requests, such as killing or updating a job, are not limited by brakes. These actions have their
+own confirmations.
 """
 
 from __future__ import annotations

@@ -66,7 +66,9 @@ def channel(shard: str) -> str:
 
 
 def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> None:
-    """Send the request for a shell to the shard that serves the machine. Raises `ShellUnavailable`."""
+    """Send the request for a shell to the shard that serves the machine. Raises `ShellUnavailable` if the machine is
+    not connected or Redis cannot be reached.
+    """
     try:
         holder = contact.holder_of(cell_id, machine_id)
         asked = msgspec.json.encode(ShellRequest(machine_id, session.hex))
@@ -117,7 +119,7 @@ class ShellStream:
 
     async def take(self) -> list[bytes]:
         """Wait up to `TAKE_S` seconds for frames. Return them in order, or an empty list if none came. Raises
-        `redis.RedisError`.
+        `redis.RedisError` if Redis cannot be reached.
         """
         if self._read:
             read, self._read = self._read, []
@@ -131,17 +133,19 @@ class ShellStream:
         return [fields[b"f"] for _, fields in entries]  # type: ignore[call-overload, index, misc, str-unpack]
 
     async def drop(self) -> None:
-        """Delete the stream. Raises `redis.RedisError`."""
+        """Delete the stream. Raises `redis.RedisError` if Redis cannot be reached."""
         await self._redis.delete(self._key)
 
 
 async def grant(asked: ShellRequest) -> ShellGrant:
-    """Return the signed grant of a requested shell. Raises `Rejected`."""
+    """Return the signed grant of a requested shell. Raises `Rejected` if the request is too old or the task no longer
+    runs on the machine.
+    """
     return await in_thread(shell_grant, uuid.UUID(asked.session), machine_id=asked.machine_id)
 
 
 async def reject(connection: redis.asyncio.Redis, session: str, reason: str) -> None:
-    """Send the client the reason why there is no shell. Raises `redis.RedisError`."""
+    """Send the client the reason why there is no shell. Raises `redis.RedisError` if Redis cannot be reached."""
     await ShellStream(connection, session, "out").put(shell_frame(ShellFrame.FAILED, reason.encode()))
 
 

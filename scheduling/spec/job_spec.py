@@ -70,7 +70,7 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     sizes: dict[str, int] = {}
 
     def task(self, index: int) -> TaskSpec:
-        """Return the spec of task `index`. Raises `IndexError`."""
+        """Return the spec of task `index`. Raises `IndexError` if the job has no such task."""
         if not 0 <= index < self.tasks:
             raise IndexError(f"job {self.name} has tasks 0 to {self.tasks - 1}, not {index}")
         position = bisect.bisect_right(self._starts, index) - 1

@@ -57,7 +57,8 @@ class CellLimits:
 def parse(data: bytes | Mapping[str, Any], *, limits: CellLimits = CellLimits()) -> JobSpecification:
     """Return the checked, normalised spec of a job file.
 
-    Raises `Rejected` with code `invalid-spec`. Its `fields` list all problems by their path in the file.
+    Raises `Rejected` with code `invalid-spec` if the file is not valid. The `fields` of this error list all problems by
+    their path in the file.
     """
     problems = Problems()
     given = decode(data)

@@ -1,4 +1,6 @@
-"""Changes of tasks, as values for `scheduling.tasks.transitions`, and tasks as they were before a change."""
+"""Classes that describe changes of tasks, which `scheduling.tasks.transitions` applies; a class for a task as it was
+before a change; and the SQL that changes tasks.
+"""
 
 from __future__ import annotations
 

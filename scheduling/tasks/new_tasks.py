@@ -22,7 +22,7 @@ class NewTasks:
 
 
 def tasks_create(entry: JournalEntry, many: Sequence[NewTasks], *, counted: bool = False) -> int:
-    """Create pending tasks with one statement, and return their number. The caller appends the event.
+    """Create pending tasks with one statement, and return the number of created tasks. The caller appends the event.
 
     `counted`: whether the counters in the jobs' rows already include these tasks.
     """

@@ -77,7 +77,7 @@ class Receipts:
 
 def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipts:
     """Return the newest placement and the newest preemption of a task, found in its `events`, which are sorted newest
-    first. Two queries.
+    first. Makes two queries.
 
     `sees`: a function that returns whether the reader may see the jobs of a tenant.
     """
@@ -101,7 +101,9 @@ def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipt
 
 
 def hostnames(machines: Iterable[int]) -> dict[int, str]:
-    """Return the hostnames of machines by id. Every reader of a cell may see them. One query, or none without ids."""
+    """Return the hostnames of machines by id. Every reader of a cell may see them. Makes one query, or none without
+    ids.
+    """
     ids = set(machines)
     return dict(Machine.objects.filter(pk__in=ids).values_list("id", "hostname")) if ids else {}
 

@@ -16,9 +16,9 @@ def reservations_set(
 ) -> int:
     """Set new reservations of running tasks. Return the number of changed tasks.
 
-    `wanted`: int64[N, 3], the amounts of CPU, RAM and disk, which are reduced to the limit if they exceed it. For
-    other resources, the reservation is the limit. Tasks with another incarnation are skipped. The caller holds the
-    cell's lock. Two statements for any N.
+    `wanted`: int64[N, 3], the amounts of CPU, RAM and disk, which are reduced to the limit if they exceed it. For other
+    resources, the reservation is the limit. Tasks with another incarnation are skipped. The caller holds the cell's
+    lock. Makes two statements for any N.
     """
     order = np.argsort(task_ids)  # rows are locked in the order of their ids
     rows = query(

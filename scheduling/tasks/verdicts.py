@@ -32,7 +32,9 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class VerdictCache:
-    """The verdicts that a master has written, so that the master writes only changes. A new master writes all again."""
+    """The verdicts on pending tasks that a master has written, so that the master writes only changes. A new master
+    writes all again.
+    """
 
     rows: dict[int, _Row] = field(default_factory=dict)  # by job id
     swept: float = float("-inf")
@@ -41,12 +43,13 @@ class VerdictCache:
 def store(
     cell_id: int, plan: Plan, *, book: VerdictCache | None = None, now: float = 0.0, most: int = MOST_ROWS
 ) -> int:
-    """Update the verdicts of the jobs that the plan leaves pending. Return the number of written rows.
+    """Update the stored verdicts on the tasks that the plan leaves pending, one row per job. Return the number of
+    written rows.
 
-    At most three statements for any number of jobs. `book`: the verdicts that this master has written before; only
-    changes are written. `now`: seconds on any clock. `most`: the largest number of rows to write. A job gets only the
-    verdicts on its own tasks. Verdicts on tasks that the pass has not examined stay. The verdicts of other jobs stay
-    too, because another scheduler may handle these jobs.
+    Makes at most three statements for any number of jobs. `book`: the verdicts that this master has written before;
+    only changes are written. `now`: seconds on any clock. `most`: the largest number of rows to write. A job gets only
+    the verdicts on its own tasks. Verdicts on tasks that the pass has not examined stay. The verdicts of other jobs
+    stay too, because another scheduler may handle these jobs.
     """
     book = book if book is not None else VerdictCache()
     by_job: dict[int, list[tuple[Why, int]]] = {}
@@ -103,12 +106,12 @@ def store(
 
 
 def read(whys: object) -> list[Why]:
-    """Return the stored verdicts (`PendingVerdict.whys`) as values."""
+    """Return the verdicts on pending tasks that are stored in `PendingVerdict.whys`."""
     return msgspec.convert(whys, list[Why])
 
 
 def _hashes(why: Why) -> tuple[int, int]:
-    """Return the hash of the reasons, and the hash of the whole verdict without its revision."""
+    """Return the hash of the reasons in `why`, and the hash of the whole `why` without its tasks and revision."""
     said = msgspec.structs.replace(why, tasks=(), revision=0)
     lasting = msgspec.structs.replace(said, ahead=0, ahead_of=(), ahead_tenants=0, places=(), expected=None)
     return hash(lasting), hash(said)

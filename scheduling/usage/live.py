@@ -86,7 +86,9 @@ def _pack(columns: int, measured: Sequence[tuple[MeasuredUsage, float]]) -> dict
 
 
 async def store(connection: redis.asyncio.Redis, usages: Mapping[int, Mapping[int, bytes]]) -> None:
-    """Store usage of machines in Redis. `usages`: cell id -> machine id -> packed rows. Raises `redis.RedisError`."""
+    """Store usage of machines in Redis. `usages`: cell id -> machine id -> packed rows. Raises `redis.RedisError` if
+    Redis cannot be reached.
+    """
     pipe = connection.pipeline(transaction=False)
     for cell_id, machines in usages.items():
         pipe.hset(_key(cell_id), mapping={str(machine): rows for machine, rows in machines.items()})
@@ -95,7 +97,7 @@ async def store(connection: redis.asyncio.Redis, usages: Mapping[int, Mapping[in
 
 
 def read_cell(cell_id: int) -> CellUsage:
-    """Return the usage of a whole cell. Raises `redis.RedisError`."""
+    """Return the usage of a whole cell. Raises `redis.RedisError` if Redis cannot be reached."""
     connection = wakeups.client()
     pipe = connection.pipeline(transaction=False)
     pipe.time()
@@ -111,7 +113,7 @@ def read_cell(cell_id: int) -> CellUsage:
 
 
 def read_machines(cell_id: int, machine_ids: Iterable[int]) -> CellUsage:
-    """Return the usage of these machines only. Raises `redis.RedisError`."""
+    """Return the usage of these machines only. Raises `redis.RedisError` if Redis cannot be reached."""
     ids = [str(machine_id) for machine_id in machine_ids]
     if not ids:
         return CellUsage(0.0, np.empty(0, dtype=SAMPLE))

@@ -61,9 +61,10 @@ class HourSink(Protocol):
 
 
 def look(cell: Cell, *, now: dt.datetime) -> bool:
-    """Add the current reservations of running tasks to the sums of the hour. Return False if it is too early.
+    """Add the current reservations of running tasks to the sums of the present hour. Return False if the last call was
+    too recent or the hour was already reported.
 
-    Makes two statements. Locks the hour's row.
+    Makes two statements. Locks the row of the hour.
     """
     hour = _floor(now)
     with transaction.atomic():
@@ -235,8 +236,8 @@ def _changed(hour: dt.datetime, jobs: Sequence[_Job]) -> dict[int, list[JobSpec]
 
 
 def _asked(job: _Job, versions: Iterable[JobSpec], extra: tuple[str, ...], known: Sequence[Band]) -> dict[str, Vector]:
-    """Return the limit of a job multiplied by its seconds in the hour, by band. Each version of the spec counts for
-    the time in which it was current.
+    """Return, by band, the limit of a job multiplied by the seconds for which the job existed in the metered hour. Each
+    version of the spec counts for the time in which it was current.
     """
     rows = list(versions)
     if not rows:

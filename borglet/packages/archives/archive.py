@@ -47,7 +47,9 @@ def unpack(
 ) -> Unpacked:
     """Write the files of an archive to `target`, an empty directory. After an error, the caller must empty `target`.
 
-    `checkpoint` is called often, and may raise to stop the work. Raises `ArchiveRefused`, OSError."""
+    `checkpoint` is called often, and may raise to stop the work. Raises `ArchiveRefused` if the archive is not
+    acceptable, and OSError if a file cannot be read or written.
+    """
     with contextlib.closing(DiskSink(target)) as sink:
         return _read(file, format_, sink, limits, checkpoint)
 
@@ -55,7 +57,9 @@ def unpack(
 def inspect(
     file: BinaryIO, format_: str, *, limits: ArchiveLimits = ArchiveLimits(), checkpoint: Callable[[], None] = go_on
 ) -> Unpacked:
-    """Check an archive like `unpack`, and return its content, but write nothing. Raises `ArchiveRefused`, OSError."""
+    """Check an archive like `unpack`, and return its content, but write nothing. Raises `ArchiveRefused` if the archive
+    is not acceptable, and OSError if it cannot be read.
+    """
     return _read(file, format_, Sink(), limits, checkpoint)
 
 

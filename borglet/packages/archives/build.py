@@ -50,7 +50,9 @@ def pack(
 ) -> Packed:
     """Write the archive of `directory` to `out`, a file open for reading and writing. Check it as machines do.
 
-    `manifest` replaces the manifest in the directory. Raises `CannotPack`, OSError."""
+    `manifest` replaces the manifest in the directory. Raises `CannotPack` if machines would reject the archive or the
+    arguments are wrong, and OSError if a file cannot be read or written.
+    """
     if format_ not in (TAR, TAR_GZIP):
         raise CannotPack(f"format: unknown format {format_!r}; use {TAR} or {TAR_GZIP}")
     if not directory.is_dir():

@@ -133,7 +133,7 @@ def _walk(root: FilePath) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def file_digest(path: FilePath, *, checkpoint: Callable[[], None] = go_on) -> str:
-    """Return the SHA-256 of a file, hex. A link is not followed. Raises OSError."""
+    """Return the SHA-256 of a file, hex. A link is not followed. Raises OSError if the file cannot be read."""
     digest = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         while piece := file.read(_READ_BYTES):
@@ -144,7 +144,7 @@ def file_digest(path: FilePath, *, checkpoint: Callable[[], None] = go_on) -> st
 
 def remove_tree(path: FilePath) -> None:
     """Delete a file, or a directory with all its content, even if it is read-only. Ignore a missing path. Raises
-    OSError.
+    OSError if a file cannot be deleted.
     """
     if path.is_dir() and not path.is_symlink():
         for folder, _, _ in os.walk(path):

@@ -45,7 +45,7 @@ class ArchiveCost:
         self.checkpoint = checkpoint
 
     def entry(self, name: str) -> None:
-        """Count one more file, directory or link. Raises `ArchiveRefused`."""
+        """Count one more file, directory or link. Raises `ArchiveRefused` if there are more than the limit."""
         self.checkpoint()
         self.entries += 1
         if self.entries > self.limits.entries:
@@ -55,7 +55,9 @@ class ArchiveCost:
             )
 
     def metadata(self, name: str, size: int) -> None:
-        """Count `size` bytes of names, targets or extended headers. Raises `ArchiveRefused`."""
+        """Count `size` bytes of names, targets or extended headers. Raises `ArchiveRefused` if the sum exceeds the
+        limit.
+        """
         self.checkpoint()
         self._metadata_bytes += size
         if self._metadata_bytes > self.limits.metadata_bytes:
@@ -65,7 +67,9 @@ class ArchiveCost:
             )
 
     def file(self, name: str, size: int) -> None:
-        """Count the size of a file from its header, before the content is read. Raises `ArchiveRefused`."""
+        """Count the size of a file from its header, before the content is read. Raises `ArchiveRefused` if the sum
+        exceeds the limit.
+        """
         self.file_bytes += size
         if self.file_bytes > self.limits.unpacked_bytes:
             raise ArchiveRefused(
@@ -74,7 +78,9 @@ class ArchiveCost:
             )
 
     def came_out(self, size: int) -> None:
-        """Count `size` more bytes that a decompressor has returned. Raises `ArchiveRefused`."""
+        """Count `size` more bytes that a decompressor has returned. Raises `ArchiveRefused` if the sum exceeds the
+        limit.
+        """
         self.checkpoint()
         self._read_bytes += size
         if self._read_bytes > self._readable_bytes:

@@ -20,7 +20,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_manifest(content: bytes) -> Manifest:
-    """Return the manifest in this JSON text. Unknown fields are ignored. Raises `ArchiveRefused`."""
+    """Return the manifest in this JSON text. Unknown fields are ignored. Raises `ArchiveRefused` if the text is not a
+    manifest.
+    """
     try:
         return msgspec.json.decode(content, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -82,7 +82,9 @@ class _Layout:
             self._files[name] = (entry.offset, entry.size)
 
     def document(self, name: str, kind: type[Document]) -> Document:
-        """Read a JSON document of the image. Raises `ArchiveRefused`."""
+        """Read a JSON document of the image. Raises `ArchiveRefused` if the document is missing, too large or not
+        valid.
+        """
         offset, size = self._found(name)
         if size > self._account.limits.document_bytes:
             most = self._account.limits.document_bytes
@@ -98,7 +100,9 @@ class _Layout:
         return self._files[name]
 
     def check(self, blob: Descriptor) -> str:
-        """Check a blob against its digest, and return its name. Raises `ArchiveRefused`."""
+        """Check a blob against its digest, and return its name. Raises `ArchiveRefused` if the blob is missing or does
+        not match the digest.
+        """
         if not _DIGEST.fullmatch(blob.digest):
             raise ArchiveRefused(f"digest {blob.digest[:100]!r}: a digest must be sha256: and 64 hex digits")
         name = f"blobs/sha256/{blob.digest.removeprefix('sha256:')}"
@@ -134,7 +138,9 @@ def is_layout(file: BinaryIO) -> bool:
 def read_image(
     file: BinaryIO, size: int, tree: Tree, account: ArchiveCost, *, machine: str = os.uname().machine
 ) -> None:
-    """Add the layers of the image in `file` for the architecture `machine` to `tree`. Raises `ArchiveRefused`."""
+    """Add the layers of the image in `file` for the architecture `machine` to `tree`. Raises `ArchiveRefused` if the
+    image is damaged, exceeds a limit, or does not have exactly one image for `machine`.
+    """
     layout = _Layout(file, size, account)
     manifest = _manifest(layout, "index.json", ARCHITECTURES.get(machine, machine), nested=True)
     if len(manifest.layers) > MOST_LAYERS:

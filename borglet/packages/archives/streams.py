@@ -49,7 +49,9 @@ class Gunzip:
         self._begun = False  # whether a member has begun and not ended
 
     def read(self, size: int) -> bytes:
-        """Return at most `size` decompressed bytes; empty at the end. Raises `ArchiveRefused`."""
+        """Return at most `size` decompressed bytes; empty at the end. Raises `ArchiveRefused` if the stream is damaged
+        or exceeds a limit.
+        """
         while True:
             if not self._input:
                 self._input = self._source.read(PIECE_BYTES)
@@ -75,5 +77,7 @@ class Gunzip:
                 return found
 
     def skip(self, size: int) -> int:
-        """Read and ignore at most `size` decompressed bytes. Return their number. Raises `ArchiveRefused`."""
+        """Read and ignore at most `size` decompressed bytes. Return how many bytes were skipped. Raises
+        `ArchiveRefused` if the stream is damaged or exceeds a limit.
+        """
         return len(self.read(size))

@@ -62,7 +62,7 @@ class TarStream:
         self._padding = 0
 
     def __iter__(self) -> Iterator[TarEntry]:
-        """Yield the entries. Raises `ArchiveRefused`."""
+        """Yield the entries. Raises `ArchiveRefused` if the archive is damaged or has an entry that is not allowed."""
         while True:
             self._skip()
             entry = self._next()

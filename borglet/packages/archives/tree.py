@@ -74,8 +74,9 @@ class TreeDigests:
 
 
 class Tree:
-    """The plan of a tree. Add entries in the order of the archive. `layered`: the archive is an image, whose later
-    layers replace entries of earlier layers.
+    """The plan of the files, directories and links that unpacking an archive will create. Add entries in the order in
+    which the archive has them. `layered`: the archive is an image, whose later layers replace entries of earlier
+    layers.
     """
 
     def __init__(self, sink: Sink, account: ArchiveCost, *, layered: bool = False) -> None:
@@ -162,7 +163,9 @@ class Tree:
             self._remove_lower(node, (*path, child))
 
     def finish(self) -> TreeDigests:
-        """Check the links, make everything read-only, and return the digests. Raises `ArchiveRefused`."""
+        """Check the links, make everything read-only, and return the digests. Raises `ArchiveRefused` if a link leads
+        out of the tree or forms a loop.
+        """
         listing, contents = hashlib.sha256(), hashlib.sha256()
         for path, node in self._walk():
             if node is None:

@@ -38,7 +38,9 @@ def variables(task: RunTask, *, packages: str = "") -> dict[str, str]:
 
 
 def expand(text: str, known: Mapping[str, str], *, where: str) -> str:
-    """Return `text` with values for each `$(variable)`. `where` names the field in errors. Raises `StartFailed`."""
+    """Return `text` with values for each `$(variable)`. `where` names the field in errors. Raises `StartFailed` if a
+    variable is unknown or the result contains a NUL character.
+    """
 
     def replace(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -58,7 +60,9 @@ def expand(text: str, known: Mapping[str, str], *, where: str) -> str:
 
 
 def command(task: RunTask, *, packages: str = "") -> list[str]:
-    """Return program and arguments of a task. Raises `StartFailed`."""
+    """Return program and arguments of a task. Raises `StartFailed` if the command is empty or a variable in it is
+    unknown.
+    """
     if not task.command or not task.command[0]:
         raise StartFailed("command: it is empty; give the program and its arguments as a list")
     known = variables(task, packages=packages)
@@ -79,7 +83,8 @@ def environment(
     """Return the task's environment. Values of the job file replace defaults, and `BORG_*` variables replace both.
 
     `alloc`: path of the alloc's folder for the task, empty without an alloc. `identity`: path of the file with the
-    task's signed identity. Raises `StartFailed`."""
+    task's signed identity. Raises `StartFailed` if a name or a value is not valid.
+    """
     known = variables(task, packages=packages)
     own = {}
     for name, value in task.env.items():

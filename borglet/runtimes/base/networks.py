@@ -30,7 +30,9 @@ INTERFACE = "eth0"
 
 
 def parse_network(text: str) -> ipaddress.IPv4Network | None:
-    """Parse the network of tasks, such as 10.20.30.0/24; None for an empty text. Raises `BadMachine`."""
+    """Parse the network of tasks, such as 10.20.30.0/24; None for an empty text. Raises `BadMachine` if the text is not
+    an IPv4 network or the network is too small.
+    """
     if not text:
         return None
     try:
@@ -144,7 +146,8 @@ class TaskNetworks(FormerNetworks):
     async def connect(self, name: str, address: str) -> Path:
         """Make a task's namespace and interface, and the bridge if it is missing. Return the namespace's path.
 
-        Raises `StartFailed`."""
+        Raises `StartFailed` if a command of `ip` fails.
+        """
         await self.disconnect(name)
         if not Path("/sys/class/net", self.bridge).exists():
             await self._run(f"link add {self.bridge} type bridge", may_fail=True)  # another start may have made it

@@ -72,13 +72,16 @@ class Runtime(Protocol):
         """Return the machine's capacity by resource name, in the units of `quota.vocabulary.resources.AXIS`."""
 
     async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
-        """Start the task's processes, unless the task already runs. Raises `StartFailed`.
+        """Start the task's processes, unless the task already runs. Raises `StartFailed` if the task cannot be started.
 
-        `trees`: read-only directories of the task's packages by mount name, in the order of the packages."""
+        `trees`: read-only directories of the task's packages by mount name, in the order of the packages.
+        """
 
     async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
         """Send SIGTERM now, and SIGKILL to all remaining processes after `notice_s`. Do not wait: `next_end` returns
-        the end later, with `cause`. A second call can only shorten the notice. Raises OSError."""
+        the end later, with `cause`. A second call can only shorten the notice. Raises OSError if the kernel or the disk
+        reports an error.
+        """
 
     async def resize(self, task: RunTask) -> None:
         """Apply the changed limits and priority of `task` to its running processes, without a restart."""
@@ -93,15 +96,19 @@ class Runtime(Protocol):
 
     async def identify(self, key: TaskKey, token: str) -> None:
         """Set the signed identity of a running or future task: `token` becomes the content of `BORG_IDENTITY_FILE`.
-        Raises OSError.
+        Raises OSError if the file cannot be written.
         """
 
     async def remove(self, key: TaskKey) -> None:
-        """Delete an ended incarnation and its working directory. Its logs stay until they expire. Raises OSError."""
+        """Delete an ended incarnation and its working directory. Its logs stay until they expire. Raises OSError if a
+        file cannot be moved or deleted.
+        """
 
     async def hold_allocs(self, allocs: Sequence[RunAlloc], dropped: Collection[TaskKey]) -> None:
         """Create a folder, and if possible a control group, for each of `allocs`. Remove the allocs in `dropped` when
-        no task uses them. All other allocs stay unchanged. Raises OSError."""
+        no task uses them. All other allocs stay unchanged. Raises OSError if a folder or a group cannot be created or
+        removed.
+        """
 
     def allocs(self) -> list[AllocReport]:
         """Return every alloc that has a folder on this machine, whether or not the master lists it."""
@@ -130,7 +137,8 @@ class Runtime(Protocol):
     async def open_shell(self, claims: ShellClaims) -> Pty:
         """Open a shell on a terminal, with the task's namespaces, control groups, limits, user and environment.
 
-        Raises `ShellRefused`."""
+        Raises `ShellRefused` if the shell cannot be opened.
+        """
 
     async def close(self) -> None:
         """Release all resources. All tasks keep running."""

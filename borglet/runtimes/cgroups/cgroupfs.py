@@ -42,7 +42,9 @@ def _as_absent(error: OSError) -> OSError:
 
 
 def read_if_present(directory: str, name: str) -> str:
-    """Return the content of a file of a group; empty if the group or the file does not exist. Raises OSError."""
+    """Return the content of a file of a group, or "" if the group or the file does not exist. Raises OSError if the
+    file cannot be read for another reason.
+    """
     try:
         return read_text(directory, name) if directory else ""
     except FileNotFoundError:
@@ -62,14 +64,18 @@ def read_fields(directory: str, name: str) -> dict[str, int]:
 
 
 def join(groups: Groups) -> None:
-    """Move the calling process, which must have one thread, into the groups. Raises OSError."""
+    """Move the calling process, which must have one thread, into the groups. Raises OSError if the kernel rejects a
+    move.
+    """
     for controller, directory in groups.items():
         # A thread that moves itself through `tasks` takes no machine-wide lock, as `cgroup.procs` does.
         write_text(directory, "cgroup.procs" if controller == "unified" else "tasks", "0")
 
 
 def allow_devices(groups: Groups, rules: list[str]) -> None:
-    """Allow the task only the devices in `rules` (such as `c 1:3 rw`). Does nothing with version 2. Raises OSError."""
+    """Allow the task only the devices in `rules` (such as `c 1:3 rw`). Does nothing with version 2. Raises OSError if
+    the kernel rejects a rule.
+    """
     directory = groups.get("devices", "")
     if not directory:
         return
@@ -151,7 +157,7 @@ def processes_limit(groups: Groups) -> int:
 
 
 def limit_processes(groups: Groups, count: int) -> None:
-    """Limit the number of processes and threads in the groups. Raises OSError."""
+    """Limit the number of processes and threads in the groups. Raises OSError if the kernel rejects the limit."""
     write_text(_processes_directory(groups), "pids.max", str(count))
 
 

@@ -110,7 +110,9 @@ class CgroupTree:
         return (batch,) if batch == root else (batch, root)
 
     def create(self, name: str, limits: KernelLimits, *, alloc: str = "", alloc_ram_bytes: int = 0) -> Groups:
-        """Make the groups of a task, inside the group of its alloc if any, and set the limits. Raises OSError."""
+        """Make the groups of a task, inside the group of its alloc if any, and set the limits. Raises OSError if a
+        group cannot be made.
+        """
         groups = {
             controller: str(self._parent(root, limits, alloc, alloc_ram_bytes) / name)
             for controller, root in self.roots.items()
@@ -134,7 +136,9 @@ class CgroupTree:
         return envelope
 
     def bound_alloc(self, alloc: str, ram_bytes: int) -> None:
-        """Set the memory limit for all tasks in an alloc together; 0 for no limit. Raises OSError."""
+        """Set the memory limit for all tasks in an alloc together; 0 for no limit. Raises OSError if the kernel rejects
+        the limit.
+        """
         if not self.enforces("memory"):
             return
         for top in self._tops(self._root("memory")):
@@ -159,16 +163,18 @@ class CgroupTree:
         return v1.limit(groups, limits, disk=self._disk)
 
     def pin(self, groups: Groups, cpus: frozenset[int]) -> None:
-        """Restrict a task to these cores; an empty set means all. Raises OSError."""
+        """Restrict a task to these cores; an empty set means all. Raises OSError if the kernel rejects the cores."""
         if directory := groups.get("cpuset"):
             v1.pin(directory, cpus)
         elif "unified" in groups and self.enforces("cpuset"):
             v2.pin(groups["unified"], cpus)
 
     def limit_batch(self, milli: int, *, idle: bool) -> None:
-        """Limit the CPU of all batch tasks together to `milli` milli-cores; 0 for no limit. Raises OSError.
+        """Limit the CPU of all batch tasks together to `milli` milli-cores; 0 for no limit. Raises OSError if the
+        kernel rejects the limit.
 
-        `idle`: batch tasks get only CPU that no other process wants."""
+        `idle`: batch tasks get only CPU that no other process wants.
+        """
         if not self.enforces("cpu"):
             return
         version = v1 if self.version == "v1" else v2
@@ -306,7 +312,7 @@ def _leave_for_leaf(base: Path) -> bool:
 
 
 def _has_children(entry: os.DirEntry[str]) -> bool:
-    """Return whether this is the group of an alloc with tasks."""
+    """Return whether `entry` is the group of an alloc with tasks."""
     return entry.is_dir() and any(child.is_dir() for child in _entries(entry.path))
 
 

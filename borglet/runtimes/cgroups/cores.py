@@ -14,7 +14,7 @@ from borglet.messages import RunTask, TaskKey
 
 
 class NoCores(Exception):
-    """The machine has too few free cores. The text has their number and what to do."""
+    """The machine has too few free cores. The text has the number of free cores and what to do."""
 
 
 @dataclass
@@ -40,7 +40,8 @@ class CorePool:
     def admit(self, task: RunTask) -> bool:
         """Choose the cores of a new or changed task. Return whether the cores of other tasks changed.
 
-        Raises `NoCores`, and then changes nothing."""
+        Raises `NoCores` if too few cores are free, and then changes nothing.
+        """
         wanted = task.limit.get("cpu", 0) // 1000 if task.whole_cores and task.latency_sensitive else 0
         before = self.owned.get(task.key)
         if before is not None and len(before) == wanted:

@@ -40,7 +40,9 @@ class GroupUsage:
 
 
 def limit(groups: Groups, limits: KernelLimits, *, disk: str) -> list[str]:
-    """Write all limits of a task. Return a text per write that the kernel rejected. Raises OSError."""
+    """Write all limits of a task. Return a text per memory limit that the kernel rejected. Raises OSError if another
+    write fails.
+    """
     refused = []
     if directory := groups.get("memory"):
         refused = bound_memory(directory, limits.ram_bytes)

@@ -14,7 +14,9 @@ CONTROLLERS = ("memory", "cpu", "pids", "cpuset", "io")
 
 
 def limit(directory: str, limits: KernelLimits, controllers: Collection[str], *, disk: str) -> list[str]:
-    """Write all limits of a task. Return an empty list, because version 2 rejects no limit. Raises OSError."""
+    """Write all limits of a task. Return an empty list, because version 2 rejects no limit. Raises OSError if a write
+    fails.
+    """
     if "memory" in controllers:
         cgroupfs.write_text(directory, "memory.max", str(limits.ram_bytes or "max"))
         # Memory above this value is reclaimed first, and memory below it last.
@@ -38,7 +40,7 @@ def limit(directory: str, limits: KernelLimits, controllers: Collection[str], *,
 
 
 def open_to_children(directory: str, controllers: Collection[str]) -> None:
-    """Enable `controllers` for the child groups of a group. Raises OSError."""
+    """Enable `controllers` for the child groups of a group. Raises OSError if the kernel rejects a controller."""
     enable = " ".join(f"+{controller}" for controller in sorted(controllers))
     cgroupfs.write_text(directory, "cgroup.subtree_control", enable)
 

@@ -47,7 +47,9 @@ class AllocFolders:
         return self._root / directory_name(key)
 
     def ensure(self, key: TaskKey) -> Path:
-        """Return the folder of an alloc, created if it is missing. Raises OSError, ValueError."""
+        """Return the folder of an alloc, created if it is missing. Raises OSError if the folder cannot be made, and
+        ValueError for a key that is not a safe file name.
+        """
         folder = self.folder(key)
         folder.mkdir(mode=0o711, exist_ok=True)
         (folder / "logs").mkdir(mode=0o755, exist_ok=True)
@@ -57,7 +59,9 @@ class AllocFolders:
         return folder
 
     def hold(self, alloc: RunAlloc) -> None:
-        """Write an alloc of the desired state to its folder. Raises OSError, ValueError."""
+        """Write an alloc of the desired state to its folder. Raises OSError if the file cannot be written, and
+        ValueError for a key that is not a safe file name.
+        """
         replace_file(self.ensure(alloc.key) / "alloc.json", msgspec.json.encode(alloc), durable=False)
 
     def held(self, key: TaskKey) -> RunAlloc | None:
@@ -82,7 +86,9 @@ class AllocFolders:
         outside.symlink_to(link_into_alloc(key, task))
 
     def remove(self, key: TaskKey) -> None:
-        """Move the logs of an alloc's tasks to `logs/`, and its folder to the trash. Raises OSError, ValueError."""
+        """Move the logs of an alloc's tasks to `logs/`, and its folder to the trash. Raises OSError if a file cannot be
+        moved, and ValueError for a key that is not a safe file name.
+        """
         folder = self.folder(key)
         if not folder.is_dir():
             return

@@ -53,12 +53,15 @@ class Confinement(ABC):
     ) -> LaunchPlan:
         """Return the plan for one start. The only side effect: a new user for the task's tenant may be stored.
 
-        `kept`: the records of all tasks of the home by directory name, including an earlier run of this task.
-        Raises `StartFailed`."""
+        `kept`: the records of all tasks of the home by directory name, including an earlier run of this task. Raises
+        `StartFailed` if the task asks for something that is not possible on this machine.
+        """
 
     @abstractmethod
     async def prepare_container(self, directory: TaskDirectory, plan: LaunchPlan) -> None:
-        """Create the files and networks that the plan needs. Raises `StartFailed`, OSError."""
+        """Create the files and networks that the plan needs. Raises `StartFailed` or OSError if the machine cannot
+        create them.
+        """
 
     @abstractmethod
     def shell(
@@ -66,7 +69,8 @@ class Confinement(ABC):
     ) -> PtyRequest:
         """Return the request that opens a shell with the task's namespaces, control groups, user and environment.
 
-        Raises `StartFailed`, `ShellRefused`."""
+        Raises `StartFailed` or `ShellRefused` if the shell cannot be opened.
+        """
 
     async def clear(self, directory: TaskDirectory) -> None:
         """Remove the network of a task that has ended or failed to start, even if another runtime made the network.

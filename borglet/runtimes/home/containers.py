@@ -88,7 +88,9 @@ class Containers:
         return ceiling(task, self._grant_of(task))
 
     def create(self, task: RunTask, name: str) -> Groups:
-        """Choose the cores of a task, make its control groups, and set their limits. Raises `StartFailed`, OSError."""
+        """Choose the cores of a task, make its control groups, and set their limits. Raises `StartFailed` if too few
+        cores are free, and OSError if a group cannot be made.
+        """
         self._admit(task)
         alloc = directory_name(task.alloc) if task.alloc is not None else ""
         envelope = self._envelopes.get(task.alloc, 0) if task.alloc is not None else 0
@@ -164,7 +166,8 @@ class Containers:
             self._limit_batch((batch_milli, batch_idle))
 
     def hold_alloc(self, alloc: RunAlloc) -> None:
-        """Limit the memory of all tasks in an alloc together to the alloc's limit (§2.4). Raises OSError.
+        """Limit the memory of all tasks in an alloc together to the alloc's limit (§2.4). Raises OSError if the kernel
+        rejects the limit.
 
         An ended alloc gets no common limit: only the tasks that save its logs still run, and each of them has its own
         limit.

@@ -117,7 +117,8 @@ def _decode(data: bytes) -> tuple[str, int]:
 def _open_files(directory: int, stream: str) -> Iterator[tuple[int, int, int]]:
     """Yield first offset, end offset and descriptor of each log file of a stream, oldest first.
 
-    A descriptor is closed when the next one is yielded."""
+    A descriptor is closed when the next descriptor is yielded.
+    """
     for first, name in files_of(os.listdir(directory), stream):
         try:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)

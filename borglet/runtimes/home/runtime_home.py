@@ -78,7 +78,9 @@ class RuntimeHome:
         self.closing = False
 
     def measure_capacity(self) -> dict[str, int]:
-        """Return the machine's capacity by resource. The disk has its free space plus the files of tasks."""
+        """Return the machine's capacity by resource. The disk capacity is the free space of the disk plus the space
+        that files of tasks and allocs use.
+        """
         disk = os.statvfs(self.home)
         held = disk_bytes((self.home / "tasks", self.home / "logs", self.home / "allocs"))
         return {
@@ -88,7 +90,9 @@ class RuntimeHome:
         }
 
     def directory_of(self, task: RunTask) -> TaskDirectory:
-        """Return the directory of a task. If it has an alloc, prepare the alloc's folder. Raises `StartFailed`."""
+        """Return the directory of a task. If it has an alloc, prepare the alloc's folder. Raises `StartFailed` if the
+        folder cannot be prepared.
+        """
         try:
             folder = None
             if task.alloc is not None:

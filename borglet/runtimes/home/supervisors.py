@@ -32,7 +32,9 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
     """Start a supervisor, which starts the task. Return the supervisor when the task's program runs.
 
     The supervisor does nothing before it has read `launch`, which is sent after supervisor.json is written. So if this
-    Borglet is killed, the next Borglet finds every supervisor that may have started a task. Raises `StartFailed`."""
+    Borglet is killed, the next Borglet finds every supervisor that may have started a task. Raises `StartFailed` if the
+    supervisor or the program does not start.
+    """
     content = marshal.dumps(launch)
     if len(content) > MAX_LAUNCH_BYTES:
         raise StartFailed(
@@ -72,7 +74,7 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
 
 async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
     """Wait until the supervisor reports through the pipe `answer` (a descriptor) that the task's program runs, and
-    close the pipe. Raises `StartFailed`.
+    close the pipe. Raises `StartFailed` if the program does not start in time.
     """
     try:
         text = await interpreters.read_answer(answer, START_TIMEOUT_S)

@@ -119,7 +119,7 @@ class TaskDirectory:
 
     def prepare(self, kept: TaskRecord, *, owner: tuple[int, int] | None) -> None:
         """Create the files of a new run. The record of an earlier run's exit is deleted first, so that even a crash
-        during this call cannot leave this record beside the new files.
+        during this call cannot leave this record together with the new files.
         """
         self.path.mkdir(mode=0o711, exist_ok=True)
         self.logs.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ class TaskDirectory:
         self.write_kept(kept)
 
     def write_identity(self, token: str) -> None:
-        """Replace the task's identity, which only its user can read. Raises OSError."""
+        """Replace the task's identity, which only its user can read. Raises OSError if the file cannot be written."""
         owner = os.stat(self.work)
         self.identity.parent.mkdir(mode=0o711, exist_ok=True)  # an older Borglet made no such folder
         new = self.identity.with_name("token.new")
@@ -163,7 +163,9 @@ class TaskDirectory:
         replace_file(self.path / "supervisor.json", msgspec.json.encode(supervisor), durable=False)
 
     def write_exit(self, exit_: Exit) -> None:
-        """Write the exit record if the supervisor is lost or did not start. Raises OSError."""
+        """Write the exit record if the supervisor is lost or did not start. Raises OSError if the file cannot be
+        written.
+        """
         replace_file(self.path / "exit.json", msgspec.json.encode(exit_))
 
     def kept(self) -> TaskRecord | None:

@@ -44,7 +44,9 @@ class TenantUsers:
     def uid_of(self, task: RunTask, kept: Mapping[str, TaskRecord]) -> int:
         """Return the user number of the task's tenant. If the tenant has no number, choose one and store it.
 
-        `kept`: the records of all tasks on this machine by directory name. Raises `StartFailed`."""
+        `kept`: the records of all tasks on this machine by directory name. Raises `StartFailed` if all numbers are in
+        use or the number cannot be stored.
+        """
         if self._assigned is None:
             self._assigned = self._load()
         tenant = tenant_of(task)

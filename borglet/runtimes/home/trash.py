@@ -23,7 +23,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def throw_away(path: Path, trash: Path) -> None:
-    """Move a path into the trash, which is on the same file system. Raises OSError."""
+    """Move a path into the trash, which is on the same file system. Raises OSError if the rename fails."""
     os.rename(path, trash / f"{path.name}.{time.time_ns()}")
 
 

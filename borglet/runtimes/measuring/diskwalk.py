@@ -34,7 +34,7 @@ class Folder(NamedTuple):
         return Folder(self, name, self.level + 1)
 
     def open(self) -> int:
-        """Return an open descriptor of the folder. Raises OSError."""
+        """Return an open descriptor of the folder. Raises OSError if the folder cannot be opened."""
         names = []
         step: Folder | None = self
         while step is not None:
@@ -117,7 +117,9 @@ def disk_bytes(directories: Sequence[Path]) -> int:
 
 
 def _open(way: Sequence[str]) -> int:
-    """Return a descriptor of the folder whose path has the components `way`. Raises OSError."""
+    """Return a descriptor of the folder whose path has the components `way`. Raises OSError if a folder on this path
+    cannot be opened.
+    """
     descriptor: int | None = None
     begin = 0
     while begin < len(way):

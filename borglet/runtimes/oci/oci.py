@@ -272,7 +272,7 @@ class OciRuntime(SupervisedRuntime):
     """The runtime that runs each task of one home in a container."""
 
     def __init__(self, home: Path, settings: OciSettings = OciSettings()) -> None:
-        """Check the engine, and set up the runtime. Raises `Unavailable`."""
+        """Check the engine, and set up the runtime. Raises `Unavailable` if the machine does not support containers."""
         engine, init = find_engine()
         home.mkdir(parents=True, exist_ok=True)
         probe(home, engine, init)
@@ -289,7 +289,8 @@ class OciRuntime(SupervisedRuntime):
 def find_engine(search: str = "") -> tuple[str, str]:
     """Return the paths of container engine and init. `search`: a PATH, empty for the usual directories.
 
-    Raises `Unavailable`."""
+    Raises `Unavailable` if one of the two is missing or the Borglet does not run as root.
+    """
     if os.geteuid() != 0:
         raise Unavailable("no-root", "containers need a Borglet that runs as root; start it as root")
     search = search or os.environ.get("PATH", "") + ":" + bundle.DEFAULT_PATH
@@ -305,7 +306,9 @@ def find_engine(search: str = "") -> tuple[str, str]:
 
 
 def probe(home: Path, engine: str, init: str) -> None:
-    """Open a container that ends at once, to check that the machine supports containers. Raises `Unavailable`."""
+    """Open a container that ends at once, to check that the machine supports containers. Raises `Unavailable` if the
+    container cannot be opened.
+    """
     trash = home / "trash"  # if the Borglet is killed here, its files are deleted with the trash
     trash.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=trash, prefix="probe-") as folder:

@@ -68,7 +68,9 @@ class SharedRoot:
         self._mounts: list[Mount] = []
 
     def current(self) -> tuple[Path, list[Mount]]:
-        """Return the present root directory and its mounts, in order. Raises OSError."""
+        """Return the present root directory and its mounts, in order. Raises OSError if a folder or file cannot be
+        made.
+        """
         signature = self._look()
         root = self._folder / signature
         if signature != self._signature:
@@ -141,7 +143,7 @@ def build(
     hosts: Mapping[str, str] = MappingProxyType({}),
     machine: Path = Path("/"),
 ) -> tuple[Path, list[Mount]]:
-    """Return the task's root directory and its mounts, in order. Raises OSError.
+    """Return the task's root directory and its mounts, in order. Raises OSError if a folder or file cannot be made.
 
     `own`: a new directory for files of this task alone. `base`: the package that is the root, None for the
     machine's /usr. `hosts`: further lines of /etc/hosts.

@@ -141,8 +141,9 @@ def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) ->
 
 
 def hide_hybrid_groups() -> None:
-    """Unmount version 2 of control groups in a new mount namespace of this process, if it is mounted beside version 1
-    and has a controller. Otherwise crun cannot open a container. Raises OSError."""
+    """Unmount version 2 of control groups in a new mount namespace of this process, if both versions are mounted and
+    version 2 has a controller. Otherwise crun cannot open a container. Raises OSError if the kernel rejects a call.
+    """
     try:
         with open(os.path.join(_HYBRID, "cgroup.controllers")) as file:
             if not file.read().strip():

@@ -115,7 +115,9 @@ def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -
 
 
 def become_contained(launch: TaskLaunch, box: ContainerPlace, stdout: int, stderr: int) -> None:
-    """Replace the forked child by the container engine, which starts the task in its container. Raises OSError."""
+    """Replace the forked child by the container engine, which starts the task in its container. Raises OSError if the
+    engine cannot be started.
+    """
     from borglet.runtimes.supervisor.container import become_engine  # only containers need this import
 
     os.setsid()

@@ -19,7 +19,9 @@ def reserve_exit(directory: str) -> None:
 
 
 def write_exit(directory: str, fields: dict[str, object]) -> None:
-    """Write exit.json, so that it survives a power loss. This is the last step of a supervisor. Raises OSError."""
+    """Write exit.json, so that it survives a power loss. This is the last step of a supervisor. Raises OSError if the
+    file cannot be written.
+    """
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     file = os.open("exit.json.new", flags, 0o600, dir_fd=folder)

@@ -16,7 +16,8 @@ _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGCHL
 def spawn(module: str, *arguments: str, file_actions: Sequence[tuple[object, ...]]) -> int:
     """Run `main` of a module of this folder in a new process and session, with few imports. Return the pid.
 
-    The Borglet itself must not fork, because it has threads. Raises OSError."""
+    The Borglet itself must not fork, because it has threads. Raises OSError if the process cannot be started.
+    """
     code = f"import sys; sys.path.append({_ROOT!r}); from borglet.runtimes.supervisor.{module} import main; main()"
     return os.posix_spawn(
         sys.executable,

@@ -40,7 +40,9 @@ def knows_ports() -> bool:
 def keep_to_ports(ports: list[int]) -> None:
     """Restrict this process and its descendants to these TCP ports and to ports that the kernel chooses.
 
-    Raises OSError. UDP is not restricted, because the kernel does not support that."""
+    Raises OSError if the kernel does not support this restriction. UDP is not restricted, because the kernel does not
+    support that.
+    """
     wanted = _Ruleset(0, _BIND_TCP)
     rules = _call(_CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(ctypes.sizeof(wanted)), ctypes.c_uint32(0))
     try:

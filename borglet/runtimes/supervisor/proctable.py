@@ -27,13 +27,15 @@ class Process:
 
 
 def read(pid: int) -> Process | None:
-    """Return a process; None if it has ended, or if another user hides it."""
+    """Return a process; None if it has ended, or if it belongs to another user and the kernel does not show it."""
     stat = read_file(f"/proc/{pid}/stat")
     return Process(pid, stat) if stat else None
 
 
 def read_file(path: str, at_most: int = 1024) -> bytes:
-    """Return the beginning of a file in /proc; empty if its process has ended, or if another user hides it."""
+    """Return the beginning of a file of a process in /proc. Return nothing if the process has ended, or if it belongs
+    to another user and the kernel does not show the file.
+    """
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(at_most)
@@ -76,7 +78,9 @@ def descendants(children: dict[int, list[int]], root: int) -> list[int]:
 
 
 def threads_of(pid: int) -> list[int]:
-    """Return the threads of a process; none if it has ended, or if another user hides it."""
+    """Return the threads of a process; none if it has ended, or if it belongs to another user and the kernel does not
+    show them.
+    """
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except (FileNotFoundError, ProcessLookupError, PermissionError):

@@ -40,7 +40,9 @@ def main() -> None:
 
 
 def _become(wanted: dict[str, Any]) -> None:
-    """Replace this process by the program. `wanted`: the fields of `PtyRequest`. Raises OSError."""
+    """Replace this process by the program. `wanted`: the fields of `PtyRequest`. Raises OSError if the program cannot
+    be started.
+    """
     if not wanted["plain"]:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     join_groups(wanted["groups"])

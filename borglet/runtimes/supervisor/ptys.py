@@ -152,7 +152,7 @@ class Pty:
 
 
 async def spawn(request: PtyRequest) -> Pty:
-    """Start the program, and return its terminal. Raises `ShellRefused`."""
+    """Start the program, and return its terminal. Raises `ShellRefused` if the program does not start."""
     content = marshal.dumps(dataclasses.asdict(request))
     if len(content) > MAX_REQUEST_BYTES:
         raise ShellRefused(

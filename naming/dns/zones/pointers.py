@@ -41,7 +41,7 @@ _ptr: Any = dns.rdtypes.ANY.PTR.PTR  # untyped in dnspython
 def find(directory: ZoneDirectory, lowered: tuple[bytes, ...]) -> ZoneNode:
     """Return the node of a reverse name. `lowered`: its labels in lower case, without the root.
 
-    Raises `OutsideZones` and `NotLoaded`.
+    Raises `OutsideZones` for a name outside the zones of this resolver, and `NotLoaded` if the cell is not loaded yet.
     """
     above = next((n for n in range(len(lowered) + 1) if lowered[n:] in directory.reverse_apexes), None)
     if above is None:

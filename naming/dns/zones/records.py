@@ -62,7 +62,8 @@ SRV_FIXED = 18  # octets of an SRV record without its target: owner as pointer, 
 def find(directory: ZoneDirectory, labels: tuple[bytes, ...]) -> ZoneNode:
     """Return the node of an absolute name. `labels`: its labels in any letter case, including the root.
 
-    Raises `OutsideZones` and `NotLoaded`.
+    Raises `OutsideZones` for a name outside the zones of this resolver, and `NotLoaded` if the cell of the name is not
+    loaded yet.
     """
     lowered = tuple(label.lower() for label in labels[:-1])
     depth = len(lowered) - len(directory.labels)

@@ -1,6 +1,7 @@
 """Renders the records of each name of a cell's zone as bytes. Pure.
 
-The records are the same as those of `naming.dns.zones.records`, built faster and without limits on their number.
+The records are the same as those of `naming.dns.zones.records`, but this module builds them faster and does not limit
+the number of records per name.
 
 After a change of one task, the records of its job and of its service must be built again, and these names have a record
 for every task. With dnspython this would be slow, so this module writes the bytes of these records itself. Machines and

@@ -3,8 +3,8 @@
     NameTable.touched ─► publishing ─► changed names are rendered ─► removed and added records ─► changes ─► IXFR
                                                 └─► content ─► AXFR
 
-A secondary gets the same records that `naming.dns.zones.records` returns, but without limits on their number
-(`naming.dns.zones.rendering`).
+A secondary gets the same records that `naming.dns.zones.records` returns, but without limits on the number of records
+per name (`naming.dns.zones.rendering`).
 """
 
 from __future__ import annotations

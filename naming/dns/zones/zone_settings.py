@@ -26,7 +26,8 @@ class InvalidZones(ValueError):
 
 
 def read_reverse(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Return the networks of `BORG_DNS_REVERSE`, with adjacent networks merged. Raises `InvalidZones`.
+    """Return the networks of `BORG_DNS_REVERSE`, with adjacent networks merged. Raises `InvalidZones` if a text is not
+    a network.
 
     The single value "none" means no networks.
     """
@@ -50,7 +51,7 @@ def _network(text: str) -> Network:
 
 
 def read_caa(text: str) -> tuple[dns.rdata.Rdata, ...]:
-    """Return the records of `BORG_DNS_CAA` (RFC 8659). Raises `InvalidZones`.
+    """Return the records of `BORG_DNS_CAA` (RFC 8659). Raises `InvalidZones` if a record is not valid.
 
     A record is written as `flags tag value`. Records are separated by `;` or line ends. Values with spaces or `;` need
     quotes.

@@ -1,4 +1,6 @@
-"""The navigation: the sections of the portal, and the pages of each section. Each new page needs an entry here."""
+"""The navigation: the sections of the portal, and the pages of each section. Each new page needs an entry in this
+module.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ KINDS = [
 @page
 @require_GET
 def events(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """Show events, newest first. `?before=` and `?after=`: the position of an event. At most five queries."""
+    """Show the events of a job, newest first. `?before=`, `?after=`: show only events before or after this position in
+    the journal. Makes at most five queries.
+    """
     job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
     kind = request.GET.get("kind", "")
     kind = kind if kind in KINDS else ""
@@ -63,7 +65,9 @@ def _cursor(event: Event) -> str:
 
 
 def _position(request: HttpRequest, name: str) -> tuple[int, int] | None:
-    """Return the journal position `REVISION.SEQ` in a URL parameter, or None if it is empty. Raises `Rejected`."""
+    """Return the journal position `REVISION.SEQ` in a URL parameter, or None if it is empty. Raises `Rejected` if the
+    text is not a position.
+    """
     given = request.GET.get(name, "")
     if not given:
         return None

@@ -16,7 +16,7 @@ WORDS = Words(gettext, ngettext)
 
 
 def explain(job: Job, whys: Sequence[Why]) -> list[VerdictText]:
-    """Return why tasks of a job are pending, as one text per group of equal tasks. One query.
+    """Return why tasks of a job are pending, as one text per group of equal tasks. Makes one query.
 
     All users who see the job get the same texts, so the texts hide the names of other tenants.
     """

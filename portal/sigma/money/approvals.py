@@ -28,7 +28,7 @@ def approvals(request: HttpRequest, principal: Principal) -> HttpResponse:
 def _cases(orders: list[Order]) -> list[dict[str, Any]]:
     """Return one dictionary per order: the order, the tenant's budget, and its quota in the order's band and cell.
 
-    Three queries in total. Amounts of money are in micro-credits.
+    Makes three queries in total. Amounts of money are in micro-credits.
     """
     now = clock.now()
     tenants = {order.tenant_id for order in orders}

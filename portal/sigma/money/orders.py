@@ -40,7 +40,7 @@ ALIVE = (OrderState.PENDING.value, OrderState.APPROVED.value, OrderState.ACTIVE.
 
 @page
 def order_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List orders, filtered by state, tenant and cell. The state `waiting` means pending or approved."""
+    """Show orders, filtered by state, tenant and cell. The state `waiting` means pending or approved."""
     chosen = given_in(request.GET, "state", "tenant", "cell")
     rows = orders_visible(principal)
     if chosen["state"] == "waiting":

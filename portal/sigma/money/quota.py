@@ -57,9 +57,10 @@ def quota(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def _rows(principal: Principal, now: dt.datetime) -> list[dict[str, Any]]:
-    """Return the quota of all visible tenants by tenant, cell and band, with the next end of a grant. Four queries.
+    """Return one row for each tenant, cell and band where the caller may see quota. Makes four queries.
 
-    `asked`: the amounts of the orders that are pending or approved.
+    `standing`: the quota. `asked`: the sum of the amounts of pending and approved orders. `ends_at`: the time when the
+    first of the current grants ends, or None.
     """
     place = ("tenant__name", "cell", "band__name")
     asked: dict[Any, Vector] = defaultdict(lambda: ZERO)

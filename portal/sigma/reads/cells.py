@@ -28,7 +28,7 @@ class MachineRow:
 
 
 def cell_counts(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Return the numbers of machines and tasks by state, per cell id. Two queries.
+    """Return the numbers of machines and tasks by state, per cell id. Makes two queries.
 
     The keys are machines_up, machines_draining, machines_down, tasks_pending, tasks_placed and tasks_up. Tasks are
     those of live jobs. The user interface calls tasks that are up "running".
@@ -63,7 +63,7 @@ def racks_of(cell: Cell) -> list[str]:
 
 
 def machine_rows(machines: Sequence[Machine]) -> list[MachineRow]:
-    """Return the machines, each with the number and the total limits of its tasks. One query."""
+    """Return the machines, each with the number and the total limits of its tasks. Makes one query."""
     with connection.cursor() as cursor:
         cursor.execute(
             'SELECT machine_id, count(*), sum("limit"[1])::bigint, sum("limit"[2])::bigint,'
@@ -75,7 +75,7 @@ def machine_rows(machines: Sequence[Machine]) -> list[MachineRow]:
 
 
 def machine_rows_by_id(cell_id: int, ids: Sequence[int]) -> list[MachineRow]:
-    """Return the rows of the machines with these ids, without removed machines. Two queries."""
+    """Return the rows of the machines with these ids, without removed machines. Makes two queries."""
     machines = Machine.objects.filter(cell_id=cell_id, id__in=ids).exclude(state=REMOVED)
     return machine_rows(list(machines.order_by("hostname")))
 

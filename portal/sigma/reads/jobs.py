@@ -49,14 +49,14 @@ def jobs_visible(principal: Principal) -> QuerySet[Job]:
 
 
 def failing_by_tenant(principal: Principal, tenant_ids: Sequence[int]) -> Counter[int]:
-    """Return the number of failing live jobs per tenant, among the newest `MOST_LOOKED_AT` jobs. Two queries."""
+    """Return the number of failing live jobs per tenant, among the newest `MOST_LOOKED_AT` jobs. Makes two queries."""
     rows = jobs_visible(principal).filter(tenant__in=tenant_ids, tasks_up__lt=F("tasks_total"))
     found = with_health(rows.exclude(state=JobState.DEAD.value).order_by("-id")[:MOST_LOOKED_AT])
     return Counter(job.tenant_id for job in found if job.health.state is JobHealth.FAILING)  # type: ignore[attr-defined]
 
 
 def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: str = "") -> Job:
-    """Return the job with this name and this `uid`. Raises `NotFound`.
+    """Return the job with this name and this `uid`. Raises `NotFound` if there is none, or the caller may not see it.
 
     Without `uid`, return the live job with this name, or the job with this name that ended last.
     """
@@ -97,7 +97,7 @@ def tasks_by_id(ids: Sequence[int]) -> list[Task]:
 
 
 def update_progress(job: Job) -> UpdateProgress | None:
-    """Return the progress of the newest update of a job, or None if the job had no update. Two queries."""
+    """Return the progress of the newest update of a job, or None if the job had no update. Makes two queries."""
     update = job_update_shown(job)
     if update is None:
         return None

@@ -134,7 +134,7 @@ def names_of_job(job: Job) -> JobNames:
 
 
 def leave_of(job: Job) -> float:
-    """Return the seconds between a task's removal from DNS and SIGTERM, in the newest spec. One query."""
+    """Return the seconds between a task's removal from DNS and SIGTERM, in the newest spec. Makes one query."""
     spec = spec_of(job)
     return spec.leave_s(spec.base, ttl_s=settings.BORG_DNS_TTL)
 
@@ -153,7 +153,9 @@ def names_of_task(job: Job, task: Task, ports: Sequence[tuple[str, int]]) -> Tas
 
 
 def service_named(principal: Principal, name: ServiceName) -> ServiceView:
-    """Return a service. Two queries. Raises `NotFound` if the principal sees no live job with the service's label."""
+    """Return a service. Makes two queries. Raises `NotFound` if the principal sees no live job with the service's
+    label.
+    """
     visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
     jobs = jobs_of_service(name) if visible else []
     if not jobs:
@@ -162,7 +164,7 @@ def service_named(principal: Principal, name: ServiceName) -> ServiceView:
 
 
 def service_over(name: ServiceName, jobs: Sequence[Job]) -> ServiceView:
-    """Return the view of a service with these jobs. One query, or none if all weights are equal."""
+    """Return the view of a service with these jobs. Makes one query, or none if all weights are equal."""
     return ServiceView(
         **_common(name, ((port, 0) for port in sorted({port for job in jobs for port in job.port_names}))),
         name=name,
@@ -173,7 +175,9 @@ def service_over(name: ServiceName, jobs: Sequence[Job]) -> ServiceView:
 
 
 def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int, int]]:
-    """Return the services of jobs: name, DNS name, and numbers of jobs, placed tasks and serving tasks. One query."""
+    """Return the services of jobs: name, DNS name, and numbers of jobs, placed tasks and serving tasks. Makes one
+    query.
+    """
     rows = (
         jobs.filter(kind="job", labels__has_key="service")
         .values_list("cell__name", "tenant__name", "labels__service")
@@ -187,8 +191,8 @@ def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int
 
 
 def _groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
-    """Return the groups of the jobs' tasks with equal weights. Their field `share` is not set yet. One query, or none
-    if all weights are equal.
+    """Return the groups of the jobs' tasks with equal weights. Their field `share` is not set yet. Makes one query, or
+    none if all weights are equal.
     """
     weights = {job.id: published_of(job).weights for job in jobs}
     counted = _counted([(job, first, last) for job, listed in weights.items() for first, last, _weight in listed])

@@ -64,7 +64,7 @@ def history_of(order: Order) -> list[Record]:
 
 
 def money_of(order: Order) -> list[dict[str, Any]]:
-    """Return the postings of an order with their changes of money in micro-credits, oldest first. Two queries."""
+    """Return the postings of an order with their changes of money in micro-credits, oldest first. Makes two queries."""
     postings = list(Posting.objects.filter(order=order).order_by("id")[:MOST])
     rows = LedgerEntry.objects.filter(posting__in=postings).values_list("posting_id", "account__kind").order_by()
     sums = {(posting_id, kind): int(amount) for posting_id, kind, amount in rows.annotate(total=Sum("amount"))}

@@ -24,7 +24,9 @@ class DayLeft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityBar:
-    """Days with the same free amount, as a rectangle. `tone`: `fits`, `short`, or `beside` (outside the period)."""
+    """Days with the same free amount, as a rectangle. `tone`: `fits` or `short` inside the period, `beside` outside the
+    period.
+    """
 
     x: float
     y: float
@@ -57,8 +59,8 @@ class Chart:
 
 
 def chart(days: Sequence[DayLeft], resource: int, *, asked: int, period: QuotaPeriod) -> Chart:
-    """Return the chart of one resource. `resource`: its index in the list of resources. `days`: consecutive days, at
-    least one.
+    """Return a chart of the free amount of one resource on each day, compared with the requested amount `asked` on the
+    days of `period`. `resource`: the index of the resource in `NAMES`. `days`: consecutive days, at least one.
     """
     left = [max(0, day.left[resource]) for day in days]
     # Leave space between the line of the requested amount and the frame.

@@ -1,4 +1,4 @@
-"""The page of a quote, whose price is fixed for some time. The user orders the quote here, at most once."""
+"""The page of a quote, whose price is fixed for some time. On this page, the user orders the quote, at most once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def quote(request: HttpRequest, principal: Principal, number: int) -> HttpRespon
 
 def _order(request: HttpRequest, principal: Principal, row: Quote, placed: Order | None) -> HttpResponse:
     """Place an order for the quote `row`, and redirect to the order's page. `placed`: the order of this quote if the
-    form was sent before. Raises `Rejected`.
+    form was sent before. Raises `Rejected` if the form is not valid or the order is not possible.
     """
     post = request.POST
     known_only(post, {"csrfmiddlewaretoken", "price", "renew", "note", "again"})

@@ -38,7 +38,8 @@ class QuotaPeriod(NamedTuple):
 
 
 def day_read(text: str, zone: ZoneInfo, *, ends: bool = False) -> dt.date:
-    """Return the day in `zone` of a text such as `2026-12-01` or `2026-12-01T00:00:00Z`. Raises `DayError`.
+    """Return the day in `zone` of a text such as `2026-12-01` or `2026-12-01T00:00:00Z`. Raises `DayError` if the text
+    is not a day.
 
     `ends`: whether the text is the end of a period. An end at midnight belongs to the day before.
     """

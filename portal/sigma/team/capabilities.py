@@ -58,7 +58,9 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
 
 
 def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
-    """Send the request for a capability from the form to the SREs. Raises `Rejected`."""
+    """Send the request for a capability from the form to the SREs. Raises `Rejected` if the request is not valid or not
+    allowed.
+    """
     post = request.POST
     days = number_among(post, "days", DAYS)
     capability_ask(

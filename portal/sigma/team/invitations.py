@@ -36,7 +36,9 @@ from quota.vocabulary.permissions import Action, Principal, require
 @never_cache
 @page
 def invitation_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
-    """List invitations, and send one (POST). Only the response to the POST contains the link of the invitation."""
+    """Show the invitations of a tenant, and send one (POST). Only the response to the POST contains the link of the
+    invitation.
+    """
     row = tenant_named(principal, tenant)
     require(principal, Action.TENANT_ADMIN, tenant=row.name)
     context: dict[str, Any] = {**frame(principal, row), "roles": ROLES, "lasts": LASTS, "now": clock.now()}

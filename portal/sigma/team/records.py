@@ -37,7 +37,7 @@ GROUPS = (
 
 @page
 def record_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
-    """List records, newest first. `?before=`: list older records than this revision."""
+    """Show the tenant's audit records, newest first. `?before=`: show only records older than this revision."""
     row = tenant_named(principal, tenant)
     chosen = given_in(request.GET, "kind", "actor", "since", "until")
     first, last = _day(chosen, "since"), _day(chosen, "until")
@@ -65,7 +65,9 @@ def record_list(request: HttpRequest, principal: Principal, tenant: str) -> Http
 
 
 def _day(chosen: dict[str, str], name: str) -> dt.datetime | None:
-    """Return the start in UTC of the day that a filter names, or None if the filter is empty. Raises `Rejected`."""
+    """Return the start in UTC of the day that a filter names, or None if the filter is empty. Raises `Rejected` if the
+    text is not a day.
+    """
     if not chosen[name]:
         return None
     try:

@@ -45,9 +45,9 @@ class SystemUser:
 def engine_account(*paths: Path) -> SystemUser | None:
     """Return the user that the engines run as, or None for the user of this process.
 
-    Under root, this is the user in BORG_ENGINE_USER, or else `postgres` or `nobody`. If the permissions of
-    directories keep this user from one of `paths`, the user gets capabilities to enter these directories nevertheless.
-    Raises `AccountError`.
+    Under root, this is the user in BORG_ENGINE_USER, or else `postgres` or `nobody`. If the permissions of directories
+    keep this user from one of `paths`, the user gets capabilities to enter these directories nevertheless. Raises
+    `AccountError` if there is no such user or setpriv is missing.
     """
     if os.geteuid() != 0:
         return None

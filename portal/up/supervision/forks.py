@@ -33,7 +33,9 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the process has ended, and return its exit status. Raises `TimeoutError`."""
+        """Wait until the process has ended, and return its exit status. Raises `TimeoutError` if the process has not
+        ended after `timeout` seconds.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
             if deadline is not None and time.monotonic() >= deadline:

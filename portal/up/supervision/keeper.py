@@ -222,7 +222,7 @@ class ProcessKeeper:
 
     @property
     def start_limit_s(self) -> float:
-        """Return the time limit in seconds for a start in which the process shows no sign of work."""
+        """Return how many seconds a starting process may show no sign of work before the start counts as failed."""
         return float(self.spec.start_s * 2 ** min(self._slow_starts, _MOST_DOUBLINGS))
 
     def work(self) -> Work:

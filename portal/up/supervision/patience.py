@@ -47,7 +47,7 @@ class ProcessPatience:
         self._window = now
 
     def is_due(self, now: float) -> bool:
-        """Return whether the current window has ended, so that a verdict is due."""
+        """Return whether the current window has ended, so that the process must be checked."""
         return now - self._window >= self.limit_s
 
     def verdict(self, now: float, work: Work) -> PatienceVerdict:

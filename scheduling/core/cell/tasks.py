@@ -58,8 +58,8 @@ class LiveJob:
 
 
 class Shapes:
-    """The distinct requirements of tasks. A shape is the number of a requirement. The limit and the bounds of shape
-    `s` are row `s` of the arrays.
+    """The distinct requirements of tasks. A shape is the index of a distinct requirement: 0, 1, and so on. Row `s` of
+    each array holds the limit, the bounds or the whole cores of shape `s`.
     """
 
     def __init__(self, axis: int) -> None:

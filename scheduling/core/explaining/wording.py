@@ -1,7 +1,8 @@
-"""Verdicts as text: the only place where `Why` becomes sentences, for REST, CLI and portal (§2.6).
+"""Explanations of why tasks are pending (verdicts), as text: the only place where `Why` becomes sentences, for REST,
+CLI and portal (§2.6).
 
 The sentences say what was requested, what was found, and what to do. The portal passes its translations as arguments.
-Nothing here imports Django.
+This module does not import Django.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ ENGLISH = Words(lambda text: text, lambda one, many, number: one if number == 1 
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """A verdict as text. `summary`: the problem. `reasons`: how many machines each reason excludes. `cures`: the
-    expected start, and changes that would help. `notes`: further facts.
+    """The explanation of why tasks are pending, as text. `summary`: the problem. `reasons`: how many machines each
+    reason excludes. `cures`: the expected start, and changes that would help. `notes`: further facts.
     """
 
     summary: str
@@ -66,8 +67,8 @@ class VerdictText:
 
 
 def sentence(why: Why, *, name: str = "", job_id: int | None = None, extra: Sequence[str] = ()) -> str:
-    """Return a verdict as one English paragraph. `name`: the name of the job. `job_id`: count only the tasks of this
-    job. `extra`: names of the cell's own resources.
+    """Return why tasks are pending as one English paragraph. `name`: the name of the job. `job_id`: count only the
+    tasks of this job. `extra`: names of the cell's own resources.
     """
     return format_why(why, name=name, job_id=job_id, extra=extra).text
 
@@ -81,7 +82,7 @@ def format_why(
     hostnames: Mapping[int, str] | None = None,
     words: Words = ENGLISH,
 ) -> VerdictText:
-    """Return a verdict as text for people.
+    """Return why tasks are pending as text for people.
 
     `name`: the name of the job. `job_id`: count only this job's tasks. `extra`: names of the cell's own resources.
     `hostnames`: by machine id, the names of the machines that the reader may see.

@@ -238,8 +238,8 @@ class PackageDoors:
     # -- rights
 
     async def _entitled(self, machine_id: int, digest: str) -> Entitled | None:
-        """Return a machine's permission to use a package; None if none of its tasks uses the package. Raises
-        `Rejected`.
+        """Return a machine's permission to use a package; None if none of its tasks uses the package. Raises `Rejected`
+        if the database cannot be reached.
         """
         key = machine_id, digest
         until, found = self._known.get(key, (0.0, None))
@@ -352,7 +352,9 @@ class _Request:
     send: Send
 
     def range(self, size: int) -> tuple[int, int]:
-        """Return the positions of the first and the last requested byte. Raises `Rejected`."""
+        """Return the positions of the first and the last requested byte. Raises `Rejected` if the range is not
+        supported.
+        """
         given = dict(self.scope["headers"]).get(b"range", b"").decode("latin-1")
         if not given:
             return 0, size - 1
@@ -392,7 +394,7 @@ class _Reading:
         self._chunks: Iterator[bytes] | None = None
 
     def next(self) -> bytes:
-        """Return the next chunk, or b"" at the end. Raises `Rejected`."""
+        """Return the next chunk, or b"" at the end. Raises `Rejected` if the archive cannot be read."""
         with _translated_errors():
             if self._chunks is None:
                 self._chunks = self._stack.enter_context(self._open())  # type: ignore[no-untyped-call]
@@ -409,7 +411,9 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 
 def _sized(asked: _Request) -> tuple[int, ArchiveStore]:
-    """Return the size of the archive in bytes, and its store. Raises `Rejected`."""
+    """Return the size of the archive in bytes, and its store. Raises `Rejected` if the archive is not in the store or
+    the store cannot be reached.
+    """
     with _translated_errors():
         store = the_store()
         size = store.size(asked.entitled.cell, asked.digest)
@@ -420,7 +424,7 @@ def _sized(asked: _Request) -> tuple[int, ArchiveStore]:
 
 @contextlib.contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Turn errors of the package store into `Rejected`."""
+    """Convert errors of the package store that the `with` block raises to `Rejected`."""
     try:
         yield
     except NotThere as error:

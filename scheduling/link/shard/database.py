@@ -23,7 +23,7 @@ class Database:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def __call__(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a function in the thread and return its result. Raises `DatabaseAway`."""
+        """Run a function in the thread and return its result. Raises `DatabaseAway` if PostgreSQL cannot be reached."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, _guarded, function, args)
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
-"""Find the machines whose installed packages have changed and are not stored yet. This module does no input or output.
+"""Find the machines with a change of installed packages that is not in the database yet. This module does no input or
+output.
 
-The scheduler prefers machines that have a task's packages (§3.2). These changes are not urgent, so they are stored in
-batches.
+The scheduler prefers machines that have a task's packages (§3.2). These changes are not urgent, so the master stores
+them in batches.
 """
 
 from __future__ import annotations

@@ -32,7 +32,9 @@ class ReportIntake:
         self.on_logs: Callable[[Report], None] | None = None
 
     def heard(self, held: Connection, report: WireReport) -> None:
-        """Handle a report. Ignore a late report and a report of another session. Raises `MalformedMessage`."""
+        """Handle a report. Ignore a late report and a report of another session. Raises `MalformedMessage` if a field
+        of the report is not valid.
+        """
         now = asyncio.get_running_loop().time()
         if report.session != held.session or not held.answered < report.sequence <= held.asked:
             log.info("a late report is ignored", machine=held.hostname, sequence=report.sequence)

@@ -62,7 +62,7 @@ class Shard:
         return list(self.roster.cells)
 
     async def start(self) -> None:
-        """Read the cells and begin to serve. Raises `DatabaseAway`."""
+        """Read the cells and begin to serve. Raises `DatabaseAway` if PostgreSQL cannot be reached."""
         await self._turns.start()
         self.progress.start()
         self._pump = asyncio.create_task(self._turns.forever())
@@ -80,15 +80,17 @@ class Shard:
     # -- a connection's life
 
     async def authenticate(self, hostname: str, secret: str) -> Known | None:
-        """Return the machine with these credentials, or None if there is none. Raises `DatabaseAway`."""
+        """Return the machine with these credentials, or None if there is none. Raises `DatabaseAway` if PostgreSQL
+        cannot be reached.
+        """
         future: asyncio.Future[Known | None] = asyncio.get_running_loop().create_future()
         self.roster.inbox.asks.append(((hostname, secret), future))
         self.roster.wake.set()
         return await future
 
     async def greet(self, known: Known, hello: Hello) -> int:
-        """Begin a new session of a machine that said hello. Return its number. Raises `HelloRejected` and
-        `DatabaseAway`.
+        """Begin a new session of a machine that said hello. Return the number of the session. Raises `HelloRejected` if
+        the cell rejects the hello or the machine sends a newer one, and `DatabaseAway` if PostgreSQL cannot be reached.
         """
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         earlier = self.roster.inbox.hellos.get(known.machine_id)

@@ -71,7 +71,7 @@ class Turns:
         self._roster.wake.set()
 
     async def start(self) -> None:
-        """Read the cells, the authorities and the signing key. Raises `DatabaseAway`."""
+        """Read the cells, the authorities and the signing key. Raises `DatabaseAway` if PostgreSQL is unreachable."""
         await self._look()
         await self._refresh_trust()
 

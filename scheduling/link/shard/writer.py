@@ -63,7 +63,7 @@ class MachineReportChanges:
 
     @property
     def size(self) -> int:
-        """Return the number of changes of tasks, plus one for the machine."""
+        """Return the size of these changes: the number of changes of tasks, plus one that counts for the machine."""
         return 1 + self.changes.size
 
 
@@ -118,7 +118,8 @@ def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> li
 
 
 def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]:
-    """Begin a new session of each machine that said hello. Return its number, or the rejection, by machine id.
+    """Begin a new session of each machine that said hello. Return the number of the session, or the rejection of the
+    hello, by machine id.
 
     Changed facts are written to the journal, and a machine that was down is up again. Locks: the cell's row if there is
     something to write to the journal, then the rows of the machines in order of id.

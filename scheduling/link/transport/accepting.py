@@ -161,7 +161,8 @@ class Acceptor:
 def listening(host: str, port: int, *, shared: bool) -> list[socket.socket]:
     """Return listening sockets on every address of `host`. Child processes do not inherit them.
 
-    `shared`: all shards of a host listen on the same port, and the kernel distributes connections. Raises `OSError`.
+    `shared`: all shards of a host listen on the same port, and the kernel distributes connections. Raises `OSError` if
+    the port cannot be used.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []

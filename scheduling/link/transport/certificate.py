@@ -42,14 +42,16 @@ class ServerCertificate:
     key: Path | None = None
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Load the certificate into a TLS context. Raises `OSError`, of which `ssl.SSLError` is a subclass."""
+        """Load the certificate into a TLS context. Raises `OSError` if the files cannot be used; `ssl.SSLError` is a
+        subclass of `OSError`.
+        """
         context.load_cert_chain(self.chain, self.key)
 
 
 def server_certificate(hosts: Sequence[str]) -> ServerCertificate:
     """Return the certificate of a shard. `hosts`: names and addresses of its host, first the one that machines use.
 
-    Raises `AuthorityBroken`.
+    Raises `AuthorityBroken` if a file cannot be used or machines would reject the certificate.
     """
     chain, key = settings.BORG_LINK_CERTIFICATE, settings.BORG_LINK_KEY
     if not chain:
@@ -63,7 +65,7 @@ def issue_server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = 
     """Return the file with the key and the certificate of a server for the names and addresses in `hosts`.
 
     An existing certificate is kept if it names all of `hosts`, this authority signed it, and it does not expire within
-    `RENEW_DAYS`. Raises `AuthorityBroken`.
+    `RENEW_DAYS`. Raises `AuthorityBroken` if the authority's files cannot be used.
     """
     now = now or dt.datetime.now(dt.UTC)
     ensure_authority()
@@ -80,7 +82,7 @@ def issue_server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = 
 
 def check_given(given: ServerCertificate, host: str, authority: str) -> None:
     """Check that machines that trust only `authority` (PEM) accept this certificate from `host`. Raises
-    `AuthorityBroken`.
+    `AuthorityBroken` if these machines would reject it.
     """
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     where = f"BORG_LINK_CERTIFICATE={given.chain}"

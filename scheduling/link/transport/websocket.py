@@ -145,7 +145,9 @@ class LinkSocket(asyncio.BufferedProtocol):
         self._handshake = self._response = None
 
     async def message(self) -> bytes:
-        """Wait for the next message and return it. Do not call it after `serve`. Raises `Hangup`."""
+        """Wait for the next message and return it. Do not call it after `serve`. Raises `Hangup` if the connection is
+        closed.
+        """
         assert self._waiting is not None
         while not self._waiting:
             if self._ended or self.closing:

@@ -74,7 +74,8 @@ def _saver(
     extra: Sequence[str],
 ) -> RunTask:
     """Return the instruction to run a log saver, a task that saves the logs of an alloc after the alloc has ended. The
-    variable `BORG_ALLOC_ENDED` shows this to the task. `saver`: the item of the list `row.savers` at `position`.
+    environment variable `BORG_ALLOC_ENDED` shows the log saver that its alloc has ended. `saver`: the item of the list
+    `row.savers` at `position`.
     """
     task = job.task(saver["index"])
     return RunTask(

@@ -71,7 +71,7 @@ def merge_report(before: LastReport | None, wire: WireReport) -> LastReport:
     """Return the newest report of a machine. If `wire` differs from the earlier report `before` only in usage, the
     function stores the new usage in `before` and returns `before`.
 
-    Raises `MalformedMessage`, which names the field.
+    Raises `MalformedMessage`, which names the wrong field.
     """
     if before is None or not _same(before.wire, wire):
         return _new(wire)
