@@ -77,7 +77,8 @@ NO_USAGE = Usage()
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """A task that the master should evict (§6.2), because throttling did not help. It runs until then."""
+    """A task that the master should evict (§6.2), because throttling did not help. The task runs until it is
+    evicted."""
 
     key: TaskKey
     reason: str  # cpu-starved

@@ -27,7 +27,9 @@ class ReaderGone(Exception):
 
 
 def write(text: str, *, flush: bool = False) -> None:
-    """Write text to standard output. Raises `ReaderGone`, and `CommandFailed` if a write fails."""
+    """Write text to standard output. Raises `ReaderGone` if the reader has closed the pipe, and `CommandFailed` if the
+    text cannot be written for another reason.
+    """
     try:
         sys.stdout.write(text)
         if flush:

@@ -42,9 +42,10 @@ def wait(
 ) -> None:
     """Wait until all tasks of a job run and are healthy, until its names are visible, or until the job is done.
 
-    `visible`: every resolver answers with the latest changes of the job, and every known secondary serves the zone of
-    these resolvers. Feeds and `resolve` are always up to date. The exit status is 1 if the timeout expires (the message
-    lists the servers that are behind), if the job ends before it runs, or, with `--for done`, if the job fails.
+    `visible`: every resolver answers with the latest changes of the job, and every known secondary name server has
+    the same version of the zone. `wait` does not wait for feeds and `resolve`, which are always up to date. The exit
+    status is 1 if the timeout expires (the message lists the servers that are behind), if the job ends before it
+    runs, or, with `--for done`, if the job fails.
     """
     until, pause = time.monotonic() + timeout, _FIRST_PAUSE_S
     waiting = _Waiting(session, session.job(job), wanted, until, secondaries=not without_secondaries)

@@ -1,4 +1,4 @@
-"""Serializers of explanations: verdicts on pending tasks, receipts of placements, and the events that caused them."""
+"""Serializers of explanations: why tasks are pending, why tasks run where they do, and which events led to that."""
 
 from __future__ import annotations
 

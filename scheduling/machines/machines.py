@@ -78,8 +78,8 @@ def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[st
 
 
 def set_facts(machine: Machine, changed: Mapping[str, Any], *, extra: Sequence[str]) -> bool:
-    """Set checked facts on `machine` without saving it. Return whether they changed. Raises `Rejected` if a fact is not
-    valid.
+    """Check the facts in `changed` and set them on `machine`, without saving it. Return whether a value changed. Raises
+    `Rejected` if a fact is not valid. `extra`: the names of the cell's further resources.
     """
     before = Facts.of(machine)
     request = before.as_request(extra=extra, **changed)
@@ -279,8 +279,8 @@ def quarantine_release(
 
 
 def quarantine_set(entry: JournalEntry, machine: Machine, items: Sequence[Mapping[str, Any]], reason: str) -> None:
-    """Store `items` as the quarantine of a locked machine, and append an event with the machine's present state.
-    `items`: one mapping per quarantined task.
+    """Store `items` as the machine's list of quarantined tasks, and append an event with the machine's present state.
+    The caller holds the lock of the machine's row. `items`: one mapping per quarantined task.
     """
     if list(items) == machine.quarantined:
         return

@@ -39,8 +39,8 @@ def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, int | None
 def tasks_gone(
     entry: JournalEntry, departed: Iterable[tuple[int, int, dict[str, Any] | None]]
 ) -> list[tuple[int, int]]:
-    """Delete the departures whose processes have ended, so that their ports become free. Return (task id,
-    incarnation) of each deleted departure.
+    """Delete the records of tasks that left a machine and whose processes have ended, so that their ports become
+    free. Return (task id, incarnation) of each deleted departure.
 
     `departed`: (task id, incarnation, how the processes ended).
     """

@@ -43,8 +43,8 @@ class _Services(NamedTuple):
 
 
 class Renderer:
-    """Renders the records of the names in one table. It stores the SRV records of each task, which are also records of
-    the task's job.
+    """Renders the records of the names in one table. It stores the SRV records of each task, and
+    also uses them in the answer for the name of the task's job.
     """
 
     def __init__(self, directory: ZoneDirectory, table: NameTable) -> None:

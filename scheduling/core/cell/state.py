@@ -470,8 +470,8 @@ class CellState:
         return self._slot(self._job(job_id), index)
 
     def _move(self, job: LiveJob, task: int, machine: int, sign: int) -> None:
-        """Add to the list of moves that a task starts on a machine (`sign` = 1) or leaves it (-1). `_settle` later
-        updates the sums of the machines from this list. Tasks inside allocs are not added.
+        """Append a move to the list of moves: a task starts on a machine (`sign` = 1) or leaves it (-1). `_settle`
+        later updates the sums of the machines from this list. Tasks inside allocs are not added.
         """
         tasks = self.tasks
         if tasks.alloc.item(task) < 0:

@@ -26,7 +26,7 @@ class Allocs(NamedTuple):
 
 class InnerTasks(NamedTuple):
     """The pending tasks in queue order. `kind`: the task's row in `Kinds`. Tasks of one kind have the same alloc set
-    and requirement. If their job limits its tasks per machine, they also have the same job.
+    and requirement. Tasks of a job that limits its tasks per machine share a kind only with tasks of this job.
     """
 
     kind: Ints
