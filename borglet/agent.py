@@ -62,7 +62,7 @@ def steady_clock() -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Intervals at which one Borglet measures its own machine."""
+    """How often a Borglet measures its own machine, and how long it waits for the first health checks."""
 
     sample_interval_s: float = 5.0
     window_s: int = WINDOW_S  # length of the usage windows that the Borglet reports for history; 0: no windows
@@ -212,7 +212,9 @@ class Agent:
             await self._pause(self._settings.sample_interval_s)
 
     async def _pause(self, most_s: float) -> None:
-        """Sleep until the next sample is due."""
+        """Sleep until the next sample of the usage is due: `most_s` seconds, or less if the machine's memory becomes
+        tight.
+        """
         if self._guard is None:
             await asyncio.sleep(most_s)
             return
@@ -364,7 +366,7 @@ class Agent:
             self.failed.set_exception(error)
 
     def _arm(self) -> None:
-        """Set the timer to the time at which the state must act next; no timer if there is none."""
+        """Set the timer to the time at which the state must act next. If there is no such time, run no timer."""
         at = self.state.next_wake()
         if at == self._timer_at:
             return

@@ -25,7 +25,8 @@ class Backoff:
     def next_s(self, *, hopeless: bool = False) -> float:
         """Return the delay before the next attempt, in seconds. The first is at most twice `first_s`.
 
-        `hopeless`: a retry cannot help, so the delay is long."""
+        `hopeless`: whether a retry cannot help, so that the delay is long.
+        """
         if hopeless:
             return REFUSED_S * self._rng.uniform(0.5, 1.0)
         ceiling = min(self._most_s, 2 * self._first_s * 2 ** min(self._attempts, 30))

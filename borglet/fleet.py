@@ -78,7 +78,7 @@ class FleetKeeper:
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """Settings of a whole fleet."""
+    """The settings that all machines of a fleet (many simulated Borglets in one process) share."""
 
     seed: int = 0
     start_delay_s: float = 0.05
@@ -130,7 +130,7 @@ def join_fleet(
 
 @dataclass(frozen=True, slots=True)
 class FleetMachine:
-    """One simulated machine."""
+    """One simulated machine of a fleet: its agent and its link to the cell."""
 
     hostname: str
     agent: Agent
@@ -151,7 +151,7 @@ class FleetMachine:
 
 
 class Fleet:
-    """All simulated machines of one process."""
+    """Runs many simulated machines in one process, to test a large cell."""
 
     def __init__(
         self,

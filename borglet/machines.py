@@ -47,7 +47,7 @@ _RACKS_A_POWER_DOMAIN = 10
 
 
 class BadMachine(ValueError):
-    """An invalid description of a machine or of its link. The text names the field and the expected form."""
+    """The error for a wrong description of a machine or of its link. The message has the field and the right form."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ STOP_ALL_MARGIN_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
-    """The options of the command line about this machine."""
+    """The command-line options of `borglet run`, which describe this machine and its cell."""
 
     home: Path
     link: str

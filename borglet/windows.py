@@ -38,7 +38,9 @@ _means_of = operator.attrgetter(*MEANS)
 
 @dataclass(slots=True)
 class _OpenWindow:
-    """The open window of one task. `sums`: the sum of the samples per figure, in the order of `MEANS`."""
+    """The usage window of one task that still collects samples. `sums`: the sum of the samples per figure, in the order
+    of `MEANS`.
+    """
 
     cpu_milli: array[int] = field(default_factory=lambda: array("i"))
     sums: list[int] = field(default_factory=lambda: [0] * len(MEANS))

@@ -25,7 +25,9 @@ _LARGEST_REQUEST = 16_384
 
 
 class Figured(Collector):
-    """The metrics of a resolver. `restarts`: the number of restarts of each worker."""
+    """A collector that converts `figures`, the counters of a resolver, to Prometheus metrics. `restarts`: the number of
+    restarts of each worker.
+    """
 
     def __init__(self, figures: ServerCounters, restarts: Sequence[int] = (), *, now: float) -> None:
         self._figures = figures

@@ -34,7 +34,7 @@ INVITATION = "invitation"
 
 
 def invited(request: HttpRequest) -> Invitation | None:
-    """Return the open invitation whose link this browser has opened, or None."""
+    """Return the open invitation whose link this browser has opened, or None if it has opened no such link."""
     try:
         return invitation_of(str(request.session.get(INVITATION, "")))
     except Rejected:
@@ -108,7 +108,7 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
             raise forms.ValidationError(text, code=problem.code, params={"seconds": seconds}) from problem
 
     def pre_login(self, request: HttpRequest, user: AbstractBaseUser, **how: Any) -> HttpResponse | None:
-        """Reject service accounts, which never sign in."""
+        """Return an error page for service accounts, which never sign in. For people, do what allauth does."""
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             detail = _("%s is a service account, which never signs in. Use one of its tokens instead.")
             problem = Rejected("service-account", detail % user.get_username(), status=403)

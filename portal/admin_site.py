@@ -106,7 +106,7 @@ _OWN_PAGES = frozenset({"capacity", "names"})
 
 
 class SreSite(UnfoldAdminSite):
-    """The admin site of the console."""
+    """Django's admin site, as the console for SREs."""
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Return the first page, with messages about what needs attention."""

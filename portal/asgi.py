@@ -53,7 +53,9 @@ def use_pool(size: int) -> None:
 
 
 async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    """At the process's start, create the pool, load URLs and tune garbage collection. At its end, stop the hubs."""
+    """Start and stop a web process. At the start, create the connection pool, load the URLs and tune garbage
+    collection. At the end, stop the hubs that send changes to live pages and watchers of names.
+    """
     await receive()
     if not os.environ.get("BORG_DATABASE_POOL"):
         use_pool(POOL)

@@ -40,7 +40,7 @@ def end_at(until: float) -> None:
 def give_connections_back() -> bool:
     """Give the connections of this thread back to the pool, so that other threads can use them while this thread waits.
 
-    A connection inside a transaction is kept. The result is true if the thread keeps a connection.
+    A connection inside a transaction is kept. Return whether there is such a connection.
     """
     from django.db import connections  # not above, because the settings import this module
 

@@ -19,7 +19,7 @@ _LISTENS = ("07", "0A")  # states of an open UDP socket and of a listening TCP s
 
 
 class NoPort(OSError):
-    """The error for a port that cannot be used. The text names the setting, what to do and, if known, who uses it."""
+    """The error for a port that cannot be used. The message has the setting, what to do and, if known, who uses it."""
 
 
 def check_free(host: str, ports: Mapping[str, int], *, udp: Collection[str] = ()) -> None:

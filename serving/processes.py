@@ -66,7 +66,7 @@ class _Place:
 
 
 class Parent:
-    """The parent of `processes` workers.
+    """Starts `processes` worker processes, and restarts those that end.
 
     `work`: runs in each worker and returns its exit status. `on_end`: runs in the parent, with the number of a worker,
     before each restart of that worker.

@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class BadAuthority(ValueError):
-    """The text of the cell's authority is not a certificate. To replace the file, join again with a new token."""
+    """The error for an authority file that contains no valid certificate. To replace the file, join again with a new
+    token.
+    """
 
 
 class CredentialStore(Protocol):
@@ -80,7 +82,9 @@ class Credentials:
         return f"Bearer {self._identity.hostname}:{self._identity.secret}"
 
     def refused(self) -> bool:
-        """Record that the cell rejected the last sent secret. Return whether to try the other stored secret at once."""
+        """Record that the cell rejected the secret sent last. Return True if the other stored secret should be tried at
+        once, and False if both were rejected or there is only one.
+        """
         self._newest = not self._tried_newest and bool(self._identity.next)
         return self._tried_newest
 

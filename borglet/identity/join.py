@@ -36,11 +36,11 @@ Answer = TypeVar("Answer")
 
 
 class JoinFailed(Exception):
-    """This machine did not join its cell, and stored nothing. The text has the reason and what to do."""
+    """The error if this machine could not join its cell. Nothing was stored. The message says why and what to do."""
 
 
 class LinkUnreachable(JoinFailed):
-    """No server answered at the link's address. A retry can help."""
+    """The error if no server answered at the link's address. A retry can help."""
 
 
 class Problem(msgspec.Struct):

@@ -41,7 +41,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class IdentityStore(Protocol):
-    """The store of the state that a Borglet must remember."""
+    """The store of the state that a Borglet must remember when it restarts."""
 
     def load(self) -> Remembered:
         """Return the last saved state; empty on a new machine."""
@@ -53,7 +53,7 @@ class IdentityStore(Protocol):
 
 
 class HomeInUse(RuntimeError):
-    """Another Borglet owns this home; stop it first."""
+    """The error if another Borglet uses this home. Stop that Borglet first."""
 
 
 class DiskStore:
@@ -138,7 +138,7 @@ class DiskStore:
 
 
 class MemoryStore:
-    """A store in memory, for simulated machines and tests."""
+    """An `IdentityStore` in memory, for simulated machines and tests."""
 
     def __init__(self, remembered: Remembered | None = None) -> None:
         self.remembered = remembered if remembered is not None else Remembered()

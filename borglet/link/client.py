@@ -55,7 +55,7 @@ CLOSE_REASON_BYTES = 120
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """Time limits of the connection to a shard."""
+    """How long a Borglet waits for a shard when it connects, and for the next poll."""
 
     connect_timeout_s: float = 20.0  # long, because a shard accepts machines at its own rate
     silence_s: float = 30.0  # a shard counts as gone if it sends no poll for so long after the last hold
@@ -72,11 +72,11 @@ class Introduction:
 
 
 class _Redial(Exception):
-    """The client must connect again at once, with a new secret."""
+    """Raised if the client must connect again at once, with a new secret."""
 
 
 class LinkRejected(Exception):
-    """The shard rejected this connection. `retry`: whether a new attempt soon can help."""
+    """The error if the shard rejected this connection. `retry`: whether a new attempt soon can help."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"{refusal.code} ({refusal.field or 'no field'}): {refusal.detail}")
@@ -189,8 +189,8 @@ class Link:
             socket.close(CloseCode.NORMAL_CLOSURE)
 
     async def _greet(self, socket: ClientSocket) -> tuple[int, int]:
-        """Send the hello. Return the number and the protocol of the session. Raises `LinkRejected` if the shard rejects
-        the hello or chooses an unknown protocol.
+        """Send the message `Hello`. Return the number of the session and its version of the protocol. Raises
+        `LinkRejected` if the shard rejects the hello or chooses an unknown version.
         """
         introduction = self._introduction
         hello = Hello(
@@ -226,7 +226,7 @@ class Link:
             self._hang_up(socket, str(error))
 
     def _hang_up(self, socket: ClientSocket, reason: str) -> NoReturn:
-        """Close the connection, send the reason to the shard, and raise `LinkRejected`."""
+        """Send the reason to the shard, close the connection, and raise `LinkRejected`."""
         short = reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
         socket.close(CloseCode.INVALID_DATA, short)
         raise LinkRejected(Refusal("malformed", "", f"the shard sent a frame that is not a valid message: {reason}"))
@@ -265,7 +265,7 @@ class Link:
             self._release_after(session, COALESCE_S)
 
     def _release_after(self, session: _Session, delay_s: float) -> None:
-        """Plan to answer the held poll in `delay_s` seconds, unless an earlier answer is already planned."""
+        """Answer the poll that `session` holds back in `delay_s` seconds, unless an earlier answer is planned."""
         loop = asyncio.get_running_loop()
         at = loop.time() + delay_s
         if session.release is not None:
@@ -284,8 +284,8 @@ class Link:
             self._answer(session, poll, [])
 
     def _answer(self, session: _Session, poll: Poll, logs: list[LogChunk]) -> None:
-        """Answer `poll` with a report that contains `logs`. If the connection has closed, this call does nothing, and
-        the next call of `receive` raises an error.
+        """Answer `poll` with a report that contains `logs`. If the connection has ended, nothing is sent, and the next
+        `receive` raises an error.
         """
         session.reported_version = self._agent.state.version
         report = self._agent.report(logs, session.number, poll, protocol=session.protocol)

@@ -36,7 +36,7 @@ _KNOWN = frozenset(Opcode)
 
 
 class BadFrame(Exception):
-    """A frame that violates the protocol. `code` is for the close frame that answers it."""
+    """The error for a frame that violates the protocol. `code`: the status code of the close frame to answer with."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)

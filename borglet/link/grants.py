@@ -20,7 +20,9 @@ MAX_SIDE = 1000
 
 
 class GrantRefused(Exception):
-    """The grant is not valid on this machine. The text has the reason. `session` is empty if it is unknown."""
+    """The error for a grant that is not valid on this machine. The message has the reason. `session`: the shell session
+    of the grant, empty if it is unknown.
+    """
 
     def __init__(self, detail: str, session: str = "") -> None:
         super().__init__(detail)

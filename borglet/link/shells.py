@@ -155,7 +155,7 @@ class Shells:
 
 
 class _Over(Exception):
-    """The shell must end. The client receives the text, which is the reason."""
+    """Raised to end a shell. The message is the reason, which the client receives."""
 
 
 class _Bridge:
@@ -231,8 +231,8 @@ class _Bridge:
         await self._socket.send(shell_frame(ShellFrame.DATA, data))
 
     async def _last_words(self, printing: asyncio.Task[None]) -> None:
-        """Wait until the client has the program's last output, but only for a limited time. Other processes may keep
-        the terminal open, and then the output has no end.
+        """Wait until the program's last output is sent to the client, at most `last_words_s`. Without a limit, the wait
+        might never end, because other processes may keep the terminal open.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.last_words_s):
@@ -242,7 +242,9 @@ class _Bridge:
                         return
 
     async def _listen(self) -> None:
-        """Read the socket even while the terminal is busy. Input waits in a queue, whose size the window limits."""
+        """Read the socket even while the terminal is busy. The client's input waits in a queue, which can hold at most
+        the flow-control window.
+        """
         while True:
             try:
                 kind, payload = shell_frame_of(await self._socket.recv())

@@ -204,8 +204,8 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._waiting.set_result(None)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the timer to the deadline. If the deadline then moves to a later time, the timer is not changed until it
-        expires, which saves time.
+        """Set the timer to `self._deadline`, when a waiting `receive` times out. If the deadline then moves to a later
+        time, the timer is not changed until it expires, which saves time.
         """
         if self._timer is not None:
             self._timer.cancel()

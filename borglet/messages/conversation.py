@@ -73,7 +73,7 @@ _to_shard: msgspec.json.Decoder[ToShard] = msgspec.json.Decoder(ToShard)
 
 
 def common_protocol(hello: Hello) -> int | None:
-    """Return the newest version of the protocol that both sides support, or None."""
+    """Return the newest version of the protocol that both sides support, or None if there is no such version."""
     newest = min(max(hello.protocol, hello.newest), PROTOCOL)
     return newest if newest >= max(hello.protocol, OLDEST_PROTOCOL) else None
 

@@ -11,7 +11,9 @@ class LogRequest(msgspec.Struct, frozen=True):
     """A request for a part of a task's log: at most `limit_bytes` from `offset` on (negative: from the end).
 
     With `search`, the answer has the lines from `offset` on (0: the whole log) that contain this text, at most
-    `limit_lines`. `LogChunk.end` is the offset of the next search. `LogChunk.complete`: the search reached the end."""
+    `limit_lines`. `LogChunk.complete` is False if the search stopped before the end of the log; the next request then
+    starts at `LogChunk.end`.
+    """
 
     request_id: str
     key: TaskKey

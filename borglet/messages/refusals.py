@@ -6,7 +6,7 @@ import msgspec
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
-    """The rejection of a message, which changed nothing. `retry`: whether a new attempt can help."""
+    """The rejection of a message. The rejected message has changed nothing. `retry`: whether a new attempt can help."""
 
     code: str
     field: str
@@ -15,4 +15,4 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
 
 
 class MalformedMessage(ValueError):
-    """The frame is not a message of this protocol. The text names the field."""
+    """The error for a frame that is not a message of this protocol. The text names the wrong field."""

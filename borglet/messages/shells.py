@@ -47,7 +47,7 @@ SHELL_LEAST_COST = 512
 
 
 class ShellFrame(StrEnum):
-    """The kinds of frames. The client is a browser or borgctl."""
+    """The kinds of frames between a client and the shell of a task. The client is a browser or borgctl."""
 
     DATA = "d"  # both directions: typed input, printed output
     CONSUMED = "a"  # both directions: number of consumed bytes of the window, decimal

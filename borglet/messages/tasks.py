@@ -28,7 +28,7 @@ class Health(StrEnum):
 
 
 class EndCause(StrEnum):
-    """The reason why a run ended."""
+    """The reason why a run of a task ended."""
 
     EXITED = "exited"
     SIGNALED = "signaled"

@@ -18,7 +18,7 @@ InUse = Callable[[], Set[str]]
 
 
 class PackageMissing(Exception):
-    """A package cannot be installed. The text names the package and the reason, for the owner of the job."""
+    """The error if a package cannot be installed. The message has its name and the reason, for the owner of the job."""
 
 
 class Packages(Protocol):

@@ -25,7 +25,7 @@ BUSY_PAUSE_S = 1.0
 
 
 class FetchPatience(msgspec.Struct, frozen=True):
-    """Limits of the attempts to fetch one package."""
+    """How often and how long the download of one package is tried."""
 
     rounds: int = 5  # the most rounds in which a source failed
     patience_s: float = 900.0  # total time, also if the link only asks to wait
@@ -37,7 +37,7 @@ class AskForSources(msgspec.Struct, frozen=True):
 
 
 class Try(msgspec.Struct, frozen=True):
-    """Next step: download from this source, and call `failed` if that does not succeed."""
+    """The caller's next step: download from this source. If the download fails, call `Choosing.failed`."""
 
     source: PeerAddress
 
@@ -82,8 +82,8 @@ class Choosing:
         return AskForSources()
 
     def _pause_s(self) -> float:
-        """Return the seconds until the next round: the time that the link asked for, or a short time if all sources
-        were busy. After failures, the pause grows from round to round.
+        """Return the seconds until sources are asked for again: the time that the link demanded, or a short time if all
+        sources were busy. After failures, the pause grows from time to time.
         """
         if self._broken or self._away:
             return max(self._retry_after_s, self._backoff.next_s())
@@ -98,15 +98,16 @@ class Choosing:
         self._named = bool(self._todo)
 
     def unavailable(self, text: str, *, final: bool) -> None:
-        """Record that the link sent no sources in this round. The round does not count as one in which a source failed.
-        `final`: a retry cannot help.
+        """Record that the link could not name any source, so that no source was tried in this round. `final`: whether a
+        retry cannot help.
         """
         self._complaints.append(text)
         self._away, self._final = True, final
 
     def failed(self, source: PeerAddress, reason: str, detail: str) -> None:
-        """Record that `source` failed. `reason`: see `PackageFailed`. Only the store, or a peer that
-        was busy, is tried again."""
+        """Record that the download from `source` failed. `reason`: see `PackageFailed`. A peer is tried again only if
+        it was busy; the link's store may always be tried again.
+        """
         self._complaints.append(f"{name_of(source)}: {reason}: {detail}")
         if reason == BUSY:
             return

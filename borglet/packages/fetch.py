@@ -42,7 +42,7 @@ PIECE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """Time limits of downloads."""
+    """The time limits and the lowest speed of downloads of packages."""
 
     connect_timeout_s: float = 3.0
     silence_s: float = 10.0  # the longest time without a byte
@@ -52,7 +52,7 @@ class FetchSettings:
 
 
 class SourceFailed(Exception):
-    """The download from one source failed. `reason`: see `PackageFailed`."""
+    """The error if the download from one source failed. `reason`: see `PackageFailed`."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -110,7 +110,7 @@ class Fetcher:
 
 
 class _Download:
-    """The part of one archive that has been downloaded so far."""
+    """The download of one archive, which can continue from another source."""
 
     def __init__(
         self,

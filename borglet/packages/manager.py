@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PackageSettings:
-    """Limits of the packages on a machine."""
+    """Limits on the disk space and the installations of packages on one machine."""
 
     budget_bytes: int = 20 * 2**30  # disk space of archives and trees together
     keep_free_bytes: int = 2**30  # disk space that stays free for tasks
@@ -38,7 +38,7 @@ class PackageSettings:
 
 
 class _Cancelled(Exception):
-    """No task waits for this installation any more."""
+    """Raised to stop an installation for which no task waits any more."""
 
 
 @dataclass(slots=True)
@@ -198,7 +198,9 @@ class PackageManager:
             self._use(package.digest)
 
     async def _install_all(self, packages: Sequence[PackageRef]) -> bool:
-        """Install packages. Return False if one of them was being cancelled: the caller must try again."""
+        """Install packages. Return False if an installation was already being cancelled when this call joined it; the
+        caller must then try again.
+        """
         if self._closing.is_set():
             raise PackageMissing(f"package {packages[0].name!r}: this Borglet is shutting down")
         joined = [self._join(package) for package in packages]
@@ -300,8 +302,8 @@ class PackageManager:
         )
 
     async def collect(self) -> int:
-        """Remove unused packages until the others fit into the budget and enough of the disk is free. Return the freed
-        bytes.
+        """Remove unused packages until the others fit into the packages' share of the disk and enough of the disk is
+        free. Return the freed bytes.
         """
         freed = 0
         async with self._collecting:

@@ -31,7 +31,7 @@ _RANGE = re.compile(r"bytes=([0-9]{1,18})-\Z")
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """Limits of the uploads of one machine."""
+    """The limits of the server that uploads packages to other machines."""
 
     uploads: int = 4  # uploads at the same time
     connections: int = 64  # open connections; further ones are closed
@@ -42,7 +42,7 @@ class PeerSettings:
 
 
 class _Answer(Exception):
-    """The answer to a request for which no archive is sent."""
+    """Raised to answer a request without an archive: with an HTTP error."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -50,8 +50,10 @@ class _Answer(Exception):
 
 
 class PeerServer:
-    """The server for other Borglets. `find` returns the archive of a digest, or None. `keys` returns the public keys
-    of the cell's authorities. `now` returns seconds since the epoch."""
+    """The server from which other Borglets download packages. `find` returns the path of an archive by its digest, or
+    None if it is missing. `keys` returns the public keys of the cell's authorities. `now` returns seconds since the
+    epoch.
+    """
 
     def __init__(
         self,

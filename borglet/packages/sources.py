@@ -20,7 +20,7 @@ MAX_ANSWER_BYTES = 256 * 1024
 
 
 class SourcesUnavailable(Exception):
-    """The link sent no sources for a package. `final`: a retry cannot help."""
+    """The error if the link sent no sources for a package. `final`: whether a retry is useless."""
 
     def __init__(self, text: str, *, final: bool = False) -> None:
         super().__init__(text)
@@ -28,8 +28,9 @@ class SourcesUnavailable(Exception):
 
 
 class Sources(Protocol):
-    """The places to get packages from. The methods block: call them in threads. `have`, `gone` and `failed` notify the
-    link and never raise: if a notice is lost, the next report corrects it."""
+    """The sources of packages, as the link reports them. The methods block: call them in threads. `have`, `gone` and
+    `failed` notify the link and never raise: if a notice is lost, the next report corrects it.
+    """
 
     def of(self, digest: str) -> PackageSources:
         """Return the sources of a package. Raises `SourcesUnavailable` if the link sends no sources."""
@@ -40,7 +41,7 @@ class Sources(Protocol):
         """
 
     def rest(self) -> None:
-        """Close the connection of this thread."""
+        """Close the connection to the link that the calling thread keeps open, if it has one."""
 
     def have(self, digest: str, port: int) -> None: ...
 

@@ -51,7 +51,7 @@ class Marker(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredPackage:
-    """An installed package."""
+    """A package that is installed on the disk, with the time of its last use."""
 
     digest: str
     name: str
@@ -60,7 +60,7 @@ class StoredPackage:
 
 
 class PackageStore:
-    """The packages on the disk of a machine."""
+    """The folder of a machine's packages: the archive and the unpacked tree of each."""
 
     def __init__(self, home: Path, *, boot_id: str, limits: ArchiveLimits = ArchiveLimits()) -> None:
         self._root = home.absolute() / "packages"

@@ -22,7 +22,7 @@ MAX_TICKET_BYTES = 2048
 
 
 class TicketRefused(Exception):
-    """The ticket is not valid for this request. The text has the reason."""
+    """The error for a ticket that is not valid for this request. The message has the reason."""
 
 
 def issue(key: ec.EllipticCurvePrivateKey, ticket: PackageTicket) -> str:

@@ -56,7 +56,7 @@ class CpuControl:
     _removed_at: float = 0.0
 
     def batch_idle(self, now: float) -> bool:
-        """Return whether batch is in the idle class: it gets only CPU that no other process wants."""
+        """Return whether batch tasks are in the idle class, in which they get only CPU that no other process wants."""
         return now >= self._weighs_until
 
     def step(

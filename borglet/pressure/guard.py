@@ -42,8 +42,8 @@ class GuardSettings:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What must happen now. `end`: tasks that the Borglet must end, with the cause machine-short. `removals`: tasks
-    that the master should evict.
+    """The result of one round of the `Guard`. `end`: tasks that the Borglet must end now, with the cause machine-short.
+    `removals`: tasks that the master should evict.
     """
 
     end: tuple[Victim, ...] = ()
@@ -51,7 +51,9 @@ class Orders:
 
 
 class Guard:
-    """The control loop of one machine. `free_disk` removes unused packages if the disk is short."""
+    """The control loop that keeps a machine from running out of memory, disk or CPU. `free_disk` removes unused
+    packages if the disk is short.
+    """
 
     def __init__(
         self,

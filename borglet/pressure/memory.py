@@ -52,7 +52,7 @@ def reserve(memory: AvailableMemory) -> int:
 
 
 def is_tight(memory: AvailableMemory, used: int) -> bool:
-    """Return whether memory is tight. `used`: bytes that all tasks together use."""
+    """Return whether the machine may soon run out of memory. `used`: bytes that all tasks together use."""
     promised = bool(memory.given) and used > memory.given * TIGHT_SHARE
     return promised or memory.stalled > STALLED_SHARE or memory.available < 2 * reserve(memory)
 

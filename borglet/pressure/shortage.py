@@ -22,7 +22,9 @@ Resource = Literal["ram", "disk"]
 
 @dataclass(frozen=True, slots=True)
 class PressureTenant:
-    """A running task in the control loop. `ready`: the number of its threads that were ready to run in this round."""
+    """A running task, as the control loop sees it. `ready`: the number of its threads that were ready to run in this
+    round.
+    """
 
     task: RunTask
     usage: Usage

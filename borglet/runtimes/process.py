@@ -25,7 +25,7 @@ from borglet.runtimes.supervisor.ptys import PtyRequest
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings(SupervisedSettings):
-    """How the process runtime behaves on this machine."""
+    """The settings of the process runtime on this machine."""
 
     default_user: str = ""  # user (name or number) of tasks whose job file names none; empty: the Borglet's own user
     first_uid: int = 0  # first number of the users of tenants
@@ -128,7 +128,9 @@ class OpenProcesses(Confinement):
         )
 
     def _running_account(self, task: RunTask, directory: TaskDirectory) -> accounts.Account | None:
-        """Return the user of a running task, which an earlier release or other settings may have chosen."""
+        """Return the user of a running task, or None for the Borglet's own user. An earlier release or other settings
+        may have chosen this user.
+        """
         about = os.stat(directory.work)
         if about.st_uid == os.geteuid():
             return None

@@ -182,7 +182,7 @@ class SimulatedRuntime:
 
 
 def kind(task: RunTask) -> str:
-    """Return the kind of a task, as in the trace: free, batch, mid or prod."""
+    """Return the kind of a task by its priority: free, batch, mid or prod, as in Google's published cluster trace."""
     if task.prod:
         return "prod"
     if task.priority >= MID_PRIORITY:
@@ -217,7 +217,7 @@ def _usage(known: _Simulated, sample: int) -> Usage:
 
 
 def _duration(task: RunTask) -> float | None:
-    """Return the duration in the task's environment, or None. Raises `StartFailed` if it is not valid."""
+    """Return the duration in the task's environment, None if it has none. Raises `StartFailed` if it is not valid."""
     text = task.env.get("SIM_DURATION_S")
     if text is None:
         return None

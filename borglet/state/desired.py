@@ -13,13 +13,15 @@ FIXED_FIELDS = ("name", "command", "env", "ports", "user", "working_dir", "packa
 
 
 def refusal_of(desired: Desired, in_force: Desired | None, present: Mapping[TaskKey, RunTask]) -> Refusal | None:
-    """Return the reason to reject `desired`, or None. `present`: incarnations on this machine that have not ended."""
+    """Return the reason to reject `desired`, or None if the Borglet can accept it. `in_force`: the state that it has
+    accepted last. `present`: incarnations on this machine that have not ended.
+    """
     return _fence(desired, in_force) or _contradiction(desired) or _changed_in_place(desired, present)
 
 
 def _fence(desired: Desired, in_force: Desired | None) -> Refusal | None:
     """Return a rejection if `desired` is older than the state `in_force`, compared by (history ordinal, revision,
-    epoch). A new history needs a higher ordinal.
+    epoch), otherwise None. A new history needs a higher ordinal.
     """
     if in_force is None or desired.history_ordinal > in_force.history_ordinal:
         return None

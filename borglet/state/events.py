@@ -28,7 +28,7 @@ class Polled(msgspec.Struct, frozen=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """The state of the instruction `Save` is on the disk."""
+    """The state that the instruction `Save` contained is now on the disk."""
 
     generation: str
 

@@ -13,8 +13,8 @@ from borglet.state.phases import PhaseStep
 
 
 class Holdings:
-    """The actual and the desired state. `version` increases with each change that the Borglet reports immediately,
-    instead of at the end of the poll's hold time.
+    """The actual and the desired state of one machine. `version` increases with each change that the Borglet reports
+    immediately, instead of at the end of the poll's hold time.
     """
 
     def __init__(self) -> None:

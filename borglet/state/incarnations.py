@@ -16,7 +16,7 @@ STORY_LENGTH = 8
 
 @dataclass(slots=True)
 class Incarnation:
-    """One incarnation on this machine. Times are seconds since the epoch."""
+    """The state of one incarnation of a task on this machine. Times are seconds since the epoch."""
 
     task: RunTask
     phase: Phase | None = None  # None only until the first step
@@ -52,7 +52,9 @@ class Incarnation:
         return self.phase in WITH_PROCESSES
 
     def step(self, step: PhaseStep, *, now: float) -> None:
-        """Take one step of the lifecycle. Raises `IllegalStep` if the lifecycle has no such step in this phase."""
+        """Change the phase by one step. Raises `IllegalStep` if `TRANSITIONS` does not allow the step in the present
+        phase.
+        """
         phase = after(self.key, self.phase, step, self.story)
         self.story.append(f"{now:.3f} {step} -> {phase}")
         self.phase = phase

@@ -12,7 +12,7 @@ from borglet.messages import Phase, TaskKey
 
 
 class PhaseStep(StrEnum):
-    """A step in the life of an incarnation."""
+    """A step by which an incarnation changes its phase."""
 
     ASSIGN = "assign"  # the master lists the incarnation in `run` for the first time
     ADOPT = "adopt"  # the Borglet finds an incarnation that an earlier Borglet started
@@ -55,7 +55,10 @@ WITH_PROCESSES = frozenset({Phase.STARTING, Phase.UP, Phase.STOPPING})
 
 
 class IllegalStep(RuntimeError):
-    """A step that the table does not allow in this phase, which is a bug of the Borglet. The text has the history."""
+    """The error for a step that `TRANSITIONS` does not allow in a task's phase. It means that the Borglet has a bug.
+
+    The message lists the task's earlier steps.
+    """
 
     def __init__(self, key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[str]) -> None:
         before = "; ".join(story) or "nothing"
@@ -64,8 +67,8 @@ class IllegalStep(RuntimeError):
 
 
 def after(key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[str]) -> Phase:
-    """Return the phase after `step` in `phase`. `story`: earlier steps, for the error text. Raises `IllegalStep` if the
-    lifecycle has no such step in this phase.
+    """Return the phase that follows from taking `step` in `phase`. `story`: the task's earlier steps, for the error
+    text. Raises `IllegalStep` if `TRANSITIONS` does not allow the step in this phase.
     """
     try:
         return TRANSITIONS[phase, step]
@@ -74,7 +77,7 @@ def after(key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[st
 
 
 def diagram() -> str:
-    """Return the table of phases and their transitions as a Mermaid state diagram."""
+    """Return the phases and the steps between them (`TRANSITIONS`) as a Mermaid state diagram."""
     lines = ["stateDiagram-v2"]
     for (phase, step), to in TRANSITIONS.items():
         lines.append(f"    {phase or '[*]'} --> {to}: {step}")

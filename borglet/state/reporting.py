@@ -101,9 +101,10 @@ class Reporter:
 
 
 def _figures(usages: Sequence[Usage]) -> tuple[int, list[int]]:
-    """Return the number of columns, and all rows in one list: the sums for the machine, then the tasks.
+    """Return the number of figures per row, and all rows in one list: first the sums for the machine, then the tasks.
 
-    Columns at the end that contain only zeros are left out."""
+    Figures at the end that are zero in all rows are left out.
+    """
     rows = [msgspec.structs.astuple(usage) for usage in usages]
     sums = [sum(column) for column in zip(*rows, strict=True)]
     columns = max((n for n, value in enumerate(sums, 1) if value), default=1)

@@ -160,7 +160,8 @@ def _feed_services(jobs: Mapping[int, Job], by_job: Mapping[int, list[TaskEndpoi
 def names_stamp() -> str:
     """Return a text that differs after every change of a name. Callers compare it with an earlier text.
 
-    The text contains, per cell, the number of the history and the last revision that changed a name.
+    The text contains, per cell, the last revision that changed a name, and a number that rises when the database is
+    restored from a backup.
 
     One query reads the end of each cell's journal.
     """
@@ -192,7 +193,7 @@ def service_visible(principal: Principal, name: ServiceName) -> Cell:
 
 
 def live_job(name: JobName) -> Job | None:
-    """Return the live job with this name, with its cell and tenant, or None."""
+    """Return the live job with this name, loaded with its cell and tenant, or None if there is no such job."""
     return _live_jobs({"cell__name": name.cell, "tenant__name": name.tenant, "name": name.job}).first()
 
 

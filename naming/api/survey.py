@@ -30,7 +30,7 @@ class ServerRole(StrEnum):
 
 
 class FollowState(StrEnum):
-    """The state of a server that follows a cell."""
+    """How far a DNS server has followed the names of a cell."""
 
     CAUGHT_UP = "caught-up"
     BEHIND = "behind"

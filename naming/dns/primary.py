@@ -49,7 +49,7 @@ Keyring = Mapping[dns.name.Name, dns.tsig.Key]
 
 
 class InvalidPeers(ValueError):
-    """The error for an invalid setting of zone transfers. The text names the setting and what to write instead."""
+    """The error for an invalid setting of zone transfers. The message names the setting and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Peers:
 
 
 class Primary:
-    """The zones of the resolver's cells, for secondaries."""
+    """Serves the zones of the resolver's cells to secondaries: answers zone transfers, and notifies of changes."""
 
     def __init__(self, directory: ZoneDirectory, peers: Peers, figures: ServerCounters | None = None) -> None:
         self.directory = directory

@@ -220,7 +220,7 @@ def _fill(
 
 
 def _unsupported(rdtype: RdataType, rdclass: int) -> dns.rcode.Rcode | None:
-    """Return the error code for a type or class that is never answered, or None."""
+    """Return the error code for a type or class that is never answered, or None if it can be answered."""
     if rdclass != IN or rdtype in (dns.rdatatype.AXFR, dns.rdatatype.IXFR):
         return dns.rcode.REFUSED
     if rdtype in (dns.rdatatype.NONE, dns.rdatatype.OPT):

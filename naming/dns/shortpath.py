@@ -48,10 +48,10 @@ _WITHOUT_EDNS = 512  # octets of a datagram (RFC 1035 §2.3.4)
 
 
 class Question(NamedTuple):
-    """A parsed question.
+    """A parsed DNS question for addresses.
 
     `labels`: in lower case, without the root. `ends`: the offset in the message at which the question ends. `tail`: the
-    OPT record of the answer, or nothing. `most_bytes`: the maximum size of the answer.
+    OPT record of the answer, empty if there is none. `most_bytes`: the maximum size of the answer.
     """
 
     labels: list[bytes]
@@ -99,7 +99,9 @@ class _Shuffled:
 
 
 class ShortPath:
-    """The prepared answers of one directory. `rng` shuffles the records of jobs and services."""
+    """A cache of prepared answers, so that frequent queries need not use `naming.dns.resolver`. `rng` shuffles the
+    records of jobs and services.
+    """
 
     def __init__(self, directory: ZoneDirectory, rng: Random) -> None:
         self._directory = directory

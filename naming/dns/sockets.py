@@ -181,7 +181,7 @@ class DnsServer:
         return read_transfer(query, self.directory)
 
     async def _in_steps(self, query: bytes, source: str) -> bytes | None:
-        """Return the answer to a query over TCP, built in steps.
+        """Return the answer to a query over TCP, built in steps, or None if there is no answer.
 
         If building the answer took long, the method pauses for half of that time, so that datagrams are served.
         """
@@ -206,7 +206,7 @@ async def _send(writer: asyncio.StreamWriter, message: bytes) -> None:
 
 
 class Datagrams(asyncio.DatagramProtocol):
-    """The UDP side of a server."""
+    """Answers the DNS queries that arrive over UDP."""
 
     def __init__(self, server: DnsServer) -> None:
         self._server = server

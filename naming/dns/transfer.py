@@ -52,7 +52,7 @@ def serial_asked(query: dns.message.Message) -> int | None:
 def given(query: dns.message.Message, zone: Zone, source: str) -> str:
     """Return the kind of answer that `messages` builds for this query.
 
-    The kind is `axfr` (whole zone), `ixfr` (changes), or `current` if the client is up to date.
+    The kind is `axfr` (whole zone), `ixfr` (changes), or `current` if the secondary already has the newest zone.
     """
     changes = _changes(query, zone, source)
     if changes is None:

@@ -35,7 +35,8 @@ PATIENCE_S = 1.0  # wait for the journal before the resolver answers from stored
 
 
 class Follower:
-    """The follower of the journals of all cells. `on_loaded` is called once, after every cell has been read.
+    """Follows the journals of all cells, and keeps their name tables up to date. `on_loaded` is called once, after
+    every cell has been read.
 
     `stale_s`: seconds without contact to the journal, after which the status becomes stale.
     """

@@ -33,7 +33,7 @@ _NO_REQUIREMENT = Requirement(limit=())  # names do not depend on the resources 
 
 
 class Unusable(ValueError):
-    """The error for a file that is not a usable snapshot. The text contains the reason."""
+    """The error for a file that is not a usable snapshot. The message contains the reason."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,9 @@ class SnapshotMachines(msgspec.Struct, frozen=True, array_like=True, tag="machin
 
 
 class JobKept(msgspec.Struct, frozen=True, array_like=True, tag="job"):
-    """A job in a snapshot file, before its tasks. `versions`: spec versions with port names, the current one last."""
+    """The record of a job in a snapshot file; the records of its tasks follow it. `versions`: each spec version and its
+    port names, the current version last.
+    """
 
     job_id: int
     tenant: str
@@ -78,7 +80,7 @@ TaskKept = tuple[int, int, int, int, tuple[int, ...], str, str, bool, str, int]
 
 
 class SnapshotTasks(msgspec.Struct, frozen=True, array_like=True, tag="tasks"):
-    """A group of tasks of one job in a snapshot file."""
+    """The record of several tasks of one job in a snapshot file."""
 
     job_id: int
     tasks: list[TaskKept]

@@ -60,7 +60,7 @@ class _Summary(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class JobEndpoints(_Summary, frozen=True, gc=False, kw_only=True):
-    """The endpoints of a job."""
+    """The answer for the name of a job: its placed tasks and their common fields."""
 
     labels: Mapping[str, str]
 
@@ -72,7 +72,7 @@ class ServiceEndpoints(_Summary, frozen=True, gc=False, kw_only=True):
 
 
 class MachineEndpoint(msgspec.Struct, frozen=True, gc=False):
-    """The address and state of a machine."""
+    """The answer for the name of a machine: its address and state."""
 
     name: str
     dns: str
@@ -99,6 +99,6 @@ def shares(endpoints: Sequence[TaskEndpoint]) -> list[tuple[TaskEndpoint, int]]:
 
 
 def weight_of(index: int, weights: Weights) -> int:
-    """Return the weight of the task with this index."""
+    """Return the weight of the task with this index. `weights`: the weights that the job file sets."""
     at = bisect_right(weights, index, key=lambda one: one[0]) - 1
     return weights[at][2] if at >= 0 and index <= weights[at][1] else 1

@@ -49,7 +49,7 @@ Weights = tuple[tuple[int, int, int], ...]  # of `scheduling.core.vocabulary.pub
 
 @dataclass(slots=True, eq=False)
 class NamedJob:
-    """A live job with its placed tasks."""
+    """A live job with its placed tasks, as the name table stores it."""
 
     job_id: int
     tenant: str

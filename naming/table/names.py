@@ -27,7 +27,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,6}")
 
 
 class InvalidName(ValueError):
-    """The error for an invalid name. `field` is the wrong part of the name. The text says what to write instead."""
+    """The error for an invalid name. `field` is the wrong part of the name. The message says what to write instead."""
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(f"{field}: {detail}")

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 @dataclass(slots=True)
 class MachineAddress:
-    """A machine and its address."""
+    """The host name and the address of a machine, which all its tasks share."""
 
     machine_id: int
     hostname: str
@@ -27,7 +27,7 @@ class MachineAddress:
 
 
 class Owner(Protocol):
-    """The attributes of a job that a task uses (`naming.table.jobs.NamedJob`)."""
+    """The attributes of a job that its placed tasks read. `naming.table.jobs.NamedJob` implements it."""
 
     @property
     def tenant(self) -> str: ...
@@ -45,7 +45,7 @@ class Owner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PlacedTask:
-    """A placed incarnation of a task. `ports`: port numbers in the order of `port_names`."""
+    """A placed incarnation of a task. `ports`: port numbers in the order of its job's port names."""
 
     job: Owner
     index: int
@@ -182,7 +182,7 @@ class Bag:
         return None if at is None else self._tasks[at]
 
     def put(self, task: PlacedTask) -> PlacedTask | None:
-        """Add a task. Return the task with the same index that it replaces, or None."""
+        """Add a task. Return the task with the same index that it replaces, or None if there was none."""
         at = self._at.get(task.index)
         if at is None:
             self._at[task.index] = len(self._tasks)

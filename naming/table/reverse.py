@@ -64,7 +64,7 @@ class AddressIndex:
             self._take(path)
 
     def owners(self, path: Path, most: int) -> list[Labels]:
-        """Return at most `most` owners of a complete address."""
+        """Return at most `most` owners of the address with this complete path."""
         known = self._owners.get(path)
         if known is None:
             return []
@@ -117,7 +117,7 @@ def _key(path: Path, depth: int) -> bytes:
 
 
 def path_of(address: str) -> Path | None:
-    """Return the path of an address, or None if the text is not an address."""
+    """Return the path of an IP address in the tree of reverse names, or None if `address` is not an IP address."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

@@ -117,7 +117,10 @@ class NameTable:
         return True
 
     def _machine_set(self, event: events.MachineSet, revision: int) -> bool:
-        """Add a machine or change its address. A new address applies at once to all tasks of the machine."""
+        """Add a machine or change its address. Return whether this changed a name.
+
+        A new address applies at once to all tasks of the machine.
+        """
         machine = self.machines.get(event.machine_id)
         host, family = event.hostname.lower(), family_of(event.address)
         if machine is None:
@@ -229,7 +232,9 @@ class NameTable:
         return task if task is not None and task.incarnation == event.incarnation else None
 
     def _task_left(self, event: events.TaskEvicted | events.TaskEnded, revision: int) -> bool:
-        """Remove a task from the answers as soon as it is evicted or ended, before its processes get a signal."""
+        """Remove a task from the answers as soon as it is evicted or ended, before its processes get a signal. Return
+        whether a name changed.
+        """
         if (task := self._placed(event)) is None:
             return False
         job = self.jobs[event.job_id]
@@ -267,7 +272,9 @@ class NameTable:
             self._forget_address(job, task)
 
     def _serve_under_its_label(self, job: NamedJob, revision: int) -> None:
-        """Add a job to the service that its label `service` names, and remove the job from its former service."""
+        """Add a job to the service that its label `service` names, and remove it from the service that it was in
+        before.
+        """
         name = job.labels.get("service", "") if job.kind == "job" else ""
         if not is_service(name):
             name = ""
@@ -295,7 +302,9 @@ class NameTable:
                 del self.services[job.tenant]
 
     def _touch(self, job: NamedJob, revision: int, index: int | None = None, *, whole: bool = False) -> bool:
-        """Mark the names of a job, of its service, and of one or all of its tasks as changed."""
+        """Mark the names of a job, of its service, and of one or all of its tasks as changed. Return True, the result
+        of `apply`.
+        """
         job.revision = revision
         if job.service is not None:
             job.service.revision = revision

@@ -14,7 +14,9 @@ from scheduling.identity.tokens import BadIdentity, looks_like_one
 
 
 class TaskCaller:
-    """The user of a request by a task. It has no database row; `request.auth` has the task and its permissions."""
+    """Stands for a user when a task calls the API. It has no database row; `request.auth` has the task and its
+    permissions.
+    """
 
     pk = None
     is_authenticated = is_active = True

@@ -111,7 +111,9 @@ class Client:
             raise CommandFailed("unexpected-answer", problem) from error
 
     def _answer(self, method: str, path: str, *, params: dict[str, Any], **kwargs: Any) -> httpx.Response:
-        """Return the first successful answer. Repeat the request while the portal asks for it."""
+        """Send a request and return its successful answer. Repeat the request while the portal asks for a later
+        attempt.
+        """
         kwargs["params"] = {k: 1 if v is True else v for k, v in params.items() if v is not None and v is not False}
         keyed = "Idempotency-Key" in kwargs.get("headers", {})
         repeatable = (method in _REPEATABLE or keyed) and "content" not in kwargs and self.until is None

@@ -49,7 +49,9 @@ class Context:
         return output.as_json(answer) if self.json else output.say(text)
 
     def delete(self, path: str, what: str, outcome: str = "removed", *, dry_run: bool) -> None:
-        """Delete the resource at an API path, and print that `what` is removed or has another `outcome`."""
+        """Delete the resource at an API path. Print `what` and `outcome`, a word for what has happened, such as
+        `removed`.
+        """
         self.client.delete(path, dry_run=dry_run)
         return self.say({"removed": not dry_run}, f"{what} {output.would_be(dry_run)} {outcome}.")
 

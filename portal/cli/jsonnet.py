@@ -21,13 +21,11 @@ _FAILED = 3
 
 
 class JsonnetError(Exception):
-    """The error if a program could not be evaluated. The text is the message of the library, or names the exceeded
-    limit.
-    """
+    """The error if a program cannot be evaluated. The message comes from the library, or names an exceeded limit."""
 
 
 def evaluate(name: str, text: str, *, folder: Path, cpu_s: int = CPU_S) -> str:
-    """Return the result of the program `text` as JSON. `folder` is the first place for imports.
+    """Return the result of the program `text` as JSON. `folder`: where imported files are searched first.
 
     Raises `JsonnetError`, also if the program uses more than `cpu_s` seconds of CPU.
     """

@@ -167,7 +167,9 @@ def _search(session: Context, job: JobReference, index: int, stream: str, asked:
 
 
 def _since(given: str) -> str | None:
-    """Convert `--since` to an ISO time. Raises `CommandFailed` if the text is not a time."""
+    """Convert the value of `--since` to an ISO time, or to None if it is empty. Raises `CommandFailed` if it is not
+    valid.
+    """
     if not given:
         return None
     try:

@@ -31,7 +31,9 @@ AHEAD = dt.timedelta(days=366)
 
 @dataclass(frozen=True, slots=True)
 class CapacityFilter:
-    """The chosen filters. `band`: a band, or "" for the whole cell. `resource`: an index in the list of resources."""
+    """The cell, band, resource and period that the user chose on the capacity page. `band`: "" for the whole cell.
+    `resource`: an index in the list of resources.
+    """
 
     cell: Cell | None
     cells: list[str]

@@ -44,7 +44,7 @@ _COMMENT = re.compile(r'^    ([A-Z_]+) = "[^"]*"\s*#\s*(.+)$', re.MULTILINE)
 
 
 def settings() -> str:
-    """Return the page of the settings of the server and of a Borglet."""
+    """Return the documentation page about the settings of the server and of a Borglet."""
     server = table(
         ["setting", "default", "meaning"],
         ([code(name), code(each.default), each.about] for name, each in SETTINGS.items()),
@@ -79,7 +79,7 @@ def _borglet_options() -> Iterator[tuple[str, str, str]]:
 
 
 def metrics() -> str:
-    """Return the page of the metrics of web processes, link shards and resolvers."""
+    """Return the documentation page about the metrics of web processes, link shards and resolvers."""
     parts = []
     for title, where, families in (
         ("Cells", "At `/metrics` of each web process.", _declared(inspect.getsource(master_metrics))),
@@ -123,7 +123,7 @@ def _declared(source: str) -> Iterator[tuple[str, str, str, list[str]]]:
 
 
 def events() -> str:
-    """Return the page of the events of a journal."""
+    """Return the documentation page about the events of a journal."""
     parts = []
     for struct in get_args(journal_events.Event):
         fields = [
@@ -153,7 +153,7 @@ def _type_name(kind: Any) -> str:
 
 
 def reasons() -> str:
-    """Return the page of the states of jobs and tasks, and of the causes and reasons that users see."""
+    """Return the documentation page about the states of jobs and tasks, and the causes and reasons that users see."""
     parts = []
     for title, about, members in (
         ("Why a task is pending", "Each machine counts under the first reason that rules it out.", ReasonCode),
@@ -169,7 +169,7 @@ def reasons() -> str:
 
 
 def errors() -> str:
-    """Return the page of the error codes of REST."""
+    """Return the documentation page about the error codes of the REST interface."""
     found: dict[str, tuple[int, str]] = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -206,7 +206,7 @@ def _text_of(node: ast.expr) -> str:
 
 
 def borgctl() -> str:
-    """Return the page of all commands of `borgctl`."""
+    """Return the documentation page about all commands of `borgctl`."""
     command = typer.main.get_command(app)
     parts = [part for path, each in _commands("borgctl", command) for part in _command(path, each)]  # type: ignore[arg-type]
     return page("borgctl", inspect.cleandoc(command.help or ""), *parts)
@@ -232,7 +232,7 @@ def _command(path: str, command: click.Command) -> Iterator[str]:
 
 
 def rest() -> str:
-    """Return the page of all addresses of the REST interface."""
+    """Return the documentation page about all addresses of the REST interface."""
     known: dict[str, list[list[str]]] = {}
     for path, item in SchemaGenerator().get_schema(public=True)["paths"].items():  # type: ignore[no-untyped-call]
         for method in (each for each in _METHODS if each in item):
@@ -249,7 +249,7 @@ def rest() -> str:
 
 
 def job_file() -> str:
-    """Return the page of all fields of a job file."""
+    """Return the documentation page about all fields of a job file."""
     return page(
         "Job file",
         "A job file is Jsonnet, YAML or JSON. The minimum is a name and a task with a command. "

@@ -95,7 +95,7 @@ def moved(text: str, source: str, target: str) -> str:
 
 
 def decisions() -> str:
-    """Return the page that lists all decisions, sorted by number."""
+    """Return the documentation page that lists all decisions, sorted by number."""
     lines = ["# Decisions", "Each page describes one decision: its date, the rejected alternatives, and its cost."]
     area = ""
     for path in sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md")):

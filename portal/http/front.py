@@ -39,7 +39,8 @@ _ALIVE = b'{"status": "ok"}'
 
 
 class Front:
-    """The ASGI application of a process. It applies the limits to `http` and `websocket`, but not to `lifespan`.
+    """The ASGI application of a web process. It limits the time and the number of HTTP requests, and passes them on, as
+    well as WebSockets.
 
     `deadline_s`: how many seconds a request may take after its body has arrived. `most`: the largest number of requests
     at once.
@@ -129,7 +130,7 @@ class Front:
 
 
 class _Reply:
-    """The answer to a request.
+    """The send function of a request, which can be cut off when the request takes too long.
 
     `begun`: the first message of the answer was sent. `over`: the answer has ended, and further messages are dropped.
     """
@@ -146,8 +147,8 @@ class _Reply:
 
 
 class _Reading:
-    """A receive function of a request. The deadline starts only when the whole body has arrived, so the time of a slow
-    upload does not count.
+    """The receive function of a request, which starts the request's deadline. The deadline starts only when the whole
+    body has arrived, so the time of a slow upload does not count.
 
     `late`: a future that is done when the deadline and `GRACE_S` have passed.
     """

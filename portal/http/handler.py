@@ -87,7 +87,7 @@ class Threads:
 
 
 class ThreadedHandler(ASGIHandler):
-    """Django's ASGI application.
+    """Django's ASGI application, but with separate threads for reads, writes and long requests.
 
     `deadline_s`: seconds within which a request gets its answer. `most_bytes`: largest size of a body.
     """

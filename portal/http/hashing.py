@@ -23,7 +23,7 @@ _MOST_WAITING = 200
 
 
 class HashingSlots:
-    """A limit: at most `slots` callers run at a time.
+    """A limit on password hashing, which uses much CPU: at most `slots` callers hash at a time.
 
     At most `most_waiting` other callers wait, each for at most `longest_wait_s` seconds.
     """

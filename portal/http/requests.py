@@ -38,9 +38,9 @@ class RequestMiddleware:
 
 
 def _unreadable(request: HttpRequest) -> HttpResponse | None:
-    """Return the answer that rejects a URL with a NUL character, or None. PostgreSQL cannot store NUL characters.
+    """Return the answer that rejects a URL with a NUL character, or None for all other URLs.
 
-    REST has its own error for such a URL.
+    PostgreSQL cannot store NUL characters. REST has its own error for such a URL.
     """
     if request.path.startswith(("/api/", "/bns/")):
         return None

@@ -54,7 +54,9 @@ class Watcher(AsyncWebsocketConsumer):
         raise NotImplementedError
 
     async def found_or_closed(self, find: Callable[[], Any]) -> Any:
-        """Run `find` in a thread and return its result. If `find` rejects the caller, close the socket; return None."""
+        """Run `find` in a thread and return its result. If `find` raises `Rejected` or returns None, close the socket
+        and return None.
+        """
         try:
             found = await DatabaseSyncToAsync(find, thread_sensitive=self.threads is None, executor=self.threads)()
         except Rejected as problem:

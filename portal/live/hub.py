@@ -30,7 +30,8 @@ OUTBOX = 8
 
 @dataclass(eq=False)
 class Viewer:
-    """One browser on one page. Only the event loop uses the outbox, so the hub's thread schedules `put` in that loop.
+    """One browser on one page. `outbox`: the messages that wait to be sent to it. Only the event loop uses the outbox,
+    so the hub's thread schedules `put` in that loop.
 
     `watch`: the open watch that ends when the viewer leaves.
     """
@@ -82,7 +83,8 @@ class Hub:
     def watch(self, viewer: Viewer, *, revision: int) -> dict[str, Any]:
         """Start sending changes to `viewer`, whose page shows `revision`. Return the first message for the viewer.
 
-        All viewers of equal topics share the topic object of the first viewer.
+        `viewer.topic` becomes the equal topic object of the first viewer of that page, so that all its viewers share
+        one.
         """
         topic = viewer.topic
         with self._lock:
@@ -190,7 +192,7 @@ class Hub:
     def _follow(self, cell_id: int, pages: list[Page], until: int, marks: dict[int, Any], *, restored: bool) -> None:
         """Send the viewers of `pages` the changes of a cell up to the revision `until`.
 
-        `restored`: the cell was restored from a backup, and its revision may have increased since then.
+        `restored`: whether the cell was restored from a backup; its revision may have increased since then.
         """
         after, most = min(page.revision for page in pages), max(page.revision for page in pages)
         if restored or until < most:

@@ -65,8 +65,10 @@ class NamesMessages:
     body: bytes | None = None
 
     def message(self) -> dict[str, Any]:
-        """Return the message for the queues of the viewers (outboxes): this update, and its JSON text for WebSockets.
-        The text is empty if the state has not changed.
+        """Return this update as a message for the queue of each viewer (`Viewer.outbox`), with its JSON text for
+        WebSockets.
+
+        The text is empty if WebSockets need no message.
         """
         text: dict[str, Any] = {"type": "gone", "revision": self.revision}
         if self.facts is not None:
@@ -163,7 +165,7 @@ class WatchedName:
     def take_loads(self, loads: Mapping[int, float]) -> NamesMessages | None:
         """Return the update for new loads, or None if no load has changed by `LOAD_STEP`.
 
-        New loads are no reason to answer a waiting long poll (an HTTP request).
+        A long poll (an HTTP request that waits for a change of the name) does not end because of new loads alone.
         """
         with self._lock:
             moved = {

@@ -87,8 +87,9 @@ class Shell(AsyncWebsocketConsumer):
             task.add_done_callback(self._failed)
 
     def _open(self) -> tuple[Principal | None, ShellSession | None]:
-        """Check the caller and request the shell. Return None if the caller is not signed in. Raises `Rejected` if the
-        caller may not open a shell in this task, or the machine cannot be reached.
+        """Check the caller and request the shell. Return the caller and the shell's session, or None for each if the
+        caller is not signed in. Raises `Rejected` if the caller may not open a shell in this task, or the machine
+        cannot be reached.
         """
         principal = principal_of(self.scope)
         if principal is None:

@@ -61,7 +61,7 @@ class TopicChanges:
 
 
 class Announcement(Protocol):
-    """A change that is sent to all viewers of a topic."""
+    """The changes that a topic computes, which are sent to all its viewers as one message."""
 
     def message(self) -> dict[str, Any]:
         """Return the fields of the message to viewers."""

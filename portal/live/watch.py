@@ -83,7 +83,7 @@ def names_of(viewer: Viewer) -> WatchedName:
 
 
 class NamesWatch(Watcher):
-    """The WebSocket of one watcher of one name."""
+    """The WebSocket of one client that watches a name. It gets the state, then each update."""
 
     hub = names_hub
     threads = _threads

@@ -29,7 +29,7 @@ class TooManyWatches(Rejected):
 
 
 class OpenWatch:
-    """An open watch, which counts for the limits until `end`."""
+    """An open watch. It counts towards the limits on open watches until `end()` is called."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end: Callable[[], None] | None = on_end

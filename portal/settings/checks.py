@@ -104,7 +104,7 @@ def network(text: str) -> str:
 def url(*schemes: str, bare: bool = False) -> Check:
     """Return a check that accepts URLs with these schemes.
 
-    `bare`: the URL must end after the host and port, without a slash.
+    `bare`: whether the URL must end after the host and port, without a slash.
     """
 
     def check(text: str) -> str:
@@ -209,7 +209,9 @@ def caa(text: str) -> str:
 
 
 def keys(text: str) -> str:
-    """Accept TSIG keys that a resolver can use. No message contains a key."""
+    """Return the problem, or "" if the text is a list of TSIG keys that a resolver can use. The problem contains no
+    key.
+    """
     from naming.dns.primary import InvalidPeers, Peers
 
     try:

@@ -29,7 +29,7 @@ class PartialName:
 
 @dataclass(frozen=True, slots=True)
 class ServicePart:
-    """A name of a service without the cell."""
+    """A name of a service that does not name its cell."""
 
     tenant: str
     service: str

@@ -219,7 +219,7 @@ def _extract(file: Path, name: str, content: Any, target: Path, expected: dict[s
 
 
 def _plain(name: str) -> bool:
-    """Return whether the path stays inside the folder that it is written to."""
+    """Return whether `name` is a relative path that stays inside the folder into which it is unpacked."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and path.as_posix() == name
 

@@ -126,7 +126,7 @@ class Home:
         return dict(known)
 
     def secrets_add(self, news: Mapping[str, Any]) -> dict[str, Any]:
-        """Add new secrets to the file, and return all secrets. No other place stores them."""
+        """Add new secrets to the file of secrets, and return all secrets. No other place stores them."""
         merged = _merged(self.secrets_read(), news)
         write_private(self.secrets, json.dumps(merged, indent=2) + "\n")
         return merged

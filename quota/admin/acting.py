@@ -32,7 +32,8 @@ def act_with_reason(
     warning: str,
     act: Callable[[Model, str], object],
 ) -> HttpResponse | None:
-    """Show a form that asks for a reason. Once the form is sent, call `act(row, reason)` for each row.
+    """Return the page of a form that asks for a reason. Once the form is sent, call `act(row, reason)` for each row,
+    and return None, which makes Django show the list again.
 
     If `act` raises `Rejected` for one row, the other rows are still processed. `action`: the name of the registered
     action.
@@ -63,11 +64,12 @@ def act_together(
     act: Callable[[list[Any], str, dict[str, Any]], int],
     more: type[forms.Form] | None = None,
 ) -> HttpResponse | None:
-    """Show a form that asks for a reason.
+    """Return the page of a form that asks for a reason, or None after the action, which makes Django show the list
+    again.
 
-    Once the form is sent, call `act(rows, reason, given)` once for all rows, which returns the number of changed
-    rows. `more`: a form with further fields; `given`: the values of these fields. `action`: the name of the
-    registered action. If `act` raises `Rejected`, the form is shown again with the error above it.
+    Once the form is sent, call `act(rows, reason, given)` once for all rows, which returns the number of changed rows.
+    `more`: a form with further fields; `given`: the values of these fields. `action`: the name of the registered
+    action. If `act` raises `Rejected`, the form is shown again with the error above it.
     """
     chosen = list(rows[: MOST + 1])
     if len(chosen) > MOST:

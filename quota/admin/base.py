@@ -45,7 +45,7 @@ class LeanMedia:
 
 
 class FactsAdmin(LeanMedia, ModelAdmin):
-    """A read-only page. Only the system itself changes these rows."""
+    """An admin page that only shows rows. Users of the console cannot add, change or delete them."""
 
     show_full_result_count = False
     list_per_page = 50

@@ -137,7 +137,7 @@ class BudgetAdmin(ServiceAdmin):
 
 
 class AccountAdmin(FactsAdmin):
-    """Accounts. The sum of all balances is always zero."""
+    """The page of the ledger's accounts. The sum of all balances is always zero."""
 
     balance_shown = amount_column("balance", _("balance"))
     list_display = ["tenant_shown", "kind", "balance_shown"]

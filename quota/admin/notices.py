@@ -30,7 +30,7 @@ class NoticeAdmin(FactsAdmin):
 
 
 class ChannelAdmin(FactsAdmin):
-    """Channels of notices, without their secrets, which only the owners of the tenants may see."""
+    """The page of the channels of notices. It hides their secrets, which only the owners of the tenants may see."""
 
     list_display = [
         "target",

@@ -35,7 +35,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Preview:
-    """The preview of a change: notes, warnings and tables."""
+    """What a preview page shows about a change before the user confirms it: notes, warnings and tables."""
 
     title: str
     notes: Sequence[Any] = ()

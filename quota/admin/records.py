@@ -9,7 +9,7 @@ from quota.models import Record
 
 
 class RecordAdmin(FactsAdmin):
-    """The records of changes that belong to no cell. The list shows no total number, because counting is slow."""
+    """The page of the records of changes that belong to no cell. It shows no total number, because counting is slow."""
 
     list_display = ["revision", "time", "kind", "tenant", "actor", "data", "request_id"]
     search_fields = ["=tenant", "=actor", "=request_id"]

@@ -93,9 +93,7 @@ def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
 
 
 def release(*, cell: str, asks: Sequence[AdmissionRequest]) -> None:
-    """Subtract from the tenants' used quota what ended jobs have used. `change` of each request: the quota that the job
-    used, as positive values.
-    """
+    """Give back the quota that ended jobs used. `change` of each request: the limits of the job, as positive values."""
     back = [AdmissionRequest(a.tenant_id, a.tenant, a.priority, tuple(-v for v in a.change)) for a in asks]
     admit(cell=cell, asks=back)
 

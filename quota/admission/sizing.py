@@ -28,7 +28,7 @@ MARGIN_MILLI = 1250
 
 @dataclass(frozen=True, slots=True)
 class ResourceUse:
-    """The use of one resource over some days, in units of the axis.
+    """How much of one resource a tenant owned, requested and used over some days, in the unit of the resource.
 
     `granted`: grants in force now. `asked`, `reserved`: the largest sum of limits and of reservations in any hour.
     `used_*`: percentiles of the usage per hour. `suggested`: the quota to own if jobs continue to request as much;

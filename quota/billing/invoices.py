@@ -55,7 +55,7 @@ GROUP BY m.cell, b.name ORDER BY m.cell, b.name
 
 
 class InvoiceMonth(NamedTuple):
-    """The period of an invoice."""
+    """The month of an invoice, with its start and end."""
 
     month: dt.date
     begins_at: dt.datetime

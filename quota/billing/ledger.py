@@ -32,7 +32,7 @@ _TEXT = 300
 
 
 class AccountKey(NamedTuple):
-    """The kind and the tenant of an account."""
+    """Identifies an account: by its kind, and by the tenant that owns it (None for shared accounts)."""
 
     kind: AccountKind
     tenant_id: int | None = None
@@ -91,7 +91,8 @@ def hold(entry: records.RecordEntry, order: Order) -> Posting | None:
 
 
 def unhold(entry: records.RecordEntry, order: Order) -> Posting | None:
-    """Move the held price of an order that will not begin back to available money.
+    """Move the held price of an order that will not begin back to available money. Return None if the order costs
+    nothing.
 
     Raises `Conflict` unless the price is held.
     """
@@ -99,12 +100,15 @@ def unhold(entry: records.RecordEntry, order: Order) -> Posting | None:
 
 
 def charge(entry: records.RecordEntry, order: Order) -> Posting | None:
-    """Move the held price of an order to the revenue. Raises `Conflict` unless the price is held."""
+    """Move the held price of an order to the revenue. Return None if the order costs nothing. Raises `Conflict` unless
+    the price is held.
+    """
     return _release(entry, "charge", order, REVENUE, text="begins")
 
 
 def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> Posting | None:
-    """Pay back a part of a charge. Raises `Rejected` if `amount` is more than the part that was not refunded yet.
+    """Pay back a part of a charge. Return None if `amount` is 0. Raises `Rejected` if `amount` is negative or more than
+    the part that was not refunded yet.
 
     The caller updates `Order.refunded` in the same transaction.
     """

@@ -49,7 +49,7 @@ class Movement:
 class RevenueDay:
     """Revenue from a tenant on one day of its time zone, in micro-credits.
 
-    `refunds`: 0 or less. `spent`: the total since the first day of the month.
+    `refunds`: 0, or the refunded amount as a negative number. `spent`: the total since the first day of the month.
     """
 
     date: dt.date
@@ -69,9 +69,9 @@ def movements(
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
 ) -> list[Movement]:
-    """Return up to `number` movements, newest first, and skip the newest `first`.
+    """Return up to `number` movements of the tenant's money, newest first. `first`: how many of the newest to skip.
 
-    `since`, `until`: limits of their times. Raises `Forbidden` if the caller may not see them.
+    `since`, `until`: return only movements between these times. Raises `Forbidden` if the caller may not see them.
     """
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     with connection.cursor() as cursor:

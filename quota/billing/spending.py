@@ -18,10 +18,10 @@ LEAST = -MOST - 1
 
 
 class Balances(NamedTuple):
-    """The balances of one tenant.
+    """The balances of one tenant, in money.
 
-    `owed`: the debt for metered usage, 0 or less. `spendable`: the largest price that an order may have: available
-    money less the debt, plus the overdraft.
+    `owed`: 0, or the debt for metered usage as a negative number. `spendable`: the largest price that an order may
+    have, which is `available` + `owed` + the overdraft, but at least 0.
     """
 
     available: int

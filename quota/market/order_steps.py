@@ -78,9 +78,9 @@ def wrong_state(order: Order, detail: str) -> Conflict:
 
 
 def step(order: Order, event: OrderEvent) -> None:
-    """Change the order's state to the one that follows `event` in the table of transitions.
+    """Change the order's state to the one that follows `event` according to `TRANSITIONS`.
 
-    Raises `Conflict` if the table has no transition.
+    Raises `Conflict` if `TRANSITIONS` does not allow `event` in the present state.
     """
     after = TRANSITIONS.get((OrderState(order.state), event))
     if after is None:

@@ -144,7 +144,10 @@ def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[
 
 
 def _missing(after: Vector, granted: Vector, change: Vector) -> Vector:
-    """Return the amounts by which `after` exceeds `granted`, only for resources whose `change` is positive."""
+    """Return the amounts by which a request would exceed the quota, only for resources that the request increases.
+
+    `after`: the used quota after the request; `granted`: the granted quota; `change`: what the request adds.
+    """
     missing = [0] * SIZE
     for i in COUNTED:
         if change[i] > 0 and after[i] > granted[i]:

@@ -44,7 +44,7 @@ def message_of(delivery: NoticeDelivery) -> dict[str, Any]:
 
 
 def keys_of(channel: NoticeChannel, now: dt.datetime) -> list[str]:
-    """Return the current secrets of a webhook, newest first. For some time after a rotation, both secrets count."""
+    """Return the secrets that sign a webhook at `now`, newest first. For some time after a rotation, there are two."""
     keys = [channel.secret]
     if channel.secret_before and channel.secret_before_until and now < channel.secret_before_until:
         keys.append(channel.secret_before)

@@ -30,7 +30,9 @@ _OF_CLOUDS = (ipaddress.IPv4Network("168.63.129.16/32"), ipaddress.IPv4Network("
 
 
 class DeliveryFailed(Exception):
-    """A failed delivery, with a message for people. `final`: the receiver itself rejected the notice."""
+    """The error of a failed delivery, with a message for people. `final`: whether the receiver itself rejected the
+    notice.
+    """
 
     def __init__(self, text: str, *, final: bool = False) -> None:
         super().__init__(text)

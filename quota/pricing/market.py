@@ -134,7 +134,7 @@ class SaleCapacity:
         return [CalendarStep(moment, level) for moment, level in zip(moments, levels, strict=True)]
 
     def free(self, sold: Vector, own_sold: Vector) -> Vector:
-        """Return the amounts that are left.
+        """Return the amounts that can still be sold, negative if too much is sold.
 
         `sold`: sold by all bands that share the limit; `own_sold`: sold by this band.
         """

@@ -38,7 +38,9 @@ _LEFT_OUT = (OrderState.DRAFT.value, OrderState.REJECTED.value, OrderState.CANCE
 
 @dataclass(slots=True)
 class Sum:
-    """A total cost `before` and `after` a change of prices, in micro-credits."""
+    """The total cost of several orders before and after a change of prices, in micro-credits. `count`: how many were
+    added.
+    """
 
     name: str
     count: int = 0
@@ -161,7 +163,9 @@ def _usage(cell: str, since: dt.datetime, usage: Mapping[str, int]) -> _Sums:
 
 
 class _Sums:
-    """The total costs, and the costs by band and by tenant."""
+    """The total cost of all orders and usage, and the totals by band and by tenant, before and after a change of
+    prices.
+    """
 
     def __init__(self) -> None:
         self.everything = Sum("")

@@ -30,7 +30,7 @@ CHILD_LASTS = dt.timedelta(days=90)
 
 
 class InvalidToken(Exception):
-    """A bearer token that is not accepted: unknown, expired or revoked. The message says what to do."""
+    """The error for a bearer token that is unknown, expired or revoked. The message says what to do."""
 
 
 def token_issue(

@@ -121,8 +121,8 @@ def capability_answer(
 ) -> CapabilityRequest:
     """Grant or reject a request that has no answer yet.
 
-    `until`: the end of the capability, if it differs from the requested end. Raises `Conflict` if the request already
-    has an answer, and `Rejected` if a value is not valid. Locks: the request's row.
+    `until`: the end of the capability; None means the requested end. Raises `Conflict` if the request already has an
+    answer, and `Rejected` if a value is not valid. Locks: the request's row.
     """
     require(principal, Action.PLATFORM_ADMIN)
     if not granted and not answer.strip():

@@ -59,7 +59,9 @@ TOO_MANY = "too-many-attempts"
 
 
 class TooManyAttempts(Rejected):
-    """A sign-in attempt before the waiting time has ended. `figures["retry_after_s"]`: whole seconds."""
+    """The rejection of a sign-in attempt before the waiting time has ended. `figures["retry_after_s"]`: the seconds
+    left.
+    """
 
     status = 429
 

@@ -39,7 +39,7 @@ class CalendarStep(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """A period without a gap in which more is sold than the limit.
+    """A continuous period in which more is sold than may be sold.
 
     `short`: the largest missing amount of each resource.
     """

@@ -12,7 +12,7 @@ _AMOUNT = re.compile(r"^(-?)([0-9]{1,19})(?:\.([0-9]{1,6}))?\Z")
 
 
 class AmountError(ValueError):
-    """An amount that is not valid. The message says what was given and what is accepted."""
+    """The error for a text that is not a valid amount. The message says what was given and what is accepted."""
 
 
 def format_credits(micro: int, *, places: int = 6) -> str:

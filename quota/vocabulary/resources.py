@@ -16,7 +16,7 @@ Vector = tuple[int, ...]
 
 
 class Resource(NamedTuple):
-    """A resource of the axis.
+    """One of the fixed resources, which `AXIS` lists.
 
     `name`: its name in job files; `unit`: the unit of quantities; `compressible`: whether its usage can be throttled
     (§6.2).
@@ -63,7 +63,7 @@ _MILLI_SUFFIXES = {"": 1000, "m": 1}
 
 
 class QuantityError(ValueError):
-    """A quantity that is not valid. The message says what was given and what is accepted."""
+    """The error for a quantity that is not valid. The message says what was given and what is accepted."""
 
 
 def parse_quantity(name: str, given: int | float | str) -> int:

@@ -163,7 +163,7 @@ def spec_shown(principal: Principal, job: Job, file: Mapping[str, object]) -> Ma
 
 
 def job_update_shown(job: Job) -> Update | None:
-    """Return the job's open update. If none is open, return its last update."""
+    """Return the job's newest update, which may still be open. Return None if the job was never updated."""
     return Update.objects.filter(job=job).order_by("-id").first()
 
 

@@ -40,7 +40,7 @@ class InnerTask:
 
 @dataclass(frozen=True, slots=True)
 class AllocSet:
-    """A live alloc set: its job, and its current spec."""
+    """A live alloc set (a job whose tasks are allocs), with its current spec."""
 
     job_id: int
     spec: spec.JobSpecification

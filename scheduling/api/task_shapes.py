@@ -148,8 +148,8 @@ class LogSerializer(serializers.Serializer[Any]):
     """A part of a log. `offset`: the position in the log of the first byte of `text`. The log begins with the first
     start of the incarnation.
 
-    `end`: the position after the last byte. `complete`: whether the search reached the end of the log; if not, repeat
-    the request with `end` as the offset.
+    `end`: the position after the last byte. `complete`: False if a request that searches the log stopped before the
+    log's end; then repeat the request with `end` as the offset.
     """
 
     stream = serializers.CharField()

@@ -41,7 +41,9 @@ _MASTER = system("master")
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """How much of a cell is lost. `waiting`: number of tasks that are still on machines that are down."""
+    """The figures by which the brake `lost` is set. `waiting`: number of tasks that are still on machines that are
+    down.
+    """
 
     extent: Extent
     waiting: int

@@ -42,7 +42,9 @@ VECTORS = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", 
 
 @dataclass(slots=True, kw_only=True)
 class Amounts:
-    """Amounts of one band, or of the whole cell if `band` is empty. Bands have no `capacity` and `stranded`."""
+    """The capacity, quota and usage of one band, or of the whole cell if `band` is empty. Bands have no `capacity` and
+    `stranded`.
+    """
 
     band: str
     capacity: Vector = ZERO

@@ -15,7 +15,7 @@ from scheduling.models import Cell
 
 
 class ReportStep(StrEnum):
-    """The time that one point of a report covers."""
+    """Whether each point of a report covers an hour or a day."""
 
     HOUR = "hour"
     DAY = "day"
@@ -27,7 +27,7 @@ class ReportStep(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Point(Amounts):
-    """Mean amounts of one hour or day (UTC)."""
+    """One point of a capacity report: the mean amounts of one hour or day (UTC)."""
 
     at: dt.datetime
 

@@ -36,7 +36,7 @@ SKEW = dt.timedelta(hours=1)
 
 
 class AuthorityBroken(Exception):
-    """Raised when a file of the authority cannot be used. The text names the file and what to do."""
+    """Raised when a file of the authority cannot be used. The message names the file and what to do."""
 
 
 def folder() -> Path:
@@ -125,7 +125,7 @@ def _signing_key(home: Path, name: str, changed_ns: int) -> ec.EllipticCurvePriv
 
 
 def make_authority(*, grants: bool = False) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return a new certificate and its key. `grants`: the key may sign grants, but not certificates."""
+    """Return a new certificate and its key. `grants`: whether the key is for signing grants instead of certificates."""
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Borg grants" if grants else "Borg cell authority")])
     now = dt.datetime.now(dt.UTC)
@@ -194,7 +194,7 @@ def finish_switch(home: Path) -> None:
 
 
 def key_usage(*, certificates: bool) -> x509.KeyUsage:
-    """Return the uses that a certificate allows for its key. `certificates`: the key may sign certificates."""
+    """Return the uses that a certificate allows for its key. `certificates`: whether the key may sign certificates."""
     return x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=certificates,

@@ -38,7 +38,7 @@ LEVELS: dict[str, tuple[frozenset[Scope], Role | None]] = {
 
 
 class BadIdentity(Exception):
-    """Raised for a token that does not prove the identity of a task. The text says what to do."""
+    """Raised for a token that does not prove the identity of a task. The message says what to do."""
 
 
 class TaskClaims(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ WHERE t.job_id = ANY(%(live)s) AND t.restarts > 1 AND t.up
 
 @dataclass(frozen=True, slots=True)
 class HealthOfJob:
-    """The health of a job and the troubles that cause it. `update`: the update in progress."""
+    """The health of a job and the troubles that cause it. `update`: the update in progress, None if there is none."""
 
     state: JobHealth
     troubles: Troubles = NO_TROUBLES

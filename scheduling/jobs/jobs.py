@@ -106,8 +106,8 @@ def job_apply(
 ) -> Submission:
     """Submit the job if no live job has its name. Otherwise update the live job to the spec. Idempotent.
 
-    `key`: the idempotency key, if the job is submitted. Raises the same errors and takes the same locks as
-    `job_submit` and `updates.job_update`.
+    `key`: the idempotency key of the submission; an update ignores it. Raises the same errors and takes the same locks
+    as `job_submit` and `updates.job_update`.
     """
     require_tenant(principal, Action.JOB_WRITE, job_spec.tenant, cell.name)
     job = live_job(cell, job_spec)

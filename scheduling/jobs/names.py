@@ -21,7 +21,7 @@ def reserved(name: str) -> Rejected | None:
 
 
 def check_lengths(job_spec: spec.JobSpecification) -> None:
-    """Check that the DNS names of all tasks and ports fit. The last task has the longest name.
+    """Check that the DNS names of all tasks and ports are not too long. The last task has the longest name.
 
     Raises `Rejected`, which names the wrong field.
     """

@@ -33,8 +33,8 @@ class JobPlan:
     rejected.
 
     `tasks`: the tasks that are added, removed, restarted, changed in place (`in_place`) and kept. `max_down`: the
-    largest number of tasks that are down at once. `guidance`: how many tasks fit the cell, if the caller asked for
-    guidance. `names`: sentences about changes for clients that look up the job's name.
+    largest number of tasks that are down at once. `guidance`: how many tasks fit the cell, empty unless the caller
+    asked for it. `names`: sentences about changes for clients that look up the job's name.
     """
 
     action: str

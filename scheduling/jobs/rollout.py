@@ -148,8 +148,8 @@ def _end_surplus(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
 
 
 def _cause(update: Update) -> Cause | None:
-    """Return a reference to the event that started the update. This event is the cause of all changes that the update
-    makes.
+    """Return a reference to the event that started the update, or None if the journal lacks it. This event is the cause
+    of all changes that the update makes.
     """
     place = (
         Event.objects.filter(job_id=update.job_id, kind="update.started", data__update_id=update.id)

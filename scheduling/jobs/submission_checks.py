@@ -58,8 +58,8 @@ def check_keys(cell: Cell, items: Sequence[Item]) -> None:
 
 
 def check_names(cell: Cell, items: Sequence[Item]) -> None:
-    """Check that no live job has the name. If the live job has an equal spec, the submission gets that job as its
-    result.
+    """Check that no live job has the name of one of `items`. If a live job has the name and an equal spec, that job
+    becomes the item's result; if its spec differs, the item is rejected.
     """
     if not items:
         return

@@ -48,7 +48,7 @@ Item = TypeVar("Item", bound=Submitted)
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[Item]):
-    """A submission that waits. `turn` is set when the result of the submission is known, or when its thread has to
+    """A submission that waits to be written. `turn` is set when its result is known, or when its own thread has to
     write the next group.
     """
 

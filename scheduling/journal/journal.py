@@ -49,7 +49,7 @@ class Cause(msgspec.Struct, frozen=True, gc=False):
 
 
 class JournalRecord(msgspec.Struct, frozen=True, gc=False):
-    """A row of the journal with its event decoded."""
+    """An event of the journal with the columns of its row, such as the revision and the actor."""
 
     revision: int
     seq: int

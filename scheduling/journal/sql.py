@@ -15,14 +15,14 @@ Values = Sequence[Any] | Mapping[str, Any]
 
 
 def query(statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
-    """Run a statement and return all its rows."""
+    """Run an SQL statement and return all its rows."""
     with connection.cursor() as cursor:
         cursor.execute(statement, values or None)
         return list(cursor.fetchall())
 
 
 def execute(statement: str, values: Values = ()) -> int:
-    """Run a statement without reading its rows. Return the number of rows that it wrote or locked."""
+    """Run an SQL statement without reading its rows. Return the number of rows that it wrote or locked."""
     with connection.cursor() as cursor:
         cursor.execute(statement, values or None)
         return int(cursor.rowcount)

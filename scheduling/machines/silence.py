@@ -47,8 +47,8 @@ _WHOLE_CELL = ""
 
 @dataclass(slots=True)
 class _Suspicion:
-    """The suspicion that a shard has failed. `late`: the lowest number of late machines so far. `hopeful_at`: the
-    time when this number last fell.
+    """The suspicion that a shard has failed, so that its machines only seem silent. `late`: the lowest number of late
+    machines so far. `hopeful_at`: the time when this number last fell.
     """
 
     began_at: float

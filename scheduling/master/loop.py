@@ -237,7 +237,7 @@ class Master:
         return self.state
 
     def _advance(self) -> bool:
-        """Bring the warm state up to date with the journal. Return whether there were new events."""
+        """Bring the cell's state in memory up to date with the journal. Return whether there were new events."""
         now = time.monotonic()
         kept_s, self._advanced = now - self._advanced, now
         if self.state is not None and kept_s <= _KEEP_WARM_S:
@@ -358,7 +358,7 @@ class Master:
 
 
 class _Unfollowable(Exception):
-    """The warm state cannot follow the journal by events and must be loaded from the rows."""
+    """Raised if journal events cannot be applied to the state in memory, which must then be loaded from the rows."""
 
 
 def _widens(event: events.Event, state: CellState) -> bool:
@@ -376,5 +376,5 @@ _masters: dict[tuple[int, Scheduler], Master] = {}
 
 
 def master_of(cell_id: int, scheduler: Scheduler) -> Master:
-    """Return the master of this process, with its warm state."""
+    """Return the `Master` of this process for a cell and a scheduler. It keeps the cell's state between calls."""
     return _masters.setdefault((cell_id, scheduler), Master(cell_id, scheduler))

@@ -90,8 +90,8 @@ def _counters(cell_id: int) -> list[str]:
 
 
 def _quota(cell_id: int) -> list[str]:
-    """Check that quota in use equals the requests of live jobs. Priority zero needs no quota, so its jobs are not
-    counted.
+    """Return an error for each tenant and band whose quota in use differs from the requests of its live jobs. Priority
+    zero needs no quota, so its jobs are not counted.
     """
     rows = query(
         "WITH asked AS (SELECT j.tenant_id, b.id AS band_id, r.position, sum(r.amount) AS amount"
@@ -167,8 +167,10 @@ def _allocs(cell_id: int) -> list[str]:
 
 
 def _devices(cell_id: int) -> list[str]:
-    """Check that no accelerator is allocated beyond its capacity. Tasks inside an alloc share the accelerators of the
-    alloc.
+    """Return an error for each accelerator that is allocated beyond its capacity, and for each task with wrong
+    accelerators.
+
+    Tasks inside an alloc share the accelerators of the alloc.
     """
     rows = query(
         "SELECT m.hostname, h.alloc_id, h.device, h.amount FROM (SELECT t.machine_id, t.alloc_id, d.device,"

@@ -18,7 +18,7 @@ _PREFIX = "sha256:"
 
 
 class DirectoryStore:
-    """A package store in a folder."""
+    """An `ArchiveStore` that keeps the archives as files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

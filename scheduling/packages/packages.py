@@ -38,7 +38,9 @@ _LOCK = 0x70616B73  # "paks"; with the cell's id, the key of the lock between up
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The result of an upload or of a tag. `outcome`: uploaded, moved (the tag has a new archive) or unchanged."""
+    """The result of `package_upload` or `package_tag`. `outcome`: uploaded, moved (the tag has a new archive) or
+    unchanged.
+    """
 
     package: Package
     tag: str

@@ -23,7 +23,9 @@ from scheduling.spec.problems import rejection
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """A spec whose package references contain digests. `packages`: the value for `JobSpec.packages`."""
+    """The result of pinning: a spec whose package references contain digests. `packages`: the value for
+    `JobSpec.packages`.
+    """
 
     spec: spec.JobSpecification
     packages: dict[str, dict[str, object]]

@@ -23,7 +23,7 @@ _ABSENT = {"404", "NoSuchKey", "NotFound"}
 
 
 class S3Store:
-    """A package store in S3. All threads share one boto3 client."""
+    """An `ArchiveStore` that keeps the archives in a bucket of S3. All threads share one boto3 client."""
 
     def __init__(self, bucket: str, prefix: str, *, endpoint: str = "", region: str = "") -> None:
         self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""

@@ -20,7 +20,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class StoreAway(Exception):
-    """Raised when the store is unreachable or damaged. The text names the folder or bucket and the problem."""
+    """Raised when the store is unreachable or damaged. The message names the folder or bucket and the problem."""
 
 
 class NotThere(Exception):

@@ -60,7 +60,9 @@ class Draft:
         return f"sha256:{self._hash.hexdigest()}"
 
     def take(self, stream: Readable) -> None:
-        """Read the whole stream, and append it to the draft file. Raises `Rejected` if the file exceeds the limit."""
+        """Read the whole stream, and append it to the draft file. Raises `Rejected` if the upload is larger than
+        allowed.
+        """
         while chunk := stream.read(CHUNK_BYTES):
             self.size_bytes += len(chunk)
             if self.size_bytes > self._most_bytes:

@@ -40,7 +40,7 @@ class BrakeKind(StrEnum):
 
 
 class BrakeState(StrEnum):
-    """The state of a brake."""
+    """The state of a brake: whether it holds tasks back, and what an SRE has decided."""
 
     OPEN = "open"
     BOUNDED = "bounded"  # only `lost`: at a limited rate
@@ -111,7 +111,7 @@ def lost_bucket(bucket: Bucket, now: float, per_s: float) -> Bucket:
 
 
 def stops_allowed(tasks: int, settings: CellSettings) -> float:
-    """Return how many of the running tasks may be stopped within the window without a confirmation."""
+    """Return how many of the running tasks may be stopped within `WINDOW_S` seconds without the brake `stops`."""
     return max(float(ALWAYS_STOPPED), settings.stop_share * tasks)
 
 

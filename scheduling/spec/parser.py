@@ -43,8 +43,8 @@ _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """What a cell allows in job files. `bands`: the priority bands; None allows every priority. None is used for
-    stored specs, because bands may have changed since.
+    """The limits that a cell sets for job files. `bands`: the priority bands; None allows every priority. None is used
+    for stored specs, because bands may have changed since.
 
     `extra`: names of the cell's own resources.
     """

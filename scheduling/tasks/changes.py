@@ -52,7 +52,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class TaskBefore:
-    """A task as it was before the change."""
+    """The values that a task had before `change_tasks` changed it."""
 
     task_id: int
     job_id: int

@@ -53,7 +53,9 @@ class CounterChanges:
         self._jobs: dict[int, list[int]] = {}  # job id -> [total, pending, running, dead, up]
 
     def move(self, job_id: int, source: str, target: str, *, was_up: bool = False) -> None:
-        """Count one task that changes from state `source` to `target`. `was_up`: the task was up before the change."""
+        """Count one task that changes from state `source` to `target`. `was_up`: whether the task was up before the
+        change.
+        """
         row = self._row(job_id)
         row[1 + self._STATES.index(source)] -= 1
         row[1 + self._STATES.index(target)] += 1

@@ -59,7 +59,7 @@ class PlacementReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """The preemption of a task by a more urgent one."""
+    """How a task lost its machine to a task of higher priority: where, when, and to which task."""
 
     machine: str
     revision: int

@@ -1,4 +1,5 @@
-"""The capacity and the reservations of a cell's machines in Redis, as the master last saw them, for plans (§2.6).
+"""A copy in Redis of the capacity and reservations of a cell's machines, as the master last saw them. Plans, which try
+where a job would be placed and change nothing, read it (§2.6).
 
     master ─► ViewPublisher ─► borg:view:<cell>, a hash in Redis ─► read ─► plans in all web processes
 

@@ -33,7 +33,7 @@ _known: set[int] = set()  # hours since the epoch whose partition exists
 
 
 class TaskWindow(NamedTuple):
-    """A usage window with its cell, machine and task."""
+    """A usage window that a Borglet reported, with the ids of its cell, machine and task."""
 
     cell_id: int
     machine_id: int

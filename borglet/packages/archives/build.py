@@ -28,7 +28,7 @@ _LEVEL = 6
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A packed archive."""
+    """The result of `pack`: the digest and the sizes of the archive that it wrote."""
 
     digest: str  # sha256: and 64 hex digits
     size_bytes: int  # size of the archive
@@ -37,7 +37,7 @@ class Packed:
 
 
 class CannotPack(ValueError):
-    """The directory cannot become a package. The text names the file and says what to do."""
+    """The error for a directory that cannot become a package. The message names the file and says what to do."""
 
 
 def pack(

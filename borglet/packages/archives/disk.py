@@ -36,7 +36,7 @@ class DiskSink(Sink):
         os.close(self._root)
 
     def _close_below(self, common: int) -> None:
-        """Close the directories on the path to the last file, all of which are open, except the first `common` ones."""
+        """Close the open directories, which are those on the path to the last file, except the first `common` ones."""
         while len(self._open) > common:
             os.close(self._open.pop())
         self._path = self._path[:common]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class ArchiveRefused(ValueError):
-    """An archive is rejected. The text names the entry and the problem, and says what to do."""
+    """The error for an archive that is rejected. The message names the entry and the problem, and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class ImageManifest(msgspec.Struct, frozen=True):
 
 
 class _Layout:
-    """The offset and the size of each file in the tar of an image, by name."""
+    """Reads the files in the tar of an image by name. It stores the offset and the size of each file."""
 
     def __init__(self, file: BinaryIO, size: int, account: ArchiveCost) -> None:
         self._file, self._account = file, account

@@ -48,7 +48,7 @@ class Sink:
 
 @dataclass(slots=True)
 class ArchiveNode:
-    """One file, directory or link of the plan. A plan may have 100,000 nodes, so a node is small."""
+    """One file, directory or link of a `Tree`. A tree may have 100,000 nodes, so a node is small."""
 
     kind: EntryKind
     layer: int
@@ -89,7 +89,7 @@ class Tree:
     # -- entries; each raises `ArchiveRefused`
 
     def add(self, entry: TarEntry, content: Iterable[bytes]) -> None:
-        """Add an entry of an archive. `content`: the bytes, if the entry is a file."""
+        """Add an entry of an archive. `content`: the bytes of a file, empty for a directory or link."""
         if entry.kind is EntryKind.DIRECTORY:
             self.add_directory(entry.name)
         elif entry.kind is EntryKind.SYMBOLIC_LINK:

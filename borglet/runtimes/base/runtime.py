@@ -37,7 +37,7 @@ NO_TREES: Mapping[str, Path] = MappingProxyType({})
 
 
 class StartFailed(Exception):
-    """The machine could not start the task. The text has the reason, for the owner of the job."""
+    """The error if the machine could not start a task. The message has the reason, for the owner of the job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,9 +166,11 @@ def refused_forks(groups: Groups) -> int:
 
 
 def watch_oom(groups: Groups) -> int:
-    """Return a file descriptor that becomes readable when the groups run out of memory, or -1.
+    """Return a file descriptor that becomes readable when the groups run out of memory, or -1 if there is no such
+    event.
 
-    The result is -1 if the kernel has no such event, or with version 2, where the kernel kills the whole group."""
+    With version 2 there is none, because the kernel kills the whole group. Some kernels do not have it with version 1.
+    """
     directory = groups.get("memory", "")
     if not directory or not os.path.exists(os.path.join(directory, "cgroup.event_control")):
         return -1

@@ -213,9 +213,11 @@ class CgroupTree:
 
 
 def detect(home: Path, *, proc: Path = Path("/proc/self")) -> CgroupTree:
-    """Make the group `borg-<hash of home>` below our own group for each controller. Return an empty tree if none works.
+    """Make the group `borg-<hash of home>` below our own group for each controller. Return the groups that were made,
+    an empty tree if the machine supports none.
 
-    Version 2 is used if it has the memory controller, otherwise version 1."""
+    Version 2 is used if it has the memory controller, otherwise version 1.
+    """
     name = "borg-" + hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:12]
     own, disk = own_groups(proc), disk_of(home)
     return _detect_v2(own, name, disk) or _detect_v1(own, name, disk)

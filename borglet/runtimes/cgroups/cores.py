@@ -14,7 +14,7 @@ from borglet.messages import RunTask, TaskKey
 
 
 class NoCores(Exception):
-    """The machine has too few free cores. The text has the number of free cores and what to do."""
+    """The error if the machine has too few free cores. The message has the number of free cores and what to do."""
 
 
 @dataclass

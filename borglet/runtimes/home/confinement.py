@@ -20,7 +20,7 @@ from borglet.runtimes.supervisor.ptys import PtyRequest
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What was decided about one start of a task."""
+    """The decisions about one start of a task: its user, packages and network address."""
 
     account: Account | None  # user of the task and owner of its folders; None: the Borglet's own user
     trees: Mapping[str, Path]  # directories of the task's packages by mount name

@@ -14,7 +14,9 @@ from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedTask
 
 
 class Enforcement:
-    """Measures the tasks of one home, and stops those that exceed a limit. `stop`: the method `Runtime.stop`."""
+    """Measures the tasks of one home, and stops those that exceed a limit. `stop`: the runtime's method `stop`, which
+    ends a task.
+    """
 
     def __init__(self, home: RuntimeHome, stop: Callable[..., Awaitable[None]]) -> None:
         self._home, self._stop = home, stop

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SupervisedSettings:
-    """Settings of all runtimes with real processes."""
+    """The settings that all runtimes with real processes share: limits of open files, logs and disk measurements."""
 
     isolation: Literal["auto", "polled"] = "auto"  # polled: use no control groups
     open_files: int = 65536
@@ -61,7 +61,9 @@ class SupervisedTask:
 
 
 class RuntimeHome:
-    """The tasks, folders and control groups that the parts of one runtime share. It belongs to one asyncio loop."""
+    """The home of one runtime: its folders, tasks and control groups, which all parts of the runtime use. It belongs to
+    one asyncio loop.
+    """
 
     def __init__(self, home: Path, settings: SupervisedSettings, confinement: Confinement) -> None:
         self.home = home.absolute()

@@ -37,7 +37,7 @@ _NAME = re.compile(r"([0-9A-Za-z_-]{1,64})\.([0-9]{1,9})\.([0-9]{1,9})\Z")
 
 
 class TaskRecord(msgspec.Struct, frozen=True):
-    """The content of task.json."""
+    """The content of task.json: the task, and what the next Borglet must know about its present run."""
 
     task: RunTask
     run: int

@@ -77,8 +77,8 @@ class DiskWalk:
         return self.bytes
 
     def _look(self, folder: Folder) -> int:
-        """Add the sizes of a folder's entries to the sum. Return the cost of this step: the number of entries, plus the
-        cost of opening the folder (1, or more for deep folders).
+        """Add the sizes of a folder's entries to the disk usage of this walk. Return the cost of this step: the number
+        of entries, plus the cost of opening the folder (1, or more for deep folders).
         """
         cost = 1 + folder.level // LEVELS
         try:

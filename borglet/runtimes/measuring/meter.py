@@ -26,7 +26,7 @@ MAX_THREADS = 200
 
 @dataclass(slots=True)
 class Metered:
-    """One running task with its last measurement."""
+    """One running task, and the figures of its last measurement, from which the next one computes differences."""
 
     supervisor_pid: int
     groups: dict[str, str]

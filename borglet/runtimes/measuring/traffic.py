@@ -30,7 +30,7 @@ class Rates(NamedTuple):
 
 @dataclass(slots=True)
 class Traffic:
-    """The traffic of one running task between two measurements."""
+    """Computes the disk and network traffic of one running task from the counters of two measurements."""
 
     _known: dict[int, tuple[int, int]] | None = None  # read and written by pid, 0 for the group; None at first
     _network: tuple[int, int] | None = None

@@ -60,7 +60,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """The file of a device that the scheduler assigned to the task."""
+    """The device file of an accelerator that the scheduler assigned to the task."""
 
     path: str
     kind: str  # c or b
@@ -80,7 +80,7 @@ def device_rules(nodes: Iterable[DeviceNode]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """The options that differ between the containers of tasks."""
+    """The options of one task's container that are not equal for all tasks."""
 
     root: str  # directory on the machine
     mounts: Sequence[Mount]

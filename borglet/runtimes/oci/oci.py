@@ -47,7 +47,9 @@ FIRST_UID, UIDS = 200_000, 65_536
 
 
 class Unavailable(Exception):
-    """This machine does not support containers. The text has the reason and the cure; `code` names the reason."""
+    """The error if this machine does not support containers. The message has the reason and what to do; `code` names
+    the reason.
+    """
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -56,7 +58,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OciSettings(SupervisedSettings):
-    """Settings of the oci runtime on this machine."""
+    """The settings of the runtime that runs tasks in containers, on this machine."""
 
     users: frozenset[str] = frozenset()  # users that job files may name
     first_uid: int = FIRST_UID  # first number of the users of tasks, which no other user may have
@@ -68,7 +70,7 @@ class OciSettings(SupervisedSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlan(LaunchPlan):
-    """The decisions about the start of one run in a container."""
+    """The decisions about the start of one run in a container: its root directory, devices and host name."""
 
     process: dict[str, object]  # content of process.json
     base: Path | None  # tree of the package that becomes the root; None: the machine's /usr

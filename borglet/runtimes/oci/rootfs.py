@@ -58,9 +58,11 @@ _MAX_ETC_BYTES = 2**20
 
 
 class SharedRoot:
-    """The root that all tasks on the machine's /usr share, because writing forty small files per start is slow.
+    """The root directory that all containers share whose task uses the machine's /usr. One directory serves many tasks,
+    because writing forty small files per start is slow.
 
-    If its sources change, the next task gets a new root. Running tasks keep their root."""
+    If the machine's files from which it is made change, the next task gets a new root. Running tasks keep theirs.
+    """
 
     def __init__(self, folder: Path, machine: Path = Path("/")) -> None:
         self._folder, self._machine = folder, machine
@@ -195,7 +197,9 @@ def _make_ours(root: Path) -> None:
 
 
 def _names(own: Path, base: Path | None, etc: Path, account: Account, hosts: Mapping[str, str]) -> list[Mount]:
-    """Write the task's own files of /etc, and return the mounts that put them over the files of its root."""
+    """Write the task's own files of /etc (users and host names), and return the mounts that place them over the files
+    of the same name in its root directory.
+    """
     uid, gid, _ = account
     files = {
         "passwd": _passwd(uid, gid),

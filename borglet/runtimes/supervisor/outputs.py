@@ -19,7 +19,7 @@ DRAIN_BYTES = 4 * 2**20
 
 
 class Outputs:
-    """The output of one task. Its pipes are registered with `poll` while they are read."""
+    """Copies the output of one task to its log files. Its pipes are registered with `poll` while they are read."""
 
     def __init__(self, launch: TaskLaunch, poll: select.poll) -> None:
         self._launch, self._poll = launch, poll

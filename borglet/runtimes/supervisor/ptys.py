@@ -36,7 +36,7 @@ _FIRST_FREE = 10
 
 
 class ShellRefused(Exception):
-    """The Borglet cannot open a shell in the task. The text has the reason, for the user of the shell."""
+    """The error if the Borglet cannot open a shell in a task. The message has the reason, for the user of the shell."""
 
 
 @dataclass(frozen=True, slots=True)

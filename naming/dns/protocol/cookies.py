@@ -61,9 +61,9 @@ class Cookies:
 
 
 def at_the_end(query: bytes) -> tuple[bytes, bytes] | None:
-    """Return the client cookie and the server cookie at the end of a message, or None.
+    """Return the client cookie and the server cookie at the end of a message, or None if it does not end with both.
 
-    Clients send both cookies as the only option of the last record (EDNS). For other messages, the result is None.
+    Clients send both cookies as the only option of the last record (EDNS).
     """
     both = CLIENT_SIZE + SERVER_SIZE
     if query[-both - len(_TAIL) : -both] != _TAIL:

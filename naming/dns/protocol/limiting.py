@@ -36,7 +36,7 @@ class RateVerdict(Enum):
 
 
 class RateLimit:
-    """A limit on the answers per second to one network."""
+    """A limit on how many answers per second the resolver sends to one network of clients."""
 
     def __init__(self, rate: int, exempt: Iterable[Network] = PRIVATE) -> None:
         self._rate = rate

@@ -34,7 +34,7 @@ class DnsStream:
 
 
 class Streams:
-    """The open TCP connections.
+    """The open TCP connections of a DNS server, limited in number for each source and in all.
 
     When a limit ends or rejects a connection, `note` is called with the limit's name: `source` (per address) or `all`.
     """
@@ -103,7 +103,9 @@ def _idlest(streams: dict[DnsStream, None]) -> DnsStream | None:
 
 
 def source_of(address: str) -> str:
-    """Return the source of an address: an IPv4 address, or a /64 network of IPv6."""
+    """Return what counts as one client in the limit of connections per source: an IPv4 address, or a /64 network of
+    IPv6.
+    """
     read = plain_address(address)
     if read.version == 4:
         return str(read)

@@ -154,7 +154,7 @@ def _below(directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedSe
 
 
 def with_port(answering: Answering, port: str) -> Answering:
-    """Return only those tasks of `answering` whose job has a port with the name `port`."""
+    """Return `answering` (the tasks of a name) without the tasks whose job has no port with the name `port`."""
     return Answering([one for one in answering.strata if port in one.tasks[0].job.all_port_names()])
 
 

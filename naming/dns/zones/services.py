@@ -66,10 +66,10 @@ def message(
 
 
 class _OfJob(NamedTuple):
-    """The parts of records that are equal for all tasks of a job.
+    """The bytes of records that are equal for all tasks of a job; the index of the task comes before them.
 
-    `target`: the target of SRV records, without the index. `owner`: the owner of address records, without the index. It
-    ends with a DNS compression pointer to the cell and zone in the question's name.
+    `target`: the target of SRV records. `owner`: the owner of address records. It ends with a DNS compression pointer
+    to the cell and zone in the question's name.
     """
 
     target: bytes

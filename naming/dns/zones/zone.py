@@ -192,8 +192,8 @@ class Zone:
 
 
 class _Work:
-    """The work of one call of `publishing`: renders changed names one by one, or just before an event changes them
-    again.
+    """The work of one call of `publishing`. It renders the changed names one by one. A name that an event is about to
+    change is rendered just before this change.
     """
 
     def __init__(self, zone: Zone, owners: set[Owner]) -> None:

@@ -22,7 +22,7 @@ _EXAMPLE = 'give records such as 0 issue "ca.example", separated by ;'
 
 
 class InvalidZones(ValueError):
-    """The error for an invalid setting of zones. The text names the setting and says what to write instead."""
+    """The error for an invalid setting of zones. The message names the setting and says what to write instead."""
 
 
 def read_reverse(texts: Sequence[str]) -> tuple[Network, ...]:

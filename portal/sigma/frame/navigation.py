@@ -75,5 +75,5 @@ SECTIONS: tuple[Section, ...] = (
 
 
 def section_of(name: str) -> Section | None:
-    """Return the section that contains the page `name`, or None."""
+    """Return the section of the navigation that contains the page `name`, or None if no section does."""
     return next((section for section in SECTIONS if any(link.holds(name) for link in section.links)), None)

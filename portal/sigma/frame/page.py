@@ -131,7 +131,7 @@ def tenants_of(principal: Principal, action: Action = Action.TENANT_VIEW) -> lis
 
 
 def chosen_tenant(request: HttpRequest, principal: Principal, action: Action = Action.TENANT_VIEW) -> Tenant | None:
-    """Return the tenant that `?tenant=` names. Without it, return the first tenant that allows `action`, or None.
+    """Return the tenant that `?tenant=` names, or else the first tenant that allows `action`; None if no tenant does.
 
     Raises `NotFound` if the principal may not see the tenant, and `Forbidden` if the principal may not do `action`.
     """

@@ -70,7 +70,9 @@ def _form(request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
 
 
 def _wanted(row: Order, wish: Wish, given: dict[str, str], errors: dict[str, str]) -> dict[str, Any]:
-    """Return the changed fields of the order: `amounts`, `ends_at`. Problems go to `errors` and raise `Rejected`."""
+    """Return the fields of the order that the form changes: `amounts`, `ends_at`. If a form field is wrong, add its
+    error to `errors` and raise `Rejected`.
+    """
     amounts = amounts_read(given, errors)
     wanted: dict[str, Any] = {}
     try:

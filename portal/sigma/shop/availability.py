@@ -24,8 +24,8 @@ class DayLeft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityBar:
-    """Days with the same free amount, as a rectangle. `tone`: `fits` or `short` inside the period, `beside` outside the
-    period.
+    """A bar of the chart, for consecutive days with the same free amount. `tone`: the colour: `fits` or `short` for
+    days inside the requested period, `beside` for days outside.
     """
 
     x: float
@@ -40,10 +40,11 @@ class AvailabilityBar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The free and the requested amount of one resource over the days. `asked_y`: the height of the requested amount.
+    """The free amount of one resource on several days, and the requested amount, for a bar chart. `asked_y`: the
+    vertical position of the requested amount.
 
-    `least`: the lowest free amount in the period. `short_days`: the number of days with too little free; `short_from`:
-    the first of these days.
+    `least`: the lowest free amount in the requested period. `short_days`: the number of its days with too little free;
+    `short_from`: the first of these days.
     """
 
     name: str

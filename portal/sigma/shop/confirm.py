@@ -119,7 +119,10 @@ def _key(row: Quote) -> str:
 
 
 def _same(row: Quote) -> Order | None:
-    """Return another live order for the same quota as the quote, or None. Any user may have placed this order."""
+    """Return another live order for the same quota as the quote `row`, or None if there is none.
+
+    Any user may have placed this order.
+    """
     return (
         Order.objects.filter(
             tenant=row.tenant,

@@ -44,9 +44,9 @@ class Alternative:
 
 @dataclass(slots=True)
 class QuotaOffer:
-    """An offer. Prices and balances are in micro-credits.
+    """The shop's answer to a request for quota: what it costs, and whether it is available. Money is in micro-credits.
 
-    `left`: the free amounts. `first_fit`: the first day from which the whole request fits, or None.
+    `left`: the free amounts. `first_fit`: the first day from which the whole request fits, or None if there is none.
     `problem`: the reason why the cell sells nothing. `month`: the reason why the monthly budget forbids the order.
     """
 
@@ -85,8 +85,8 @@ class QuotaOffer:
 
     @property
     def affordable_days(self) -> int:
-        """Return the number of whole days that the budget can pay, if it can pay only a part of the period. Otherwise
-        return 0.
+        """Return the number of whole days that the tenant's budget can pay, or 0 if it can pay the whole period or not
+        even one day.
         """
         days = self.balances.spendable * self.wish.period.days // self.price if self.price else 0
         return days if 0 < days < self.wish.period.days else 0
@@ -186,7 +186,9 @@ def _alternatives(
 
 
 def _first_fit(rules: Market, wish: Wish, *, now: dt.datetime) -> dt.date | None:
-    """Return the first day after the requested start from which all amounts are free for the whole period, or None."""
+    """Return the first day after the requested start from which all amounts are free for the whole period, or None if
+    there is no such day.
+    """
     length = market.grace_end(rules, wish.starts_at, wish.ends_at) - wish.starts_at
     moment = market.earliest_start(wish.cell, wish.band, wish.amounts, length, max(now, wish.starts_at))
     if moment is None:

@@ -19,11 +19,11 @@ FARTHEST = dt.date(9998, 12, 31)
 
 
 class DayError(ValueError):
-    """A text that is not a day. The message gives an example of a day."""
+    """The error for a text that is not a day. The message gives an example of a day."""
 
 
 class QuotaPeriod(NamedTuple):
-    """A period of days, including both ends."""
+    """The days for which quota is requested, from `first` to `last`, both included."""
 
     first: dt.date
     last: dt.date

@@ -15,7 +15,7 @@ from quota.vocabulary.resources import NAMES, describe
 
 
 class Size(NamedTuple):
-    """A field of the form for the amount of one resource. `more`: whether the field is in the part of the form
+    """A field of the shop's form for the amount of one resource. `more`: whether the field is in the part of the form
     that is hidden until the user opens it.
     """
 
@@ -43,7 +43,7 @@ _BANDS = {
 
 
 def size_fields(given: Mapping[str, str], errors: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the fields of the form for the amounts. `given`, `errors`: the text and the error of each field."""
+    """Return the fields of the shop's form for the amounts. `given`, `errors`: the text and the error of each field."""
     return [{**size._asdict(), "text": given.get(size.name, ""), "error": errors.get(size.name, "")} for size in SIZES]
 
 

@@ -26,7 +26,7 @@ _TOO_MUCH = re.compile(r"[0-9]{7,}(\.[0-9]+)?[a-zA-Z]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The choices that the form offers. The first value of each list is the default.
+    """What the user may choose in the shop's form. The first value of each list is the default.
 
     `zones`: the time zone by tenant name; `longest_days`: the longest period by cell name.
     """
@@ -61,10 +61,11 @@ class Wish:
 
 @dataclass(slots=True)
 class Form:
-    """The form. `given`: the text of each field; `errors`: the error of each wrong field.
+    """The shop's form, as the user filled it in. `given`: the text of each field; `errors`: the error of each wrong
+    field.
 
-    `wish`: the request, or None if a field is wrong. `preset`: the key in `PRESETS` of the period's length, if
-    any.
+    `wish`: the request, or None if a field is wrong. `preset`: the key in `PRESETS` of the period's length, "" if no
+    preset has this length.
     """
 
     given: dict[str, str]
@@ -95,7 +96,7 @@ def wish_read(asked: Mapping[str, str], choices: Choices) -> Form:
 
 
 def known_only(given: Mapping[str, str], known: set[str]) -> None:
-    """Raise `Rejected` if a field is not one of `known`, because then the form does not come from the page."""
+    """Raise `Rejected` if a field is not one of `known`, because then the shop's page has not sent these fields."""
     other = sorted(set(given) - known)
     if other:
         detail = _("the form does not have this field")

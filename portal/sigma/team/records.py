@@ -65,8 +65,8 @@ def record_list(request: HttpRequest, principal: Principal, tenant: str) -> Http
 
 
 def _day(chosen: dict[str, str], name: str) -> dt.datetime | None:
-    """Return the start in UTC of the day that a filter names, or None if the filter is empty. Raises `Rejected` if the
-    text is not a day.
+    """Return when the day in the filter `name` starts, in UTC, or None if the filter is empty. Raises `Rejected` if it
+    is not a day.
     """
     if not chosen[name]:
         return None

@@ -62,7 +62,7 @@ def end_with_parent(parent: int, death_signal: signal.Signals) -> None:
 
 @contextlib.contextmanager
 def subreaper() -> Iterator[None]:
-    """Make this process, in the block, the parent of each descendant whose parent ends."""
+    """During the `with` block, make this process the parent of each descendant whose own parent ends."""
     LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         yield
@@ -81,7 +81,7 @@ def start_time_ticks(pid: int) -> int | None:
 
 
 def record_write(path: Path, pid: int) -> None:
-    """Write the record of a process, atomically."""
+    """Write a file that identifies a running process, so that `record_find` finds it again. The write is atomic."""
     record = {"pid": pid, "start_time_ticks": start_time_ticks(pid), "boot_id": _BOOT_ID.read_text().strip()}
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(record))

@@ -4,9 +4,10 @@
                                  └────── ended, or never ready ──────────────────────────┘
 
 The *needs* of a process are the processes that must be up before it starts. A failed probe counts only while all needs
-are up, because the web server is not at fault when PostgreSQL is down. A process that works is slow, not unwell: it
-gets more time (`portal.up.supervision.patience`) and a log message. Each start that takes too long doubles the time
-limit of the next start. A pidfd reports the end of a process at once and without polling.
+are up, because the web server is not at fault when PostgreSQL is down. A process whose probes fail but that uses CPU is
+slow, not unwell: it gets more time (`portal.up.supervision.patience`), and the supervisor logs a message. Each start
+that takes too long doubles the time limit of the next start. A pidfd reports the end of a process at once and without
+polling.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class Spec:
 
 @dataclass(slots=True)
 class Restarts:
-    """The delays before restarts: they double from `first_s` to `longest_s`. A run of `reset_after_s` resets them."""
+    """The delays before restarts, which double from `first_s` to `longest_s`. After a run of at least `reset_after_s`
+    seconds, they begin at `first_s` again.
+    """
 
     first_s: float = 0.2
     longest_s: float = 10.0
@@ -180,7 +183,9 @@ class ProcessKeeper:
         return await self._until_unwell(ended)
 
     async def _until_ready(self, ended: asyncio.Future[None]) -> str | None:
-        """Wait until the process is ready, has ended or must stop. Return why its start failed, or None."""
+        """Wait until the process is ready. Return None if it is ready, if it has ended, or if the supervisor stops.
+        Otherwise return why its start failed.
+        """
         patience, began = self._patience(self.start_limit_s), time.monotonic()
         while (complaint := await self._ask(self.spec.ready)) is not None:
             self.why = complaint
@@ -198,9 +203,10 @@ class ProcessKeeper:
         return None
 
     async def _until_unwell(self, ended: asyncio.Future[None]) -> str | None:
-        """Wait until the process has ended or must stop. Return why it is unwell, or None.
+        """Probe the process until it ends or must be stopped. Return None if it has ended or the supervisor stops, and
+        otherwise why it must be stopped: its probes failed too long, and it shows no sign of work.
 
-        New lines in its log do not show that the process works.
+        New lines in its log do not count as a sign of work.
         """
         patience: ProcessPatience | None = None
         unwell = 0
@@ -250,7 +256,7 @@ class ProcessKeeper:
         return ended.done() or self._stopping.is_set()
 
     async def _ask(self, probe: Probe | None) -> str | None:
-        """Run a probe and return its result. It runs in a thread, because it may block for seconds."""
+        """Run a probe in a thread, because it may block for seconds. Return the problem that it finds, or None."""
         return None if probe is None else await asyncio.to_thread(probe)
 
     def _needs_up(self) -> bool:
@@ -268,7 +274,9 @@ async def wait_for_either(future: asyncio.Future[Any], event: asyncio.Event, tim
 
 
 def spawn(spec: Spec, logfile: LogFile, record: Path) -> ChildProcess:
-    """Start a process that writes to its log file, and write its record."""
+    """Start a process that writes to its log file. Write its pid to the file `record`, so that a later supervisor finds
+    it.
+    """
     output = logfile.open()
     try:
         process = _started(spec, output)

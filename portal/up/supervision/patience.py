@@ -37,7 +37,7 @@ class PatienceVerdict:
 
 class ProcessPatience:
     """The time limit of one wait for a process, from `now` (monotonic seconds). The wait ends after `limit_s` seconds
-    without any sign of work, and after `longest_s` seconds even if the process works.
+    without any sign of work, and after `longest_s` seconds in any case.
     """
 
     def __init__(self, limit_s: float, *, now: float, work: Work, count_log: bool = True) -> None:
@@ -47,7 +47,9 @@ class ProcessPatience:
         self._window = now
 
     def is_due(self, now: float) -> bool:
-        """Return whether the current window has ended, so that the process must be checked."""
+        """Return whether `limit_s` seconds have passed since the last check of the process, so that `verdict` must be
+        called.
+        """
         return now - self._window >= self.limit_s
 
     def verdict(self, now: float, work: Work) -> PatienceVerdict:

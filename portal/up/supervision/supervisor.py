@@ -157,7 +157,10 @@ class ProcessSupervisor:
 def _makes_progress(
     before: Mapping[str, tuple[int, float]], late: Mapping[str, tuple[int, float]], over_s: float
 ) -> bool:
-    """Return whether a process came up since `before`, or a late process works and was not restarted."""
+    """Return whether a process came up since `before`, or a process that is not up used CPU and was not restarted.
+
+    `before`, `late`: the results of `_late` at the start and the end of `over_s` seconds.
+    """
     works = (
         late[name][1] - cpu_s >= LEAST_SHARE * over_s
         for name, (restarts, cpu_s) in before.items()

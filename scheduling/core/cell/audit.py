@@ -15,7 +15,9 @@ from scheduling.core.vocabulary.requirement import split_task_id
 
 
 class Audited(Protocol):
-    """The parts of a `CellState` that are checked. `CellState` imports this module, not the other way round."""
+    """The attributes of a `CellState` that this module checks. `CellState` imports this module, not the other way
+    round.
+    """
 
     extra_resources: tuple[str, ...]
     machines: MachineTable

@@ -11,8 +11,8 @@ resources are not measured.
 
 How the feedback stays stable:
 
-* CPU that a task could not use because it was throttled counts as demand. Otherwise throttling would lower the
-  reservation that caused it.
+* CPU that a task could not use because it was throttled counts as demand. Otherwise a throttled task would seem to
+  need little CPU, its reservation would be lowered, and it would be throttled even more.
 * A missing sample changes nothing, because a task without a report may be busy.
 * A new incarnation has a new history. An incarnation that this process sees for the first time has a new history too.
   Its peaks are unknown, so it is observed for 300 s before its reservation is lowered.
@@ -89,7 +89,9 @@ class Reservations:
 
 
 class UsageHistory:
-    """The usage history of a cell's tasks, by the slots of the warm state: T slots, K resources, 96 bytes per slot."""
+    """The usage history of a cell's tasks, as arrays by task slot of the `CellState`: T slots, K resources, 96 bytes
+    per slot.
+    """
 
     def __init__(self, slots: int = 256) -> None:
         kinds = len(KINDS)

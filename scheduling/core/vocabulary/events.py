@@ -32,8 +32,8 @@ class _IncarnationEvent(_TaskEvent, frozen=True):
 
 
 class CellSet(_Event, frozen=True, tag="cell.set"):
-    """The cell's settings changed. `extra_resources`: the names of all resources that the cell defines itself, if a
-    name was added.
+    """The cell's settings changed. `extra_resources`: the names of all resources that the cell defines itself; None if
+    they have not changed.
     """
 
     settings: dict[str, Any]
@@ -142,7 +142,7 @@ class MachineCredential(_Event, frozen=True, tag="machine.credential"):
 
 
 class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
-    """A job was admitted. All its tasks are pending."""
+    """A job was submitted, and admission control accepted it. All its tasks are pending."""
 
     job_id: int
     uid: str
@@ -175,7 +175,7 @@ class JobRejected(_Event, frozen=True, tag="job.rejected"):
 class JobChanged(_Event, frozen=True, tag="job.changed"):
     """Properties of a job changed at once, without a restart (§2.3): its priority, its labels, its target spec.
 
-    `reason`: the cause, if the change was automatic.
+    `reason`: why the cell changed the job automatically; empty for a change by a user.
     """
 
     job_id: int
@@ -198,7 +198,7 @@ class JobEnded(_Event, frozen=True, tag="job.ended"):
 
 
 class TasksAdded(_Event, frozen=True, tag="tasks.added"):
-    """The job grew; the new tasks are pending."""
+    """Tasks were added to a job. They are pending."""
 
     job_id: int
     groups: tuple[Group, ...]

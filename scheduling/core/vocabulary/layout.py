@@ -171,8 +171,8 @@ class SearchParams(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The results of a pass, by position in the queue. `machine`: position in the walk of the chosen machine, -1 if
-    none fits, -2 if the task was not tried.
+    """The results of a pass, by position in the queue. `machine`: the position of the chosen machine in
+    `MachineArrays`, -1 if none fits, -2 if the task was not tried.
     """
 
     machine: Ints
@@ -200,7 +200,7 @@ class Scratch(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """All arrays of a pass."""
+    """All arrays of a pass, which its kernels read and write."""
 
     machines: MachineArrays
     running: Running

@@ -13,7 +13,9 @@ Workload = Literal["", "service", "batch"]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of the scorers. The score of one scorer is about -1 to 1. Each preempted task costs 1 to 5."""
+    """How much each scorer counts in the score of a machine. One scorer returns about -1 to 1. Each preempted task
+    costs 1 to 5.
+    """
 
     packing: float = 1.0
     """How much usable room remains after the placement, as measured by the cell's scorer."""

@@ -90,8 +90,8 @@ TASK_TRANSITIONS: dict[tuple[TaskState | None, Transition], TaskState] = {
 
 
 class IllegalTransition(Exception):
-    """Raised for an event that the lifecycle table does not allow in the current state. The message names the entity,
-    its state and the event.
+    """Raised for an event that is not possible in the current state of a task. The message names the task, its state
+    and the event.
     """
 
     def __init__(self, entity: str, state: str | None, event: str, history: str = "") -> None:
@@ -101,7 +101,10 @@ class IllegalTransition(Exception):
 
 
 def next_state(entity: str, state: TaskState | None, event: Transition, *, history: str = "") -> TaskState:
-    """Return the next state. Raises `IllegalTransition` if the table has no next state."""
+    """Return the state of a task after `event`. Raises `IllegalTransition` if `event` is not possible in `state`.
+
+    `entity`, `history`: the name of the task and its earlier events, for the error message.
+    """
     try:
         return TASK_TRANSITIONS[(state, event)]
     except KeyError:

@@ -128,7 +128,9 @@ class PackageDoors:
         self._exchange.announce(swarms.Left(cell_id, machine_id))
 
     async def serve(self, scope: Message, receive: Receive, send: Send, authenticate: Authenticate) -> None:
-        """Answer one request. Raises `Rejected` if the caller must send an error, and `Hangup`."""
+        """Answer one request to /packages/. Raises `Rejected`, which the caller must send as an error, and `Hangup` if
+        the client has disconnected.
+        """
         path = _PATH.fullmatch(scope["path"])
         door = (scope["method"], path.group(2) or "") if path else None
         if path is None or door not in _DOORS:

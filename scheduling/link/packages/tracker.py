@@ -54,7 +54,9 @@ class SourcesOffer:
 
 @dataclass(slots=True)
 class _Swarm:
-    """The data about one package: machines that have it, downloads in progress, recent failures between machines."""
+    """What the tracker knows about one package: machines that have it, downloads in progress, recent failures between
+    machines.
+    """
 
     holders: dict[int, Peer] = field(default_factory=dict)
     fetching: dict[int, tuple[int, ...]] = field(default_factory=dict)  # machine -> offered sources

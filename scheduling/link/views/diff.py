@@ -296,7 +296,9 @@ def describe(exit_: Exit) -> str:
 
 
 def storable(exit_: Exit | None) -> Exit | None:
-    """Return the exit without NUL characters in `detail`, a text from tasks. PostgreSQL cannot store NUL."""
+    """Return the exit without NUL characters in `detail`, a text from tasks. PostgreSQL cannot store NUL. None stays
+    None.
+    """
     if exit_ is None or "\x00" not in exit_.detail:
         return exit_
     return msgspec.structs.replace(exit_, detail=storable_text(exit_.detail))
@@ -316,7 +318,7 @@ def storable_address(text: str) -> str:
 
 
 def exit_json(exit_: Exit | None) -> dict[str, Any] | None:
-    """Return the exit as JSON for rows and events."""
+    """Return the exit as JSON for rows and events, None if there is no exit."""
     result: dict[str, Any] | None = None if exit_ is None else msgspec.to_builtins(exit_)
     return result
 
