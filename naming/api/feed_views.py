@@ -65,31 +65,32 @@ def _known_tag(asked: Hashable) -> dict[str, str]:
 
 
 def _fed(
-    request: Request,
-    read: Callable[[], list[FeedService]],
-    form: Callable[[list[FeedService]], Any],
-    compared: Callable[[Any], Any] = lambda form: form,
+    request: Request, read: Callable[[], list[FeedService]], form: Callable[[list[FeedService]], tuple[bytes, bytes]]
 ) -> Response:
     """Return the answer of a feed, or status 304 if the caller sent the ETag of this answer.
 
-    `read` returns the services. `form` converts the services to the answer. `compared` returns the part of the answer
-    from which the ETag is computed; by default it is the whole answer.
+    `read` returns the services. `form` converts the services to the answer as JSON, and to the bytes from which the
+    ETag is computed.
     """
     shown = {part.strip() for part in request.headers.get("If-None-Match", "").split(",")} - {""}
     stamp = selectors.names_stamp()  # before the rows are read, so that they are never older than the stamp
     known = _known_tag((request.get_full_path(), _rights(request.auth)))  # type: ignore[arg-type]
-    tag, answer = known.get(stamp, ""), None
+    tag, body = known.get(stamp, ""), b""
     if tag not in shown:
-        answer = form(read())
-        tag = f'W/"{_digest(compared(answer))}"'
+        body, compared = form(read())
+        tag = f'W/"{_digest(compared)}"'
         known.clear()
         known[stamp] = tag
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-    return Response(status=304, headers=headers) if tag in shown else Response(answer, headers=headers)
+    return Response(status=304, headers=headers) if tag in shown else Response(msgspec.Raw(body), headers=headers)
 
 
-def _digest(answer: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(answer, order="deterministic")).hexdigest()[:16]
+def _encoded(answer: Any) -> bytes:
+    return msgspec.json.encode(answer, order="deterministic")
+
+
+def _digest(answer: bytes) -> str:
+    return hashlib.sha256(answer).hexdigest()[:16]
 
 
 def _rights(principal: Principal) -> Hashable:
@@ -169,8 +170,7 @@ class PrometheusView(APIView):
     )
     def get(self, request: Request) -> Response:
         """List every port of every placed task, with facts about the task as `__meta_borg_…` labels."""
-        read, form = _reader(request), partial(feeds.prometheus, port=request.query_params.get("port", ""))
-        return _fed(request, read, form, feeds.without_loads)
+        return _fed(request, _reader(request), partial(feeds.prometheus, port=request.query_params.get("port", "")))
 
 
 class TraefikView(APIView):
@@ -187,11 +187,17 @@ class TraefikView(APIView):
 
         Their names are `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`.
         """
-        read, scheme = _reader(request, "scheme"), request.query_params.get("scheme", "http")
+        read, port = _reader(request, "scheme"), request.query_params.get("port", "")
+        scheme = request.query_params.get("scheme", "http")
         if scheme not in ("http", "https", "h2c"):
             detail = f"scheme: {scheme!r} is unknown; use http, https or h2c"
             raise Rejected("invalid", detail, fields={"scheme": "unknown"})
-        return _fed(request, read, partial(feeds.traefik, port=request.query_params.get("port", ""), scheme=scheme))
+
+        def form(services: list[FeedService]) -> tuple[bytes, bytes]:
+            answer = _encoded(feeds.traefik(services, port=port, scheme=scheme))
+            return answer, answer
+
+        return _fed(request, read, form)
 
 
 class EnvoyRequestSerializer(serializers.Serializer[Any]):
@@ -230,7 +236,7 @@ class EnvoyView(APIView):
         found = {one.name: one for one in selectors.services(request.auth, names=names)} if names else {}  # type: ignore[arg-type]
         clusters = {cluster: (found.get(name), port) for cluster, (name, port) in wanted.items()}
         answer = feeds.envoy(clusters, version="")
-        version = _digest(answer)
+        version = _digest(_encoded(answer))
         if given.validated_data.get("version_info") == version:
             return Response(status=304)
         return Response({**answer, "version_info": version})

@@ -13,7 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import add
+from typing import Any, NamedTuple
+
+import msgspec
 
 from naming.table.endpoints import TaskEndpoint, fails_open, shares
 from naming.table.names import SERVICE, JobName, ServiceName
@@ -40,28 +43,54 @@ class FeedService:
         return fails_open(self.endpoints)
 
 
-def prometheus(services: Iterable[FeedService], *, port: str = "") -> list[dict[str, Any]]:
-    """Return the targets to scrape: the port `port` of each task of each job, or all ports if `port` is empty."""
-    return [
-        {
-            "targets": [_host(endpoint.address, number)],
-            "labels": {
-                **shared,
-                "__meta_borg_task": str(endpoint.index),
-                "__meta_borg_port": name,
-                "__meta_borg_machine": endpoint.machine,
-                "__meta_borg_phase": endpoint.phase,
-                "__meta_borg_health": endpoint.health,
-                "__meta_borg_serving": "true" if endpoint.serving else "false",
-                "__meta_borg_weight": str(endpoint.weight),
-                **({LOAD: f"{endpoint.load:.2f}"} if endpoint.load is not None else {}),
-            },
-        }
-        for service, shared in _jobs_with_labels(services)
-        for endpoint in service.endpoints
-        for name, number in endpoint.ports.items()
-        if port in ("", name)
-    ]
+class PrometheusTargets(NamedTuple):
+    """The answer for Prometheus as JSON. `compared`: the same targets without their loads, to compare two answers."""
+
+    body: bytes
+    compared: bytes
+
+
+def prometheus(services: Iterable[FeedService], *, port: str = "") -> PrometheusTargets:
+    """Return the targets to scrape: the port `port` of each task of each job, or all ports if `port` is empty.
+
+    The function writes JSON itself, because an answer can have thousands of targets whose labels are mostly equal.
+    """
+    targets: list[str] = []
+    loads: list[str] = []
+    quoted = _Quoted()
+    for service, shared in _jobs_with_labels(services):
+        labels = msgspec.json.encode(shared).decode().removesuffix("}")
+        for one in service.endpoints:
+            of_task = (
+                f'{labels},"__meta_borg_task":"{one.index}","__meta_borg_machine":{quoted[one.machine]},'
+                f'"__meta_borg_phase":{quoted[one.phase]},"__meta_borg_health":{quoted[one.health]},'
+                f'"__meta_borg_serving":"{"true" if one.serving else "false"}","__meta_borg_weight":"{one.weight}",'
+            )
+            load = f',"{LOAD}":"{one.load:.2f}"' if one.load is not None else ""
+            for name, number in one.ports.items():
+                if port in ("", name):
+                    targets.append(
+                        f'{{"targets":["{_host(one.address, number)}"],"labels":{of_task}'
+                        f'"__meta_borg_port":{quoted[name]}'
+                    )
+                    loads.append(load)
+    compared = _target_list(targets)
+    with_loads = any(loads)
+    return PrometheusTargets(_target_list(map(add, targets, loads)) if with_loads else compared, compared)
+
+
+class _Quoted(dict[str, str]):
+    """Texts as JSON strings. Equal texts are converted once."""
+
+    def __missing__(self, text: str) -> str:
+        found = self[text] = msgspec.json.encode(text).decode()
+        return found
+
+
+def _target_list(targets: Iterable[str]) -> bytes:
+    """Return a JSON list of targets. Each text lacks the two closing braces of its target."""
+    text = "}},".join(targets)
+    return f"[{text}}}}}]".encode() if text else b"[]"
 
 
 def _jobs_with_labels(services: Iterable[FeedService]) -> Iterable[tuple[FeedService, dict[str, str]]]:
@@ -78,14 +107,6 @@ def _jobs_with_labels(services: Iterable[FeedService]) -> Iterable[tuple[FeedSer
             if SERVICE in service.labels:
                 labels["__meta_borg_service"] = str(service.labels[SERVICE])
             yield service, labels
-
-
-def without_loads(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the targets of Prometheus without the loads, to compare them with later targets."""
-    return [
-        {**target, "labels": {name: value for name, value in target["labels"].items() if name != LOAD}}
-        for target in targets
-    ]
 
 
 def traefik(services: Iterable[FeedService], *, port: str = "", scheme: str = "http") -> dict[str, Any]:

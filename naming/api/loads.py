@@ -7,7 +7,7 @@ must equal the zone of the primary. Without Redis, or without a recent report, t
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import redis
@@ -30,18 +30,36 @@ class Busy(NamedTuple):
     limit_mcpu: int
 
 
-def loads_of(cell_id: int, tasks: Collection[Busy]) -> dict[int, float]:
+class PlacedTask(Protocol):
+    """A `Busy`, or a row with the same columns."""
+
+    @property
+    def task_id(self) -> int: ...
+
+    @property
+    def incarnation(self) -> int: ...
+
+    @property
+    def machine_id(self) -> int | None: ...
+
+    @property
+    def limit_mcpu(self) -> int: ...
+
+
+def loads_of(cell_id: int, tasks: Collection[PlacedTask]) -> dict[int, float]:
     """Return the load of each task by task id, rounded to a hundredth. Tasks with an unknown load are omitted. The
     function sends one Redis command.
     """
     if not tasks or not wakeups.answers():
         return {}
     try:
-        read = live.read_machines(cell_id, {task.machine_id for task in tasks})
+        read = live.read_machines(cell_id, {task.machine_id for task in tasks if task.machine_id is not None})
     except redis.RedisError as error:
         log.warning("cannot read the loads of tasks from Redis", error=str(error))
         return {}
     rows = read.rows
+    if not len(rows):
+        return {}
     wanted = np.fromiter((task.task_id for task in tasks), np.int64, len(tasks))
     rows = rows[(rows["at"] >= read.now - FRESH_S) & np.isin(rows["task_id"], wanted)]
     used = {

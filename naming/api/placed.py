@@ -57,7 +57,7 @@ def rows_of(jobs: Collection[int], *, tasks: Collection[int] | None = None, pend
         " AND (%(tasks)s::bigint[] IS NULL OR t.id = ANY(%(tasks)s)) ORDER BY t.job_id, t.index",
         {"jobs": list(jobs), "tasks": None if tasks is None else list(tasks), "pending": pending},
     )
-    return [PlacedRow(*row) for row in found]
+    return list(map(PlacedRow._make, found))
 
 
 def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[PlacedRow], *, zone: str) -> list[TaskEndpoint]:
@@ -74,26 +74,28 @@ def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[PlacedRow], *, zone: st
         path, dns = name.path, name.dns(zone)
         ttl_s = published.ttl_s or settings.BORG_DNS_TTL
         revision, history = job.cell.revision, job.cell.history_ordinal
+        weights, port_names = published.weights, ports[job_id]
+        # One unpacking and one call with positions per row: feeds have thousands of rows.
         for row in group:
-            placed = row.machine_id is not None
-            named = ports[job_id].get(row.version, newest)
+            task_id, _, index, state, phase, health, up, _, version, numbers, own, _, machine_id, host, address = row
+            placed = machine_id is not None
             found.append(
                 TaskEndpoint(
-                    name=f"{path}/{row.index}",
-                    dns=f"{row.index}.{dns}",
-                    index=row.index,
-                    state=row.state,
-                    phase=row.phase,
-                    health=row.health or "unknown",
-                    serving=row.up,
-                    weight=weight_of(row.index, published.weights) if published.weights else 1,
-                    load=loads.get(row.task_id),
-                    ttl_s=ttl_s,
-                    machine=row.machine or "",
-                    address=(row.own_address or row.machine_address or "") if placed else "",
-                    ports=dict(zip(named, row.ports, strict=False)) if placed else {},
-                    revision=revision,
-                    history=history,
+                    f"{path}/{index}",
+                    f"{index}.{dns}",
+                    index,
+                    state,
+                    phase,
+                    health or "unknown",
+                    up,
+                    weight_of(index, weights) if weights else 1,
+                    loads.get(task_id),
+                    ttl_s,
+                    host or "",
+                    (own or address or "") if placed else "",
+                    dict(zip(port_names.get(version, newest), numbers, strict=False)) if placed else {},
+                    revision,
+                    history,
                 )
             )
     return found
@@ -167,6 +169,9 @@ def busy_of(rows: Iterable[PlacedRow]) -> list[Busy]:
 def _loads(jobs: Mapping[int, Job], rows: Sequence[PlacedRow]) -> dict[int, float]:
     by_cell: dict[int, list[PlacedRow]] = defaultdict(list)
     for row in rows:
-        by_cell[jobs[row.job_id].cell_id].append(row)
-    loads = [loads_of(cell_id, busy_of(placed)) for cell_id, placed in by_cell.items()]
-    return {task_id: load for found in loads for task_id, load in found.items()}
+        if row.machine_id is not None:
+            by_cell[jobs[row.job_id].cell_id].append(row)
+    loads: dict[int, float] = {}
+    for cell_id, placed in by_cell.items():
+        loads |= loads_of(cell_id, placed)
+    return loads

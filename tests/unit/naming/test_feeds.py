@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -58,19 +59,31 @@ def test_clients_go_to_serving_tasks_by_weight(tasks: list[tuple[int, int, bool]
 
 
 def test_prometheus_hears_of_weight_load_service_and_failing_open() -> None:
-    told = feeds.prometheus([a_service(task(0, weight=3, load=0.5), labels={"service": "front"})])
-    labels = told[0]["labels"]
+    told = feeds.prometheus([a_service(task(0, weight=3, load=0.5), task(1), labels={"service": "front"})])
+    first, second = json.loads(told.body)
+    labels = first["labels"]
+    assert first["targets"] == ["10.0.0.1:20000"]
     assert (labels["__meta_borg_weight"], labels["__meta_borg_load"]) == ("3", "0.50")
     assert (labels["__meta_borg_service"], labels["__meta_borg_fail_open"]) == ("front", "false")
-    assert "__meta_borg_load" not in feeds.without_loads(told)[0]["labels"]
-    failing = feeds.prometheus([a_service(task(0, serving=False))])
-    assert failing[0]["labels"]["__meta_borg_fail_open"] == "true"
-    assert "__meta_borg_load" not in failing[0]["labels"]
+    compared = json.loads(told.compared)
+    assert "__meta_borg_load" not in compared[0]["labels"]
+    assert compared[1] == second
+    (failing,) = json.loads(feeds.prometheus([a_service(task(0, serving=False))]).body)
+    assert failing["labels"]["__meta_borg_fail_open"] == "true"
+    assert "__meta_borg_load" not in failing["labels"]
+    assert feeds.prometheus([]).body == feeds.prometheus([a_service()]).compared == b"[]"
+
+
+def test_prometheus_targets_are_json_for_any_label() -> None:
+    (one,) = json.loads(feeds.prometheus([a_service(task(0), labels={'a"b': 'say "\\"', "empty": ""})]).body)
+    labels = one["labels"]
+    assert (labels["__meta_borg_label_a_b"], labels["__meta_borg_label_empty"]) == ('say "\\"', "")
+    assert (labels["__meta_borg_task"], labels["__meta_borg_port"]) == ("0", "http")
 
 
 def test_prometheus_scrapes_a_task_once_though_a_service_has_it_too() -> None:
     both = [a_service(task(0)), FeedService(ServiceName("cc", "ubar", "front"), {"service": "front"}, [task(0)])]
-    assert len(feeds.prometheus(both)) == 1
+    assert len(json.loads(feeds.prometheus(both).body)) == 1
 
 
 def test_traefik_gets_weights_that_are_not_one_and_services_by_their_dots() -> None:
