@@ -29,6 +29,11 @@ def reads_once() -> Iterator[None]:
         _known.reset(before)
 
 
+def caching() -> bool:
+    """Return whether the caller runs within `reads_once`."""
+    return _known.get() is not None
+
+
 def once(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Decorate a function so that within `reads_once` it runs only once for the same positional arguments.
 

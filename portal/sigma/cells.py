@@ -10,7 +10,6 @@ from portal.sigma.reads import cells as reads
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
 from scheduling.core.vocabulary.states import MachineStatus
-from scheduling.journal import journal
 from scheduling.master.queue_health import queues
 from scheduling.models.machines import REMOVED
 
@@ -29,21 +28,22 @@ def cell_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 @page
 def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
     row = selectors.cell_named(principal, cell)
-    # The revision is read before the rows. The live page then receives every later change.
-    revision = journal.newest(row.id)
     chosen = given_in(request.GET, "state", "rack", "q")
     if chosen["state"] not in STATES:
         chosen["state"] = ""
     rows = reads.machines_of(row, state=chosen["state"], rack=chosen["rack"], search=chosen["q"])
-    machines = page_of(request, rows, PAGE_SIZE)
+    counts, racks = reads.cell_counts_and_racks(row.id)
+    everything = sum(counts[f"machines_{status.value}"] for status in MachineStatus)
+    machines = page_of(request, rows, PAGE_SIZE, count=None if any(chosen.values()) else everything)
     context = {
         "cell": row,
-        "revision": revision,
-        "counts": reads.cell_counts([row.id])[row.id],
+        # The row of the cell is read before the other rows, so the live page receives every later change.
+        "revision": row.revision,
+        "counts": counts,
         "queues": queues(row.id),
         "rows": reads.machine_rows(list(machines)),
         "page_obj": machines,
-        "racks": reads.racks_of(row),
+        "racks": racks,
         "states": STATES,
         "chosen": chosen,
     }

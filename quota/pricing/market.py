@@ -23,7 +23,7 @@ from django.db.models.functions import Coalesce
 
 from quota import clock, records
 from quota.models import HOLDING, ApprovalRule, CellCapacity, Market, Order, PriorityBand, Quota
-from quota.once import once
+from quota.once import caching, once
 from quota.vocabulary import calendar
 from quota.vocabulary.bands import FREE_PRIORITY
 from quota.vocabulary.calendar import CalendarStep, Span
@@ -315,9 +315,33 @@ def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None, without: in
     `without`: the id of an order that does not count.
 
     Amounts with the same times are added up. The sums are exact beyond 64 bits.
+
+    Within `reads_once`, all periods of a page are cut from one read of the whole future.
     """
+    if not caching() or begin < (horizon := _horizon()):
+        return _sold(cell, begin, until or _FOR_EVER, without)
+    return [
+        (band_id, Span(max(begins_at, begin), _end_within(ends_at, until), amounts))
+        for band_id, (begins_at, ends_at, amounts) in _sold(cell, horizon, _FOR_EVER, without)
+        if (until is None or begins_at < until) and (ends_at is None or ends_at > begin)
+    ]
+
+
+def _end_within(ends_at: dt.datetime | None, until: dt.datetime | None) -> dt.datetime | None:
+    """Return the end of a span in a period that ends at `until`, or None if the span does not end in the period."""
+    return ends_at if ends_at is not None and (until is None or ends_at < until) else None
+
+
+@once
+def _horizon() -> dt.datetime:
+    """Return a time before all periods that pages show."""
+    return clock.now() - 2 * calendar.DAY
+
+
+@once
+def _sold(cell: str, begin: dt.datetime, until: dt.datetime | str, without: int) -> list[tuple[int, Span]]:
     with connection.cursor() as cursor:
-        given = {"cell": cell, "begin": begin, "until": until or _FOR_EVER, "size": SIZE, "without": without}
+        given = {"cell": cell, "begin": begin, "until": until, "size": SIZE, "without": without}
         cursor.execute(_SOLD, given)  # type: ignore[arg-type]
         return [
             (band_id, Span(begins_at, ends_at, (*(int(value) for value in amounts), 0)))

@@ -148,8 +148,9 @@ def events_page(view: CellView, rows: QuerySet[Event]) -> Response:
 
 
 def event_names(events: list[Event]) -> dict[str, dict[int, str]]:
-    jobs = Job.objects.filter(pk__in={event.job_id for event in events if event.job_id})
-    machines = Machine.objects.filter(pk__in={event.machine_id for event in events if event.machine_id})
+    # In no order: the models' own order would need more joins.
+    jobs = Job.objects.filter(pk__in={event.job_id for event in events if event.job_id}).order_by()
+    machines = Machine.objects.filter(pk__in={event.machine_id for event in events if event.machine_id}).order_by()
     return {
         "jobs": {pk: f"{tenant}/{name}" for pk, tenant, name in jobs.values_list("id", "tenant__name", "name")},
         "machines": dict(machines.values_list("id", "hostname")),

@@ -9,7 +9,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.paging import IdPaging
+from quota.paging import IdPaging, paged
 from quota.rehearsal import DRY_RUN, dry_run
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action
@@ -83,7 +83,10 @@ class JobsView(JobFileView):
             state=query.get("state", ""),
             labels=query.getlist("label"),
         )
-        return self.page(rows, JobSerializer, extra=found.extra_resources)
+        context = {"extra": found.extra_resources}
+        return paged(
+            self, rows, lambda page: JobSerializer(selectors.detailed(found, page), many=True, context=context).data
+        )
 
     @extend_schema(
         operation_id="jobs_submit",

@@ -147,5 +147,6 @@ def _updates(jobs: Sequence[Job]) -> dict[int, Update]:
     known = {job.id: job.open_updates[0] for job in jobs if getattr(job, "open_updates", None)}  # type: ignore[attr-defined]
     asked = [job.id for job in jobs if not hasattr(job, "open_updates")]
     if asked:
-        known |= {one.job_id: one for one in Update.objects.filter(job__in=asked, state=Update.OPEN)}
+        rows = Update.objects.raw("SELECT * FROM scheduling_update WHERE state = 'open' AND job_id = ANY(%s)", [asked])
+        known |= {one.job_id: one for one in rows}
     return known

@@ -14,6 +14,7 @@ from quota import clock
 from quota.admission import bands
 from quota.api.market import CalendarDaySerializer
 from quota.models import ApprovalRule, CellCapacity, Market, Order, OrderState, PriorityBand, Quota, Tenant
+from quota.once import reads_once
 from quota.pricing import market
 from quota.pricing.price_lists import price_list_at
 from quota.vocabulary.errors import Rejected
@@ -165,6 +166,22 @@ def test_the_first_free_date_is_the_first_from_which_it_fits_throughout(cell: st
     assert market.earliest_start("cc", "production", vector(200), 3 * DAY, NOW) == NOW + 9 * DAY
     assert market.earliest_start("cc", "production", vector(100), None, NOW) == NOW
     assert market.earliest_start("cc", "production", vector(901), DAY, NOW) is None
+
+
+def test_a_page_reads_what_is_sold_once_and_cuts_all_periods_from_it(cell: str) -> None:
+    sold("production", vector(100), -5, 2)
+    sold("production", vector(200), 1, None)
+    sold("batch", vector(300), -9, -1, grace=3)
+    old = ordered("production", vector(30), 2, 8, OrderState.ACTIVE)
+    sold("production", vector(30), 2, 8, grace=9, order=old)
+    ordered("production", vector(50), 3, 12, replaces=old, replaced_as="change")
+    periods = [(band, a, b) for band in ("production", "batch") for a in (-8, 0, 1, 2, 9) for b in (3, 10, None)]
+    periods = [(band, a, b) for band, a, b in periods if b is None or a < b]
+    apart = [left(*one) for one in periods]
+    with reads_once(), CaptureQueriesContext(connection) as queries:
+        assert [left(*one) for one in periods] == apart
+    reads = [query["sql"] for query in queries if "FROM quota_quota WHERE" in query["sql"]]
+    assert len(reads) < len({(a, b) for _, a, b in periods})
 
 
 @pytest.mark.parametrize("rows", [3, 300])

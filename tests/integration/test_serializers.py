@@ -22,7 +22,7 @@ from scheduling.api.cells import event_names
 from scheduling.api.job_shapes import JobSerializer
 from scheduling.api.task_shapes import EventSerializer, TaskSerializer
 from scheduling.jobs.health import health_of
-from scheduling.models import Cell, Event, Job, Machine, Task
+from scheduling.models import Cell, Event, Job, Machine, Task, Update
 from tests.integration.world import a_file, bring_up, submit
 
 
@@ -56,6 +56,28 @@ def test_serializers_answer_as_the_framework_would(cell: Cell, machine: Machine,
     for serializer, row in rows:
         quick, slow = _both(serializer, row)
         assert quick == slow, type(row)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_is_the_same_alone_and_in_a_list(cell: Cell, machine: Machine, ann: Principal) -> None:
+    bring_up(submit(ann, cell, a_file("web", labels={"team": "a"})), machine)
+    submit(
+        ann, cell, a_file("allocs", kind="AllocSet", tasks=1, task={"limit": {"cpu": 2, "ram": "1Gi", "disk": "1Gi"}})
+    )
+    submit(ann, cell, a_file("inside", alloc_set="allocs"))
+    updating = submit(ann, cell, a_file("updating"))
+    Update.objects.create(job=updating, from_version=1, to_version=2, actor="ann", max_down=1, max_disruptions=1)
+    joined = {job.name: job for job in selectors.with_details(Job.objects.all())}
+    cell.refresh_from_db()
+    listed = {job.name: job for job in selectors.detailed(cell, list(selectors.jobs_visible(ann, cell)))}
+    assert joined.keys() == listed.keys() == {"web", "allocs", "inside", "updating"}
+    for name, slow in joined.items():
+        alone = selectors.job_named(ann, cell, slow.tenant.name, name)
+        answers = [
+            json.loads(FastJSONRenderer().render(JobSerializer(one).data)) for one in (slow, listed[name], alone)
+        ]
+        assert answers[0] == answers[1] == answers[2], name
+    assert listed["inside"].alloc_set == joined["allocs"]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -30,7 +30,6 @@ from scheduling.jobs.health import SETTLED_S, crashing_tasks, with_health
 from scheduling.jobs.jobs import job_kill
 from scheduling.jobs.updates import job_undo
 from scheduling.jobs.why import crash_sentences
-from scheduling.journal import journal
 from scheduling.models import Job, JobSpec, PendingVerdict
 from scheduling.tasks import verdicts
 
@@ -42,8 +41,6 @@ STATES = ["pending", "placed", "up", "dead"]
 @require_GET
 def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
     row = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
-    revision = journal.newest(row.cell_id)  # before the rows, so that the live page receives every later change
-    row.refresh_from_db(from_queryset=Job.objects.select_related("cell", "tenant"))
     state = request.GET.get("state", "")
     state = state if state in STATES else ""
     known = {
@@ -58,7 +55,8 @@ def job(request: HttpRequest, principal: Principal, cell: str, tenant: str, name
         **status_context(row),
         "names": names_of_job(row),
         "leave_s": leave_of(row) if row.state != JobState.DEAD else 0.0,
-        "revision": revision,
+        # The row of the cell is read before the other rows, so the live page receives every later change.
+        "revision": row.cell.revision,
         "rows": list(tasks),
         "page_obj": tasks,
         "states": STATES,

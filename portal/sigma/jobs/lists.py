@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, tenants_of
-from portal.sigma.reads.jobs import jobs_visible
+from portal.sigma.reads.jobs import jobs_visible, with_owners
 from quota.vocabulary.permissions import Principal
 from scheduling.jobs.health import with_health
 from scheduling.packages.listing import packages_visible, shown
@@ -19,14 +19,14 @@ STATES = ["live", "pending", "running", "dead"]
 def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
     chosen = given_in(request.GET, "state", "cell", "tenant", "q")
     chosen["state"] = chosen["state"] if chosen["state"] in STATES else "live"
-    jobs = jobs_visible(principal).order_by("-id")
+    jobs = jobs_visible(principal).select_related(None).order_by("-id")
     if chosen["state"] == "live":
         jobs = jobs.exclude(state="dead")
     else:
         jobs = jobs.filter(state=chosen["state"])
     jobs = narrowed(jobs, chosen, cell="cell__name", tenant="tenant__name", q="name__contains")
     found = page_of(request, jobs, PAGE_SIZE)
-    found.object_list = with_health(found.object_list)
+    found.object_list = with_health(with_owners(found.object_list))
     context = {
         "page_obj": found,
         "chosen": chosen,

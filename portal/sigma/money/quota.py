@@ -18,6 +18,7 @@ from portal.sigma.reads.orders import orders_visible
 from portal.sigma.shop.sizes import LABELS
 from quota import clock
 from quota.models import HOLDING, PriorityBand
+from quota.once import reads_once
 from quota.pricing.arithmetic import UNIT
 from quota.pricing.market import CalendarDay, calendar_days, is_sold
 from quota.selectors import QuotaStanding, grants_visible, standings, tenants_visible
@@ -76,6 +77,7 @@ def _rows(principal: Principal, now: dt.datetime) -> list[dict[str, Any]]:
     return [{"standing": known[key], "asked": asked[key], "ends_at": ends.get(key)} for key in sorted(known)]
 
 
+@reads_once()
 def _calendar(
     cell: str, bands: list[PriorityBand], resource: str, now: dt.datetime, zone: ZoneInfo
 ) -> list[tuple[PriorityBand, list[dict[str, Any]]]]:

@@ -58,7 +58,7 @@ def event_sentences(events: Sequence[Event]) -> list[EventSentence]:
         known |= {(event.revision, event.seq): event for event in found}
         front = found
     ids = {event.machine_id for event in known.values() if event.machine_id}
-    hostnames = dict(Machine.objects.filter(id__in=ids).values_list("id", "hostname")) if ids else {}
+    hostnames = dict(Machine.objects.filter(id__in=ids).order_by().values_list("id", "hostname")) if ids else {}
     return [
         EventSentence(event, sentences.of(event, hostnames), tuple(_chain(event, known, hostnames))) for event in events
     ]
