@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Sequence
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -148,19 +149,31 @@ def health(job: Job) -> SafeString | str:
     return state(word)
 
 
-@register.inclusion_tag("sigma/parts/bar.html")
-def bar(label: str, used: int, total: int, resource: str) -> dict[str, Any]:
-    """Show a used amount and the total amount as a bar with text. `total`: 0 if nothing is granted."""
+# Pages of machines have hundreds of bars, and a template for each took most of the time of such a page.
+_BAR = (
+    '<div class="bar"><div class="bar-text">{}<span>{} <span class="soft">/ {}</span></span></div>'
+    '<progress class="bar-line bar-{}" max="100" value="{}" aria-label="{}">{} %</progress></div>'
+)
+
+
+@register.simple_tag
+def bar(label: str, used: int, total: int, resource: str) -> SafeString:
+    """Return a used amount and the total amount as a bar with text. `total`: 0 if nothing is granted."""
     percent = min(100.0, 100.0 * used / total) if total else (100.0 if used else 0.0)
     index = NAMES.index(resource)
-    return {
-        "label": label,
-        "resource": resource,
-        "used": describe(index, used),
-        "total": describe(index, total),
-        "percent": round(percent),
-        "tone": "bad" if used > total else "wait" if percent >= 90 else "good",
-    }
+    of_used, of_total = describe(index, used), describe(index, total)
+    tone = "bad" if used > total else "wait" if percent >= 90 else "good"
+    title = format_html("<span>{}</span>", label) if label else ""
+    told = _("%(what)s: %(used)s of %(total)s") % {"what": label or resource, "used": of_used, "total": of_total}
+    return format_html(_BAR, title, of_used, of_total, tone, round(percent), told, round(percent))
+
+
+@register.simple_tag
+def options(names: Sequence[object], chosen: object) -> SafeString:
+    """Return the options of a list of choices, of which `chosen` is selected."""
+    return format_html_join(
+        "", "<option{}>{}</option>", ((SafeString(" selected") if one == chosen else "", one) for one in names)
+    )
 
 
 @register.inclusion_tag("sigma/parts/navigation.html", takes_context=True)
