@@ -42,18 +42,22 @@ class AdmissionRequest:
 
 def bands() -> list[Band]:
     """Return all priority bands, highest first."""
-    return [band for _, band in _bands_read()]
+    return [band for _, band in bands_with_ids()]
 
 
-def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | None]:
+def admit(
+    *, cell: str, asks: Sequence[AdmissionRequest], read: Sequence[tuple[int, Band]] | None = None
+) -> list[Rejected | None]:
     """Charge the requests `asks` in order, and reject those that exceed the quota.
+
+    `read`: the bands with their ids, if the caller has read them in this transaction.
 
     Returns one result per request: None if it is admitted, or else the rejection. The codes of rejections are
     `quota-exceeded`, `budget-exhausted`, `no-band` and `too-large`. Locks the `QuotaUse` rows of all (tenant, band)
     pairs in order of their ids, until the caller's transaction ends. Makes four queries for any number of requests, or
     five if a pair has no row yet.
     """
-    read = _bands_read()
+    read = bands_with_ids() if read is None else read
     known = {band.name: identity for identity, band in read}
     ranges = [band for _, band in read]
     verdicts: list[Rejected | None] = [None] * len(asks)
@@ -121,7 +125,7 @@ def granted_now(
     return total
 
 
-def _bands_read() -> list[tuple[int, Band]]:
+def bands_with_ids() -> list[tuple[int, Band]]:
     """Return the bands with their ids, highest first."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT id, name, low, high, prod, preempts_within FROM quota_priorityband ORDER BY low DESC")

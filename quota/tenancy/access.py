@@ -9,8 +9,10 @@ import datetime as dt
 import hashlib
 import hmac
 import secrets
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
@@ -169,14 +171,15 @@ def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBa
     parts = secret.split("_", 2)
     if len(parts) != 3 or parts[0] != "borg":
         raise InvalidToken("this is not a token of Borg Portal; get one with `borgctl login`")
-    with connection.cursor() as cursor:
-        cursor.execute(_token_query(), [parts[1]])
-        found = cursor.fetchone()
-    if found is None or not hmac.compare_digest(found[0], _digest(secret)):
-        raise InvalidToken("unknown token; get one with `borgctl login`")
-    _, scopes, tenant, expires_at, revoked_at, last_used_at, *columns = found
-    user = get_user_model().from_db(connection.alias, _user_fields(), columns)
     now = clock.now()
+    with connection.cursor() as cursor:
+        cursor.execute(_token_query(), {"key": parts[1], "now": now})
+        rows = cursor.fetchall()
+    if not rows or not hmac.compare_digest(rows[0][0], _digest(secret)):
+        raise InvalidToken("unknown token; get one with `borgctl login`")
+    end = _TOKEN_COLUMNS + len(_user_fields())
+    _, scopes, tenant, expires_at, revoked_at, last_used_at = rows[0][:_TOKEN_COLUMNS]
+    user = get_user_model().from_db(connection.alias, _user_fields(), rows[0][_TOKEN_COLUMNS:end])
     if revoked_at is not None:
         raise InvalidToken(f"this token was revoked at {revoked_at:%Y-%m-%d %H:%M} UTC; get a new one")
     if expires_at is not None and expires_at <= now:
@@ -185,9 +188,9 @@ def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBa
         raise InvalidToken("the user of this token is disabled; ask an owner of the tenant or an SRE")
     if last_used_at is None or now - last_used_at > LAST_USED_EVERY:
         Token.objects.filter(key=parts[1]).update(last_used_at=now)
-    principal = principal_of_user(
-        user, request_id=request_id, tenant=tenant, scopes=frozenset(Scope(scope) for scope in scopes)
-    )
+    rights = [row[end:] for row in rows]
+    scope_set = frozenset(Scope(scope) for scope in scopes)
+    principal = _principal(user, rights, request_id=request_id, tenant=tenant, scopes=scope_set)
     return user, replace(principal, token=parts[1])
 
 
@@ -203,16 +206,29 @@ def principal_of_user(
     A role in an organisation also applies in all its teams. `tenant`, `scopes`: limits of the token that the user has
     sent. Makes one query.
     """
+    with connection.cursor() as cursor:
+        cursor.execute(_RIGHTS.format(user="%(user)s"), {"user": user.pk, "now": clock.now()})
+        rights = cursor.fetchall()
+    return _principal(user, rights, request_id=request_id, tenant=tenant, scopes=scopes)
+
+
+def _principal(
+    user: AbstractBaseUser | AnonymousUser,
+    rights: Iterable[Sequence[Any]],
+    *,
+    request_id: str,
+    tenant: str | None,
+    scopes: frozenset[Scope],
+) -> Principal:
+    """Return the principal of a user with these rows of `_RIGHTS`. Rows of NULLs are ignored."""
     own: dict[str, Role] = {}
     inherited: dict[str, Role] = {}
     zones: dict[str, str] = {}
     capabilities = set()
-    with connection.cursor() as cursor:
-        cursor.execute(_RIGHTS, {"user": user.pk, "now": clock.now()})
-        for name, zone, role, team, kind, cell in cursor.fetchall():
-            if kind is not None:
-                capabilities.add((CapabilityKind(kind), cell))
-                continue
+    for name, zone, role, team, kind, cell in rights:
+        if kind is not None:
+            capabilities.add((CapabilityKind(kind), cell))
+        elif name is not None:
             zones[name] = zone
             own[name] = Role(role)
             if team is not None:
@@ -239,18 +255,20 @@ def user_named(username: str) -> AbstractBaseUser:
     return user
 
 
-# Each request runs these two queries. They are SQL, because the ORM needs more time than PostgreSQL for a query.
+# Each request runs one of these queries. They are SQL, because the ORM needs more time than PostgreSQL for a query.
+# One row per right of the token's user, or one row with NULLs for a user without rights.
 _CALLER = """
-    SELECT k.digest, k.scopes, n.name, k.expires_at, k.revoked_at, k.last_used_at, {columns}
+    SELECT k.digest, k.scopes, n.name, k.expires_at, k.revoked_at, k.last_used_at, {columns}, r.*
     FROM quota_token AS k JOIN {users} AS u ON u.id = k.user_id LEFT JOIN quota_tenant AS n ON n.id = k.tenant_id
-    WHERE k.key = %s"""
+    LEFT JOIN LATERAL ({rights}) AS r ON true WHERE k.key = %(key)s"""
+_TOKEN_COLUMNS = 6
 # Rows of memberships (one per team of an organisation), then rows of capabilities.
 _RIGHTS = """
     SELECT t.name, t.time_zone, m.role, team.name, NULL AS kind, NULL AS cell
     FROM quota_membership AS m JOIN quota_tenant AS t ON t.id = m.tenant_id
-    LEFT JOIN quota_tenant AS team ON team.parent_id = t.id WHERE m.user_id = %(user)s
+    LEFT JOIN quota_tenant AS team ON team.parent_id = t.id WHERE m.user_id = {user}
     UNION ALL SELECT NULL, NULL, NULL, NULL, c.kind, c.cell FROM quota_capability AS c
-    WHERE c.user_id = %(user)s AND (c.expires_at IS NULL OR c.expires_at > %(now)s)"""
+    WHERE c.user_id = {user} AND (c.expires_at IS NULL OR c.expires_at > %(now)s)"""
 _ABOVE = """
     WITH RECURSIVE above AS (
         SELECT id, parent_id FROM quota_token WHERE key = %s
@@ -273,7 +291,8 @@ def _user_fields() -> list[str]:
 @cache
 def _token_query() -> str:
     columns = ", ".join(f"u.{field.column}" for field in get_user_model()._meta.concrete_fields)
-    return _CALLER.format(columns=columns, users=get_user_model()._meta.db_table)
+    rights = _RIGHTS.format(user="k.user_id")
+    return _CALLER.format(columns=columns, users=get_user_model()._meta.db_table, rights=rights)
 
 
 def _parent_locked(key: str) -> Token:

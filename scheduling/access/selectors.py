@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from django.db import connection
 from django.db.models import Count, IntegerField, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Coalesce
@@ -17,7 +18,6 @@ from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may, require
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
-from scheduling.journal.sql import query
 from scheduling.models import Brake, Cell, Departure, Event, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
 from scheduling.policy.brakes import BrakeKind
@@ -44,10 +44,13 @@ def cell_counts(principal: Principal, cell: Cell) -> dict[str, dict[str, int]]:
     """Return how many `machines`, `jobs` and live `tasks` are in each state. Jobs that the principal may not see, and
     their tasks, are left out.
     """
-    machines = query(
-        "SELECT state, count(*) FROM scheduling_machine WHERE cell_id = %s AND state <> %s GROUP BY state",
-        [cell.id, REMOVED],
-    )
+    machines = dict.fromkeys([state.value for state in MachineStatus], 0)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT state, count(*) FROM scheduling_machine WHERE cell_id = %s AND state <> %s GROUP BY state",
+            [cell.id, REMOVED],
+        )
+        machines |= dict(cursor.fetchall())
     jobs = dict.fromkeys([state.value for state in JobState], 0)
     tasks = dict.fromkeys(("pending", "running", "up"), 0)
     sums = [Sum(f"tasks_{name}") for name in tasks]
@@ -57,11 +60,7 @@ def cell_counts(principal: Principal, cell: Cell) -> dict[str, dict[str, int]]:
         jobs[state] = number
         if state != JobState.DEAD:
             tasks = {name: tasks[name] + one for name, one in zip(tasks, of_tasks, strict=True)}
-    return {
-        "machines": dict.fromkeys([state.value for state in MachineStatus], 0) | dict(machines),
-        "tasks": tasks,
-        "jobs": jobs,
-    }
+    return {"machines": machines, "tasks": tasks, "jobs": jobs}
 
 
 def machines_of(cell: Cell, *, state: str = "") -> QuerySet[Machine]:

@@ -15,7 +15,6 @@ from django.db import connection
 
 from quota.admission import admission
 from quota.models import Tenant
-from quota.vocabulary.bands import Band
 from quota.vocabulary.errors import NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import own_tenant, require_tenant
@@ -242,7 +241,7 @@ def _submit(
                 Item(principal, job_spec, tenants[job_spec.tenant], job_spec.digest(), size, submission_key=key)
             )
     written = [item for item in items if isinstance(item, Item)]
-    write = partial(_write, cell, bands=admission.bands(), dry_run=dry_run)
+    write = partial(_write, cell, dry_run=dry_run)
     for batch in _batches(written, whole=dry_run):
         if len(batch) == 1 and not dry_run and not connection.in_atomic_block:
             group_commit.of_cell(cell.id).write(batch[0], write)
@@ -285,7 +284,7 @@ def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[list[Item]]:
         yield batch
 
 
-def _write(cell: Cell, items: Sequence[Item], *, bands: Sequence[Band], dry_run: bool) -> None:
+def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool) -> None:
     """Check the submissions `items` and write them under one revision. The number of statements does not depend on
     the number of jobs.
     """
@@ -299,13 +298,14 @@ def _write(cell: Cell, items: Sequence[Item], *, bands: Sequence[Band], dry_run:
         check_names(cell, undecided())
         check_numbers(undecided())
         asking = undecided()
-        problems = admission.admit(cell=cell.name, asks=[item.ask() for item in asking])
+        bands = admission.bands_with_ids()
+        problems = admission.admit(cell=cell.name, asks=[item.ask() for item in asking], read=bands)
         for item, problem in zip(asking, problems, strict=True):
             if problem is not None:
                 item.refuse(problem)
         check_alloc_sets(cell, undecided())
         if dry_run:
             raise _Rehearsal
-        jobs_create(entry, cell, undecided(), bands)
+        jobs_create(entry, cell, undecided(), [band for _, band in bands])
         for item in items:
             rejection_append(entry, item)
