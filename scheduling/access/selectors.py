@@ -75,12 +75,11 @@ def machines_of(cell: Cell, *, state: str = "") -> QuerySet[Machine]:
 
 
 def machine_named(cell: Cell, hostname: str) -> Machine:
-    """Return the machine of this name. Raises `NotFound` if there is none."""
-    rows = Machine.objects.select_related("cell").annotate(tasks_running=tasks_there())
-    machine = rows.filter(cell=cell, hostname=hostname).first()
-    if machine is None:
-        raise NotFound("machine", hostname)
-    return machine
+    """Return the machine of this name. Raises `NotFound`."""
+    for machine in Machine.objects.raw(_MACHINE, [cell.id, hostname]):
+        machine.cell = cell
+        return machine
+    raise NotFound("machine", hostname)
 
 
 def machines_in_quarantine(principal: Principal, cell: Cell) -> QuerySet[Machine]:
@@ -183,6 +182,9 @@ def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
 
 
 # These statements are SQL, because the ORM needs more time than PostgreSQL for a query of few rows.
+_MACHINE = """
+    SELECT m.*, (SELECT count(*) FROM scheduling_task AS t WHERE t.machine_id = m.id) AS tasks_running
+    FROM scheduling_machine AS m WHERE m.cell_id = %s AND m.hostname = %s"""
 _OPEN_UPDATES = "SELECT * FROM scheduling_update WHERE state = 'open' AND job_id = ANY(%s)"
 _NAMED = """
     SELECT j.*,
