@@ -21,7 +21,10 @@ _known: ContextVar[dict[Hashable, Any] | None] = ContextVar("known", default=Non
 
 @contextmanager
 def reads_once() -> Iterator[None]:
-    """Cache the results of functions that are decorated with `@once`, until the `with` block ends."""
+    """Cache the results of functions that are decorated with `@once`, until the outermost `with` block ends."""
+    if caching():
+        yield
+        return
     before = _known.set({})
     try:
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext_lazy
+from django.utils.translation import ngettext
 
 from portal.sigma.frame.navigation import SECTIONS, section_of
 from portal.sigma.reads.sentences import exit_of
@@ -30,12 +30,12 @@ from scheduling.models import Job
 
 register = template.Library()
 
-# The units of relative times, each with its length in seconds.
-_UNITS = (
-    (86400, ngettext_lazy("%d day", "%d days")),
-    (3600, ngettext_lazy("%d hr.", "%d hr.")),
-    (60, ngettext_lazy("%d min.", "%d min.")),
-    (1, ngettext_lazy("%d sec.", "%d sec.")),
+# The units of relative times, each with its length in seconds. Lists have many times, and a lazy text is slow.
+_UNITS: tuple[tuple[int, Callable[[int], str]], ...] = (
+    (86400, lambda number: ngettext("%d day", "%d days", number)),
+    (3600, lambda number: ngettext("%d hr.", "%d hr.", number)),
+    (60, lambda number: ngettext("%d min.", "%d min.", number)),
+    (1, lambda number: ngettext("%d sec.", "%d sec.", number)),
 )
 # The tone of a state sets the colour of its label. The label always shows the state as a word too.
 _TONES = {
@@ -176,6 +176,12 @@ def options(names: Sequence[object], chosen: object) -> SafeString:
     )
 
 
+@register.simple_tag
+def titled_options(choices: Sequence[tuple[object, str]]) -> SafeString:
+    """Return the options of a list of choices, each a value and its title."""
+    return format_html_join("", '<option value="{}">{}</option>', choices)
+
+
 @register.inclusion_tag("sigma/parts/navigation.html", takes_context=True)
 def navigation(context: Context) -> dict[str, Any]:
     """Show the sections of the portal, and the pages of the current section."""
@@ -231,5 +237,5 @@ def _relative(value: dt.datetime, now: dt.datetime) -> str:
     seconds = (now - value).total_seconds()
     span = int(abs(seconds))
     size, unit = next((pair for pair in _UNITS if span >= pair[0]), _UNITS[-1])
-    text = unit % (span // size)
+    text = unit(span // size) % (span // size)
     return _("%s ago") % text if seconds >= 0 else _("in %s") % text

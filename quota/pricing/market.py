@@ -200,12 +200,17 @@ def market_set(*, principal: Principal, cell: str, **changes: Any) -> Market:
 
 
 @once
+def bands_by_name() -> dict[str, PriorityBand]:
+    """Return all bands, highest first, by name."""
+    return {row.name: row for row in PriorityBand.objects.all()}
+
+
 def band_named(name: str) -> PriorityBand:
     """Return the band with a name. Raises `NotFound`, which lists the existing names."""
-    row = PriorityBand.objects.filter(name=name).first()
-    if row is None:
-        raise NotFound("band", name, known=list(PriorityBand.objects.values_list("name", flat=True)))
-    return row
+    known = bands_by_name()
+    if name not in known:
+        raise NotFound("band", name, known=list(known))
+    return known[name]
 
 
 def is_sold(band: PriorityBand) -> bool:
@@ -349,9 +354,8 @@ def _sold(cell: str, begin: dt.datetime, until: dt.datetime | str, without: int)
         ]
 
 
-@once
 def _prod_bands() -> set[int]:
-    return set(PriorityBand.objects.filter(prod=True).values_list("id", flat=True))
+    return {row.id for row in bands_by_name().values() if row.prod}
 
 
 @once

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from zoneinfo import ZoneInfo
 
 from django.db.models import Q, QuerySet
@@ -49,7 +48,10 @@ def owners_of(tenant: Tenant) -> list[str]:
     return sorted(set(rows.values_list("user__username", flat=True)[:5]))
 
 
-def like_this(jobs: QuerySet[Job], tenant: str) -> Iterable[Job]:
-    """Return the newest live jobs of a tenant that use quota. Jobs in an alloc set and free jobs use none."""
+def like_this(jobs: QuerySet[Job], tenant: str) -> list[tuple[int, str]]:
+    """Return the ids and titles of the newest live jobs of a tenant that use quota. Jobs in an alloc set and free jobs
+    use none.
+    """
     rows = jobs.filter(tenant__name=tenant, alloc_set__isnull=True, priority__gt=0).exclude(state="dead")
-    return rows.order_by("-id")[:100]
+    found = rows.order_by("-id").values_list("id", "name", "cell__name", "band")[:100]
+    return [(identity, f"{name} ({cell}, {band})") for identity, name, cell, band in found]

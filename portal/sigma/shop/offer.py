@@ -17,7 +17,7 @@ from portal.sigma.shop.wish import Wish, fields_of
 from quota.billing.budgets import spendings
 from quota.billing.ledger import balance_of
 from quota.billing.spending import Balances, beyond_month
-from quota.models import Budget, Market, PriorityBand, Tenant
+from quota.models import Budget, Market, Tenant
 from quota.once import reads_once
 from quota.pricing import market
 from quota.pricing.price_lists import quote_preview
@@ -203,7 +203,7 @@ def _candidates(offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime) ->
     """Return the possible alternatives, each with its title and a comment, the likeliest first, at most `OTHERS`."""
     wish = offer.wish
     tried: list[tuple[str, str, Wish]] = []
-    bands = {row.name: row for row in PriorityBand.objects.all()}
+    bands = market.bands_by_name()
     here = bands[wish.band]
     for row in sorted(bands.values(), key=lambda row: row.price_milli):
         if row.name != wish.band and market.is_sold(row) and row.price_milli < here.price_milli:

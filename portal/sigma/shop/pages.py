@@ -22,7 +22,8 @@ from portal.sigma.shop.sizes import LABELS, size_fields
 from portal.sigma.shop.wish import Choices, Form, amount_fields, known_only, wish_read
 from quota import clock
 from quota.models import Market, PriorityBand, Tenant
-from quota.pricing.market import is_sold
+from quota.once import reads_once
+from quota.pricing.market import bands_by_name, is_sold
 from quota.pricing.price_lists import quote_make
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, Rejected
@@ -45,7 +46,7 @@ def shop(request: HttpRequest, principal: Principal) -> HttpResponse:
     # The tenants for which the principal may buy quota come first.
     buyable_first = sorted(visible, key=lambda row: not may(principal, Action.QUOTA_BUY, tenant=row.name))
     tenants = {row.name: row for row in buyable_first}
-    bands = [row for row in PriorityBand.objects.all() if is_sold(row)]
+    bands = [row for row in bands_by_name().values() if is_sold(row)]
     bands.sort(key=lambda row: (row.name != "production", -row.low))
     now = clock.now()
     choices = Choices(
@@ -60,6 +61,17 @@ def shop(request: HttpRequest, principal: Principal) -> HttpResponse:
         return _quote(request, principal, tenants, choices)
     if request.GET.get("fill") and request.GET.get("like"):
         return _filled(request, principal)
+    with reads_once():
+        return _shown(request, principal, tenants, choices, bands)
+
+
+def _shown(
+    request: HttpRequest,
+    principal: Principal,
+    tenants: Mapping[str, Tenant],
+    choices: Choices,
+    bands: list[PriorityBand],
+) -> HttpResponse:
     form = wish_read(request.GET.dict(), choices)
     context: dict[str, Any] = {}
     if choices.tenants and choices.cells and choices.bands:
@@ -68,7 +80,7 @@ def shop(request: HttpRequest, principal: Principal) -> HttpResponse:
     if form.wish is not None and tenant is not None:
         wish = form.wish
         with problem_kept(context):
-            offer = offer_for(principal, tenant, wish, choices.cells, now=now)
+            offer = offer_for(principal, tenant, wish, choices.cells, now=choices.now)
             context |= {
                 "offer": offer,
                 "sees_money": may(principal, Action.BILLING_VIEW, tenant=tenant.name),
