@@ -5,7 +5,8 @@ People sign in to the console on the portal's own page, with its rate limit and 
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
 from typing import Any
 
 from allauth.account.decorators import secure_admin_login
@@ -21,6 +22,7 @@ from django_celery_beat import models as beat
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.sites import UnfoldAdminSite
+from unfold.templatetags import unfold_list
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from portal.console import capacity, names
@@ -103,6 +105,25 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
 )
 # Pages that do not list the rows of a model.
 _OWN_PAGES = frozenset({"capacity", "names"})
+
+
+def kept_headers(headers: Callable[[Any], Iterable[Any]]) -> Callable[[Any], list[Any]]:
+    """Return a function that computes the headers of a list once, and stores them in the object of the list.
+
+    The library unfold computes them again for each row, which took a fifth of the time of a page with a list.
+    """
+
+    @wraps(headers)
+    def kept(changes: Any) -> list[Any]:
+        if not hasattr(changes, "borg_headers"):
+            changes.borg_headers = list(headers(changes))
+        found: list[Any] = changes.borg_headers
+        return found
+
+    return kept
+
+
+unfold_list.result_headers = kept_headers(unfold_list.result_headers)
 
 
 class SreSite(UnfoldAdminSite):

@@ -468,3 +468,22 @@ def test_accelerators_and_further_resources_of_a_machine_and_a_task_are_shown(wo
     task = Task.objects.filter(job=world.job).earliest("id")
     told = sre.get(reverse("admin:scheduling_task_change", args=[task.pk])).text
     assert "1 accelerator, 1 ports, 2 tpu<" in told
+
+
+def test_headers_of_a_list_are_computed_once_for_all_rows(sre, world, monkeypatch) -> None:
+    from unfold.templatetags import unfold_list
+
+    from portal.admin_site import kept_headers
+
+    computed = []
+
+    def headers(changes: object) -> list[object]:
+        computed.append(changes)
+        return list(plain(changes))
+
+    plain = unfold_list.result_headers.__wrapped__
+    monkeypatch.setattr(unfold_list, "result_headers", kept_headers(headers))
+    for name in ("a", "b", "c"):
+        furnish(world, name)
+    assert b"node-c" in sre.get("/admin/scheduling/machine/").content
+    assert len(computed) == 1
