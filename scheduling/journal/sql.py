@@ -28,6 +28,15 @@ def execute(statement: str, values: Values = ()) -> int:
         return int(cursor.rowcount)
 
 
+def rows_by_key() -> None:
+    """Let PostgreSQL find each row of the joins that follow by its key, until the end of the transaction.
+
+    PostgreSQL would otherwise read a whole table, or all pending tasks, for each thousand rows, because its statistics
+    are older than the tasks that are being placed.
+    """
+    query("SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)")
+
+
 async def in_thread(function: Callable[..., T], *args: Any, **named: Any) -> T:
     """Run a function in a thread with its own database connection. Raises `Rejected` if the database is down."""
 

@@ -29,12 +29,18 @@ class Job(models.Model):
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    cell = models.ForeignKey(Cell, models.PROTECT, related_name="jobs")
+    cell = models.ForeignKey(Cell, models.PROTECT, related_name="jobs", db_index=False)  # `job_by_state` serves it
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="jobs")
     name = DnsLabelField(_("name"))
     kind = models.CharField(_("kind"), max_length=16, choices=KINDS, default="job")
     alloc_set = models.ForeignKey(
-        "self", models.PROTECT, null=True, blank=True, related_name="inner_jobs", verbose_name=_("in alloc set")
+        "self",
+        models.PROTECT,
+        null=True,
+        blank=True,
+        db_index=False,
+        related_name="inner_jobs",
+        verbose_name=_("in alloc set"),
     )
     labels = models.JSONField(_("labels"), default=dict, blank=True)
     priority = models.PositiveIntegerField(_("priority"))
@@ -66,13 +72,14 @@ class Job(models.Model):
     class Meta:
         ordering = ["cell", "tenant", "name"]
         indexes = [
+            models.Index(fields=["alloc_set"], name="job_by_alloc_set", condition=Q(alloc_set__isnull=False)),
             models.Index(fields=["cell"], name="job_gangs", condition=Q(gang=True)),
             models.Index(fields=["cell", "state"], name="job_by_state"),
             models.Index(fields=["cell", "ended_at"], name="job_by_end", condition=Q(ended_at__isnull=False)),
         ]
         constraints = [
             models.UniqueConstraint(
-                fields=["cell", "tenant", "name"], condition=~Q(state=JobState.DEAD.value), name="one_live_job_per_name"
+                fields=["tenant", "cell", "name"], condition=~Q(state=JobState.DEAD.value), name="one_live_job_per_name"
             ),
             models.UniqueConstraint(
                 fields=["cell", "tenant", "key"], condition=~Q(key=""), name="one_job_per_tenant_and_key"

@@ -8,6 +8,7 @@ departures, updates the jobs' counters, ends jobs whose tasks are all dead, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from borglet.messages import Phase
 from scheduling.allocs import alloc_sets, kept_allocs
@@ -17,7 +18,7 @@ from scheduling.core.vocabulary.requirement import Requirement, split_task_id, t
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
-from scheduling.journal.sql import execute, query
+from scheduling.journal.sql import execute, query, rows_by_key
 from scheduling.tasks.changes import Ending, Eviction, TaskBefore, as_json, change_tasks
 from scheduling.tasks.counters import DEAD, PENDING, RUNNING, CounterChanges
 from scheduling.tasks.departures import depart
@@ -25,6 +26,8 @@ from scheduling.tasks.departures import depart
 # A restored database lacks incarnations that Borglets still run. Numbers in a new history start above them, because a
 # Borglet would otherwise confuse a newly placed task with one that it runs.
 INCARNATIONS_A_HISTORY = 1_000_000
+# So few tasks are found by their ids without being asked to.
+_FEW = 50
 
 
 def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[Assignment]:
@@ -35,7 +38,9 @@ def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[
     """
     allocs = alloc_sets.still_there((a.alloc, a.machine_id) for a in assignments if a.alloc)
     possible = [a for a in assignments if not a.alloc or (a.alloc, a.machine_id) in allocs]
-    by_id = {task_id(a.job_id, a.index): a for a in possible}
+    by_id = dict(sorted([(task_id(a.job_id, a.index), a) for a in possible], key=itemgetter(0)))
+    if len(by_id) > _FEW:
+        rows_by_key()
     rows = query(
         "UPDATE scheduling_task AS t SET state = 'running', machine_id = p.machine_id,"
         " incarnation = greatest(t.incarnation, (SELECT (history_ordinal - 1) * %s FROM scheduling_cell"
@@ -44,7 +49,8 @@ def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[
         " address = '', restarts = 0, exit = NULL, detail = '', reservation = t.limit, since = %s"
         " FROM unnest(%s::bigint[], %s::bigint[], string_to_array(%s, ';'), %s::bigint[],"
         " string_to_array(%s, ';')) AS p(id, machine_id, ports, alloc, devices)"
-        " WHERE t.id = p.id AND t.state = 'pending'"
+        # PostgreSQL does not use the index of pending tasks for this form of the condition. It would read them all.
+        " WHERE t.id = p.id AND CASE t.state WHEN 'pending' THEN true ELSE false END"
         " RETURNING t.id, t.incarnation, t.spec_version",
         [
             INCARNATIONS_A_HISTORY,
@@ -61,10 +67,11 @@ def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[
     placed = {identity: (incarnation, version) for identity, incarnation, version in rows}
     counts = CounterChanges()
     applied = []
-    for identity, assignment in by_id.items():
-        if identity not in placed:
+    for assignment in possible:
+        found = placed.get(task_id(assignment.job_id, assignment.index))
+        if found is None:
             continue
-        incarnation, version = placed[identity]
+        incarnation, version = found
         entry.append(
             events.TaskPlaced(
                 job_id=assignment.job_id,

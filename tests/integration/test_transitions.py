@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection
 from django.test import Client
 
 from quota.models import PriorityBand, QuotaUse
@@ -169,3 +170,22 @@ def test_notices_are_counted_by_cause_and_by_what_there_was_of_them(cell) -> Non
     ]
     text = Client().get("/metrics").content.decode()
     assert 'borg_notices_total{cause="preemption",cell="cc",delivered="full"} 1.0' in text
+
+
+def test_placing_reads_only_the_rows_of_the_placed_tasks(cell) -> None:
+    machine = rows.a_machine(cell, "m1")
+    large = rows.a_job(cell, rows.a_tenant(), "jqux", tasks=2_000)
+    plans: list[str] = []
+
+    def explained(execute, sql, params, many, context):
+        if sql.startswith("UPDATE"):
+            with connection.cursor() as cursor:
+                cursor.cursor.execute(f"EXPLAIN {sql}", params)
+                plans.append("\n".join(line for (line,) in cursor.fetchall()))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(explained):
+        assert len(place(cell, large, machine, *range(500))) == 500
+    (of_tasks,) = [plan for plan in plans if "on scheduling_task" in plan]
+    assert "Index Scan using scheduling_task_pkey" in of_tasks
+    assert "task_pending" not in of_tasks
