@@ -286,7 +286,8 @@ class CellState:
             tasks.ports[task] = event.ports
         if event.alloc:
             tasks.alloc[task] = self._slot_of(event.alloc)
-        tasks.devices[task] = sum(1 << device for device in event.devices)
+        if event.devices:
+            tasks.devices[task] = sum(1 << device for device in event.devices)
         machine = self.machines.slot.get(event.machine_id, -1)
         tasks.machine[task] = machine
         if machine < 0 or event.alloc:
