@@ -168,18 +168,34 @@ class Master:
         """
         news = self._advance()
         now = time.monotonic()
-        if now - self._kept >= HOUSEKEEPING_EVERY_S:
+        keep_house = now - self._kept >= HOUSEKEEPING_EVERY_S
+        if keep_house:
             self._kept = now
             self._read_settings()
             if not self.wanted:
                 return False
-            if self.scheduler.keeps_house:
-                self._run_maintenance()
-                news |= self._advance()
+        # Tasks that can be placed do not wait for the maintenance.
+        placed_first = keep_house and self._is_waited_for
+        if placed_first:
+            self._place(now)
+        if keep_house and self.scheduler.keeps_house:
+            news |= self._run_maintenance()
         if (news or self._updating) and self.scheduler.keeps_house:
             self._updating = updates.updates_advance(self.cell_id)
             if self._updating:
                 self._advance()
+        if not placed_first:
+            self._place(now)
+        state = self._warm()
+        return self._updating or (self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS)
+
+    @property
+    def _is_waited_for(self) -> bool:
+        """Return whether a pending task may be placed now."""
+        return self._placeable and self._warm().pending > 0
+
+    def _place(self, now: float) -> None:
+        """Run a pass if a task may be placed, or if classes of pending tasks have to be explained."""
         state = self._warm()
         waited = now - self._passed
         due = self._placeable or waited >= RETRY_EVERY_S
@@ -188,7 +204,6 @@ class Master:
             self._explainer.budget = ExplainBudget() if self._placeable else ExplainBudget(classes=IDLE_CLASSES)
             self._passed, self._placeable = now, False
             self._pass(state)
-        return self._updating or (self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS)
 
     def _retire(self) -> None:
         """Release the lease and discard the cell's state in memory, because the cell's settings no longer list this
@@ -305,17 +320,33 @@ class Master:
             workload=self.scheduler.workload,
         )
 
-    def _run_maintenance(self) -> None:
+    def _run_maintenance(self) -> bool:
         """Do the cell's work other than placement, such as drains and updates. Only one scheduler of the cell does
-        this work.
+        this work. A task that is submitted meanwhile waits for one part of it. Return whether there were new events.
         """
-        assert self._policy is not None
+        news, backlog = self._advance(), self._is_waited_for
+        for part in (self._find_silent_machines, self._evacuate, self._publish_view, self._reclaim):
+            part()
+            news |= self._advance()
+            if self._is_waited_for and not backlog:
+                self._place(time.monotonic())
+                news |= self._advance()
+        return news
+
+    def _find_silent_machines(self) -> None:
         self._silence.sweep(self.cell_id, self._settings)
+
+    def _evacuate(self) -> None:
         tasks_leave(self.cell_id, self._settings, seconds=HOUSEKEEPING_EVERY_S, late=self._silence.late)
         brakes.stops_settle(self.cell_id)
         release_late(self.cell_id)
+
+    def _publish_view(self) -> None:
         self._view = self._view or ViewPublisher(self.cell_id)
         self._view.publish(self._warm())
+
+    def _reclaim(self) -> None:
+        assert self._policy is not None
         self._reclaimer = self._reclaimer or Reclaimer(self.cell_id, self._name)
         if wakeups.answers():
             self._reclaimer.turn(self._warm(), self._policy.bands, self._settings, now=self._kept)

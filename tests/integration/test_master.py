@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from django.db import connection
@@ -18,12 +19,14 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import updates
 from scheduling.journal import journal, wakeups
+from scheduling.machines.silence import Silence
 from scheduling.master import lease
 from scheduling.master import loop as master_module
 from scheduling.master.loop import Master
 from scheduling.master.snapshot import load_state
 from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, JobSpec, Lease, PendingVerdict, Task
+from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import observations
 from tests.integration import rows, world
 
@@ -102,6 +105,40 @@ def test_a_large_queue_is_placed_in_turns(cell, monkeypatch) -> None:
     assert (placed(large), placed(urgent)) == (37, 3)
     master.tick()
     assert placed(large) == 50
+
+
+class WatchedSilence(Silence):
+    """Calls `watch` whenever a master looks for silent machines, which is the first part of its maintenance."""
+
+    def __init__(self, watch: Callable[[], None]) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def sweep(self, cell_id: int, settings: CellSettings) -> list[int]:
+        self.watch()
+        return super().sweep(cell_id, settings)
+
+
+def test_tasks_that_can_be_placed_do_not_wait_for_the_maintenance(cell) -> None:
+    rows.a_machine(cell)
+    job = rows.a_job(cell, rows.a_tenant())
+    before: list[int] = []
+    Master(cell.id, _silence=WatchedSilence(lambda: before.append(placed(job)))).tick()
+    assert before == [3]
+
+
+def test_tasks_that_come_during_the_maintenance_wait_for_one_part_of_it(cell) -> None:
+    rows.a_machine(cell)
+    tenant = rows.a_tenant()
+    master = Master(cell.id, _silence=WatchedSilence(lambda: jobs.append(rows.a_job(cell, tenant))))
+    jobs: list[Job] = []
+    with CaptureQueriesContext(connection) as queries:
+        master.tick()
+    assert placed(jobs[0]) == 3
+    statements = [query["sql"] for query in queries]
+    placing = next(i for i, sql in enumerate(statements) if sql.startswith("UPDATE scheduling_task"))
+    evacuating = next(i for i, sql in enumerate(statements) if 'FROM "scheduling_brake"' in sql)
+    assert placing < evacuating
 
 
 def test_a_large_job_is_made_in_turns(cell, monkeypatch) -> None:
