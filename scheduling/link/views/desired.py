@@ -10,11 +10,11 @@ Without a snapshot, a task that is just being stopped could be missing in both l
 from __future__ import annotations
 
 import hashlib
-import uuid
+import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -34,11 +34,12 @@ from scheduling.link.views.kept import MachineTasks, task_key
 from scheduling.models import Cell, JobSpec, KeptAlloc, Machine
 from scheduling.models.machines import REMOVED
 from scheduling.spec import job_spec, package_names, parser
+from scheduling.spec.task_spec import TaskSpec
 
 log = structlog.get_logger(__name__)
 
 _MAX_SPECS = 2_000
-_UID = 14  # the column of `_running` with the uid of the job
+_MAX_INSTRUCTIONS = 4 * _MAX_SPECS
 _encoder = msgspec.json.Encoder()
 
 
@@ -59,12 +60,14 @@ class Specs:
     """A cache of parsed specs by (job id, version).
 
     `packages`: for each spec with packages: the reference in the spec (such as `web@v2`) -> the package.
+    `instructions`: the instruction for tasks of one job that differ only in what `_run_task` replaces.
     """
 
     def __init__(self, most: int = _MAX_SPECS) -> None:
         self._most = most
         self._known: OrderedDict[tuple[int, int], job_spec.JobSpecification | None] = OrderedDict()
         self.packages: dict[tuple[int, int], dict[str, PackageRef]] = {}
+        self.instructions: dict[tuple[Any, ...], tuple[TaskSpec, RunTask]] = {}
 
     def get(
         self, wanted: Iterable[tuple[int, int]], *, extra: Sequence[str]
@@ -90,7 +93,7 @@ class Specs:
 
 
 def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Loaded]:
-    """Return the stored state of each machine by id. Makes eight queries for any number of machines."""
+    """Return the stored state of each machine by id. Makes at most ten queries for any number of machines."""
     ids = sorted(machine_ids)
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -102,7 +105,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         departures = _departures(ids)
         kept_rows = list(KeptAlloc.objects.filter(machine_id__in=ids).order_by("id"))
         wanted = {(row.job_id, row.spec_version) for row in running} | kept.specs_of(kept_rows)
-        wanted |= {(row.job_id, row.newest_version) for row in running}
+        wanted |= {(row.job_id, row.job.newest_version) for row in running}
         known = specs.get(wanted, extra=cell.extra_resources)
     found = {machine.id: MachineTasks(View(cell.history_id.hex, "")) for machine in machines}
     waits: dict[tuple[int, int], list[TaskKey]] = defaultdict(list)
@@ -121,59 +124,59 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
         here = found[row.machine_id]
         here.view.run[row.key] = _expected(row, job)
         if job.kind != "job":
-            here.allocs.append(_run_alloc(row, cell, prod=row.band in prod))
+            here.allocs.append(_run_alloc(row, cell, prod=row.job.band in prod))
             continue
         here.run.append(
             _run_task(
                 row,
                 job,
                 cell,
-                newest=known.get((row.job_id, row.newest_version)) or job,
-                prod=row.band in prod,
+                newest=known.get((row.job_id, row.job.newest_version)) or job,
+                prod=row.job.band in prod,
                 waits_for=sorted(waits.get((row.machine_id, row.task_id), [])),
-                packages=specs.packages.get((row.job_id, row.spec_version), {}),
+                specs=specs,
             )
         )
     return {machine.id: _loaded(machine, cell, cell.epoch or 0, found[machine.id]) for machine in machines}
 
 
+class _Job(NamedTuple):
+    """The columns of a job that the instructions for its tasks need."""
+
+    uid: str  # 32 hex digits
+    name: str
+    tenant: str
+    priority: int
+    band: str
+    latency_sensitive: bool
+    newest_version: int
+
+
 @dataclass(slots=True)
 class _Row:
-    """A running task, with the columns of the query in `_running`, in the same order."""
+    """A running task: the columns of the query in `_running`, in the same order, with the columns of its job."""
 
     key: TaskKey
+    job: _Job
+    alloc: TaskKey | None
     machine_id: int
     job_id: int
     index: int
     incarnation: int
     spec_version: int
-    limit: list[int]
-    ports: list[int]
+    limit: str  # numbers with commas
+    ports: str
     phase: str
     health: str
     up: bool
     restarts: int
     exit: str | None  # JSON
     address: str
-    devices: list[int]
-    uid: uuid.UUID
-    job: str
-    tenant: str
-    priority: int
-    band: str
-    latency_sensitive: bool
-    newest_version: int
-    alloc_uid: uuid.UUID | None
-    alloc_index: int
-    alloc_incarnation: int
+    devices: str
 
     @property
     def task_id(self) -> int:
         return task_id(self.job_id, self.index)
-
-    @property
-    def alloc(self) -> TaskKey | None:
-        return TaskKey(self.alloc_uid.hex, self.alloc_index, self.alloc_incarnation) if self.alloc_uid else None
 
 
 def _loaded(machine: Machine, cell: Cell, epoch: int, here: MachineTasks) -> Loaded:
@@ -215,8 +218,8 @@ def _expected(row: _Row, job: job_spec.JobSpecification) -> ExpectedTask:
         restart_on=task.restart.on,
         max_moves=task.restart.max_moves,
         alloc=job.kind != "job",
-        phase=row.phase or Phase.ASSIGNED.value,
-        health=row.health or Health.UNKNOWN.value,
+        phase=sys.intern(row.phase) or Phase.ASSIGNED.value,
+        health=sys.intern(row.health) or Health.UNKNOWN.value,
         up=row.up,
         restarts=row.restarts,
         exit=exit_mark(msgspec.json.decode(row.exit) if row.exit else None),
@@ -232,7 +235,7 @@ def _run_task(
     newest: job_spec.JobSpecification,
     prod: bool,
     waits_for: list[TaskKey],
-    packages: Mapping[str, PackageRef],
+    specs: Specs,
 ) -> RunTask:
     """Return the instruction to run a task. The Borglet adds the environment variables `BORG_…`.
 
@@ -240,22 +243,51 @@ def _run_task(
     all tasks of the job.
     """
     task = job.task(row.index)
+    # The entry contains the spec of the task, so that no other spec gets its id.
+    alike = (row.job, row.spec_version, id(task), row.limit, prod, cell.name, *cell.extra_resources)
+    found = specs.instructions.get(alike)
+    if found is None:
+        if len(specs.instructions) >= _MAX_INSTRUCTIONS:
+            specs.instructions.clear()
+        packages = specs.packages.get((row.job_id, row.spec_version), {})
+        made = _instruction(row, task, cell, newest=newest, prod=prod, packages=packages)
+        found = specs.instructions[alike] = task, made
+    return msgspec.structs.replace(
+        found[1],
+        key=row.key,
+        name=f"{cell.name}/{row.job.tenant}/{row.job.name}/{row.index}",
+        ports=dict(zip(task.ports, _numbers(row.ports), strict=False)),
+        waits_for=waits_for,
+        devices=_numbers(row.devices),
+        alloc=row.alloc,
+    )
+
+
+def _instruction(
+    row: _Row,
+    task: TaskSpec,
+    cell: Cell,
+    *,
+    newest: job_spec.JobSpecification,
+    prod: bool,
+    packages: Mapping[str, PackageRef],
+) -> RunTask:
+    """Return the part of the instruction that tasks of a job have in common."""
     return RunTask(
         key=row.key,
-        name=f"{cell.name}/{row.tenant}/{row.job}/{row.index}",
+        name="",
         command=task.argv,
         env=task.env,
-        limit=as_mapping(row.limit, extra=cell.extra_resources),
-        ports=dict(zip(task.ports, row.ports, strict=False)),
-        priority=row.priority,
-        latency_sensitive=row.latency_sensitive,
+        limit=as_mapping(_numbers(row.limit), extra=cell.extra_resources),
+        ports={},
+        priority=row.job.priority,
+        latency_sensitive=row.job.latency_sensitive,
         prod=prod,
         spec_version=row.spec_version,
         notice_s=task.notice_s,
         max_processes=task.max_processes,
         health=task.health,
         restart=task.restart.policy(),
-        waits_for=waits_for,
         working_dir=task.working_dir,
         user=task.user,
         packages=[packages[text] for text in task.packages if text in packages],
@@ -263,8 +295,6 @@ def _run_task(
         network=task.network,
         slack=task.slack,
         whole_cores=task.whole_cores,
-        devices=row.devices,
-        alloc=row.alloc,
         leave_s=newest.leave_s(task, ttl_s=settings.BORG_DNS_TTL),
     )
 
@@ -272,27 +302,54 @@ def _run_task(
 def _run_alloc(row: _Row, cell: Cell, *, prod: bool) -> RunAlloc:
     return RunAlloc(
         row.key,
-        f"{cell.name}/{row.tenant}/{row.job}/{row.index}",
-        as_mapping(row.limit, extra=cell.extra_resources),
-        row.priority,
-        row.latency_sensitive,
+        f"{cell.name}/{row.job.tenant}/{row.job.name}/{row.index}",
+        as_mapping(_numbers(row.limit), extra=cell.extra_resources),
+        row.job.priority,
+        row.job.latency_sensitive,
         prod,
     )
 
 
 def _running(ids: list[int]) -> list[_Row]:
+    """Return the tasks that should run on the machines. Arrays and columns of jobs are not read as values per row,
+    because that would take half of the time of `load`.
+    """
     rows = query(
-        "SELECT t.machine_id, t.job_id, t.index, t.incarnation, t.spec_version, t.limit, t.ports, t.phase,"
-        " t.health, t.up, t.restarts, t.exit::text, t.address, t.devices, j.uid, j.name, o.name, j.priority, j.band,"
-        " j.latency_sensitive, j.spec_version, aj.uid, a.index, a.incarnation"
-        " FROM scheduling_task AS t"
-        " JOIN scheduling_job AS j ON j.id = t.job_id JOIN quota_tenant AS o ON o.id = j.tenant_id"
-        " LEFT JOIN (scheduling_task AS a JOIN scheduling_job AS aj ON aj.id = a.job_id) ON a.id = t.alloc_id"
+        "SELECT t.alloc_id, t.machine_id, t.job_id, t.index, t.incarnation, t.spec_version,"
+        " array_to_string(t.limit, ','), array_to_string(t.ports, ','), t.phase, t.health, t.up, t.restarts,"
+        " t.exit::text, t.address, array_to_string(t.devices, ',') FROM scheduling_task AS t"
         " WHERE t.machine_id = ANY(%s) AND t.state = 'running'",
         [ids],
     )
-    uids: dict[uuid.UUID, str] = {}  # the tasks of a job share the text of its uid
-    return [_Row(TaskKey(uids.setdefault(row[_UID], row[_UID].hex), row[2], row[3]), *row) for row in rows]
+    jobs = _jobs({row[2] for row in rows})
+    allocs = _alloc_keys({row[0] for row in rows} - {None})
+    return [_Row(TaskKey((job := jobs[row[2]]).uid, row[3], row[4]), job, allocs.get(row[0]), *row[1:]) for row in rows]
+
+
+def _jobs(ids: Collection[int]) -> dict[int, _Job]:
+    rows = query(
+        "SELECT j.id, j.uid, j.name, o.name, j.priority, j.band, j.latency_sensitive, j.spec_version"
+        " FROM scheduling_job AS j JOIN quota_tenant AS o ON o.id = j.tenant_id WHERE j.id = ANY(%s)",
+        [list(ids)],
+    )
+    return {job_id: _Job(sys.intern(uid.hex), *rest) for job_id, uid, *rest in rows}
+
+
+def _alloc_keys(ids: Collection[int]) -> dict[int, TaskKey]:
+    """Return the keys of allocs by the id of their task. Makes no query for no allocs."""
+    if not ids:
+        return {}
+    rows = query(
+        "SELECT a.id, j.uid, a.index, a.incarnation FROM scheduling_task AS a"
+        " JOIN scheduling_job AS j ON j.id = a.job_id WHERE a.id = ANY(%s)",
+        [list(ids)],
+    )
+    return {alloc_id: TaskKey(uid.hex, index, incarnation) for alloc_id, uid, index, incarnation in rows}
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a text such as `5,7`."""
+    return [int(number) for number in text.split(",")] if text else []
 
 
 def _departures(ids: list[int]) -> list[tuple[Any, ...]]:
