@@ -32,7 +32,7 @@ class Opcode(IntEnum):
     PONG = 10
 
 
-_KNOWN = frozenset(Opcode)
+_KNOWN = {int(opcode): opcode for opcode in Opcode}  # faster than `Opcode(number)`
 
 
 class BadFrame(Exception):
@@ -86,7 +86,8 @@ class FrameReader:
         if size < 2:
             return at
         first, second = data[at], data[at + 1]
-        if first & 0x70 or first & 0x0F not in _KNOWN:
+        opcode = _KNOWN.get(first & 0x0F)
+        if first & 0x70 or opcode is None:
             raise BadFrame(PROTOCOL_ERROR, "the frame has reserved bits or an unknown opcode")
         if bool(second & 0x80) is not self.masked:
             raise BadFrame(PROTOCOL_ERROR, "a client must mask its frames, and a server must not")
@@ -111,7 +112,7 @@ class FrameReader:
         content = bytes(data[begin : begin + length])
         if self.masked:
             content = apply_mask(content, bytes(data[begin - 4 : begin]))
-        self._take(Opcode(first & 0x0F), bool(first & 0x80), content, found)
+        self._take(opcode, bool(first & 0x80), content, found)
         return begin + length
 
     def _take(self, opcode: Opcode, final: bool, content: bytes, found: list[tuple[Opcode, bytes]]) -> None:

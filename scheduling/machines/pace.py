@@ -27,13 +27,14 @@ def poll_interval(machines: int, setting_s: float = 0.0) -> float:
 
 
 class Timetable(Generic[T]):
-    """A heap of items with one time each. If the time of an item changes, its old entry stays in the heap and is
-    skipped later.
+    """A heap of items with one time each. An item whose time moves to later keeps its entry in the heap. The entry gets
+    the later time when it reaches the front. Polls move the time of a machine to later at each answer.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, T]] = []
-        self._at: dict[T, tuple[float, int]] = {}
+        self._at: dict[T, float] = {}
+        self._queued: dict[T, float] = {}  # the time of the item's valid entry in the heap
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -41,27 +42,39 @@ class Timetable(Generic[T]):
 
     def put(self, item: T, at: float) -> None:
         """Add an item, or change its time."""
-        number = next(self._numbers)
-        self._at[item] = (at, number)
-        heapq.heappush(self._heap, (at, number, item))
+        self._at[item] = at
+        queued = self._queued.get(item)
+        if queued is not None and queued <= at:
+            return
+        self._queued[item] = at
+        heapq.heappush(self._heap, (at, next(self._numbers), item))
         if len(self._heap) > 64 + 4 * len(self._at):
-            self._heap = [(at, number, item) for item, (at, number) in self._at.items()]
+            self._heap = [(at, next(self._numbers), item) for item, at in self._at.items()]
+            self._queued = dict(self._at)
             heapq.heapify(self._heap)
 
     def drop(self, item: T) -> None:
         self._at.pop(item, None)
+        self._queued.pop(item, None)
 
     def soonest(self) -> float | None:
-        """Return the earliest time at which an item is due, or None if there are no items."""
-        while self._heap and self._at.get(self._heap[0][2]) != self._heap[0][:2]:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        """Return the earliest time, or None if there are no items."""
+        while self._heap:
+            queued, _, item = self._heap[0]
+            if self._queued.get(item) != queued:
+                heapq.heappop(self._heap)
+            elif (at := self._at[item]) > queued:
+                self._queued[item] = at
+                heapq.heapreplace(self._heap, (at, next(self._numbers), item))
+            else:
+                return queued
+        return None
 
     def due(self, now: float) -> Iterator[T]:
         """Remove and yield the items whose time has come, earliest first."""
         while (at := self.soonest()) is not None and at <= now:
             item = heapq.heappop(self._heap)[2]
-            del self._at[item]
+            self.drop(item)
             yield item
 
 

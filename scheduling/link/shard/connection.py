@@ -110,17 +110,21 @@ class Connection:
     def ask(self, now: float, hold_s: float) -> None:
         """Send the next poll. It contains the desired state if the Borglet lacks it."""
         self.asked += 1
+        self.asked_at = now
         desired = self.desired if self.behind else None
         if desired is not None:
             self.desired_sent, self.generation_sent = self.asked, desired.generation
-        logs, self.logs = self.logs, []
-        self.logs_asked |= {request.request_id for request in logs}
-        shells, self.shells = self.shells, []
-        self.asked_at, self.hold_s = now, 0.0 if logs else hold_s
+        logs, identities, shells, until = self.logs, self.identities, self.shells, self.windows_until
+        if logs:
+            self.logs, hold_s = [], 0.0
+            self.logs_asked |= {request.request_id for request in logs}
+        if identities:
+            self.identities = []
+        if shells:
+            self.shells = []
+        self.hold_s, self.windows_until = hold_s, 0
         rotate, accepted = self.rotation.next_poll(now)
-        identities, self.identities = self.identities, []
-        until, self.windows_until = self.windows_until, 0
-        self.post(Poll(self.asked, self.hold_s, desired, logs, identities, rotate, accepted, shells, until))
+        self.post(Poll(self.asked, hold_s, desired, logs, identities, rotate, accepted, shells, until))
 
     def take_view(self, view: View) -> None:
         """Set the view of the machine. Add to `left` (the tasks that have left the machine) each task that is not in

@@ -62,7 +62,8 @@ class Polls:
         if held.closing:
             return
         self._timetable.put(held, at)
-        self._arm()
+        if self._timer is None or at < self._timer_at:
+            self._arm()
 
     def due(self, held: Connection, now: float) -> None:
         """Poll a machine at its scheduled time, or close its connection if it did not answer."""
@@ -93,7 +94,7 @@ class Polls:
 
     def _arm(self) -> None:
         soonest = self._timetable.soonest()
-        if soonest is None or (self._timer is not None and self._timer_at <= soonest):
+        if soonest is None:
             return
         if self._timer is not None:
             self._timer.cancel()

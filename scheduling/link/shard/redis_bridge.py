@@ -14,7 +14,6 @@ from redis.exceptions import RedisError
 
 from borglet.messages import Report
 from quota.vocabulary.errors import Rejected
-from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.shard import Shard
 from scheduling.link.transport.redis_client import RedisClient
 from scheduling.link.transport.spread import ConnectionBalance
@@ -38,7 +37,6 @@ class RedisBridge(RedisClient):
         super().__init__(url, use="heartbeats, usage, and requests from the portal")
         self._shard = shard
         self.shells = streams.connect(url)
-        self._beaten_at = 0.0  # loop's time of the last heartbeat that arrived
         self._new_sessions: list[str] = []
         self._balance = ConnectionBalance()
         shard.hearing.on_logs = self._logs_came
@@ -74,31 +72,29 @@ class RedisBridge(RedisClient):
         shard = self._shard
         now = asyncio.get_running_loop().time()
         ages: dict[int, dict[int, float]] = {}
-        reports: list[tuple[Connection, MeasuredUsage]] = []
-        for held in shard.connections.values():
-            if held.heard_at > self._beaten_at and held.answered:
-                ages.setdefault(held.cell_id, {})[held.machine_id] = now - held.heard_at
-                if (
-                    held.last_report is not None
-                    and (measured := held.last_report.measured(held.machine_id)) is not None
-                ):
-                    reports.append((held, measured))
+        usages: dict[int, list[tuple[MeasuredUsage, float]]] = {}
+        heard, shard.roster.heard = shard.roster.heard, set()
+        for held in heard:
+            age_s = now - held.heard_at
+            ages.setdefault(held.cell_id, {})[held.machine_id] = age_s
+            if held.last_report is not None and (measured := held.last_report.measured(held.machine_id)) is not None:
+                usages.setdefault(held.cell_id, []).append((measured, age_s))
         taken, shard.freshly_held = shard.freshly_held, {}
         try:
             wall = await contact.beat(
                 self._redis, shard.name, shard.cell_ids, ages, taken, overloaded=shard.progress.overloaded
             )
         except BaseException:
+            shard.roster.heard |= heard
             for cell_id, machines in taken.items():
                 shard.freshly_held.setdefault(cell_id, set()).update(machines)
             raise
-        self._beaten_at = now
-        by_cell: dict[int, list[tuple[MeasuredUsage, float]]] = {}
-        for held, measured in reports:
-            by_cell.setdefault(held.cell_id, []).append((measured, wall - (now - held.heard_at)))
-        if by_cell:
-            used = {cell_id: live.pack(many) for cell_id, many in by_cell.items()}
-            await live.store(self._redis, used)
+        if usages:
+            packed = {
+                cell_id: live.pack([(measured, wall - age_s) for measured, age_s in many])
+                for cell_id, many in usages.items()
+            }
+            await live.store(self._redis, packed)
         await self._spread(wall)
 
     async def _spread(self, wall: float) -> None:

@@ -42,6 +42,7 @@ class ReportIntake:
         report_now = merge_report(held.last_report, report)
         self._roster.figures.polls += 1
         held.heard_at = now
+        self._roster.heard.add(held)
         held.answered = report.sequence
         if report.logs and self.on_logs is not None and (wanted := held.wanted_logs(report)) is not None:
             self.on_logs(wanted)

@@ -22,6 +22,7 @@ class Roster:
         self.cells: dict[int, Cell] = {}
         self.settings: dict[int, cell_settings.CellSettings] = {}
         self.inbox = Inbox()
+        self.heard: set[Connection] = set()  # those that have reported since the last heartbeat
         self.wake = asyncio.Event()
         self.figures = ShardMetrics(lambda: len(self.connections))
         self.rng = rng
@@ -34,6 +35,7 @@ class Roster:
 
     def detach(self, gone: Connection) -> None:
         self.polls.drop(gone)
+        self.heard.discard(gone)
         self.inbox.news.pop(gone, None)
         self.inbox.offers.pop(gone, None)
         self.inbox.windows.pop(gone, None)

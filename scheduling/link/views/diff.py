@@ -205,8 +205,8 @@ def _compare_running(
     mark = (task.exit.cause.value, task.exit.at) if task.exit is not None else None
     address = storable_address(task.address) if task.address else ""
     if (
-        task.phase.value == expected.phase
-        and task.health.value == expected.health
+        task.phase == expected.phase
+        and task.health == expected.health
         and up == expected.up
         and task.restarts == expected.restarts
         and address == expected.address

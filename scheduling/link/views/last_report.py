@@ -28,8 +28,9 @@ class LastReport:
     """The last report of a machine. `settled`: True if the report agrees with the current view of the machine, so
     nothing must be changed.
 
-    `columns`, `figures`: the measured usage, in rows of `columns` values. `task_ids`, `incarnations`: one entry per row
-    (see `MeasuredUsage`). `report`: the decoded report; None while the report is settled.
+    `wire`: the first of the reports that differ only in usage, without its usage. `columns`, `figures`, `task_ids`,
+    `incarnations`: the measured usage of the last one (see `MeasuredUsage`). `report`: the decoded report; None while
+    the report is settled.
     """
 
     wire: WireReport
@@ -76,13 +77,7 @@ def merge_report(before: LastReport | None, wire: WireReport) -> LastReport:
     if before is None or not _same(before.wire, wire):
         return _new(wire)
     if wire.usage_columns:
-        columns, figures = _figures(wire)
-        if len(figures) != columns * (1 + before.tasks):
-            raise MalformedMessage(
-                f"Expected {columns * (1 + before.tasks)} figures, got {len(figures)} - at `$.usages`"
-            )
-        before.columns, before.figures = columns, figures
-    before.wire = wire
+        before.columns, before.figures = _figures(wire, before.tasks)
     return before
 
 
@@ -92,26 +87,33 @@ def _same(before: WireReport, wire: WireReport) -> bool:
         and before.generation == wire.generation
         and before.history_id == wire.history_id
         and before.allocs == wire.allocs
-        and before.usage_columns == wire.usage_columns
+        and before.packages == wire.packages
         and not wire.removals
         and not before.removals
     )
 
 
 def _new(wire: WireReport) -> LastReport:
-    report = opened(wire)
+    # `Raw` keeps the whole message alive, so the tasks are copied out of it.
+    kept = msgspec.structs.replace(wire, tasks=wire.tasks.copy(), usages=[], usage_columns=0)
+    report = opened(kept)
     if wire.usage_columns:
-        columns, figures = _figures(wire)
-        return LastReport(wire, columns, figures, len(report.tasks), report)
-    figures = array("q")
-    for usage in (report.usage, *(task.usage for task in report.tasks)):
-        figures.extend(min(max(0, figure), 2**63 - 1) for figure in msgspec.structs.astuple(usage))
-    return LastReport(wire, _COLUMNS, figures, len(report.tasks), report)
+        columns, figures = _figures(wire, len(report.tasks))
+    else:
+        columns, figures = _COLUMNS, array("q")
+        for usage in (report.usage, *(task.usage for task in report.tasks)):
+            figures.extend(min(max(0, figure), 2**63 - 1) for figure in msgspec.structs.astuple(usage))
+    return LastReport(kept, columns, figures, len(report.tasks), report)
 
 
-def _figures(wire: WireReport) -> tuple[int, array[int]]:
-    """Return (number of columns, usage numbers) without the columns that only a newer version of the Borglet sends."""
-    columns = wire.usage_columns
-    if columns <= _COLUMNS:
-        return columns, array("q", wire.usages)
-    return _COLUMNS, array("q", (f for n, f in enumerate(wire.usages) if n % columns < _COLUMNS))
+def _figures(wire: WireReport, tasks: int) -> tuple[int, array[int]]:
+    """Return (number of columns, usage numbers) without the columns that only a newer version of the Borglet sends.
+
+    `tasks`: the number of tasks in the report. Raises `MalformedMessage`.
+    """
+    columns, figures = wire.usage_columns, wire.usages
+    if columns > _COLUMNS:
+        columns, figures = _COLUMNS, [figure for n, figure in enumerate(figures) if n % wire.usage_columns < _COLUMNS]
+    if len(figures) != columns * (1 + tasks):
+        raise MalformedMessage(f"Expected {columns * (1 + tasks)} figures, got {len(figures)} - at `$.usages`")
+    return columns, array("q", figures)
