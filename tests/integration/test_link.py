@@ -627,3 +627,29 @@ def test_logs_of_a_machine_never_connected_say_so(cell) -> None:
     row = rows.a_machine(cell)
     with pytest.raises(log_requests.LogUnavailable, match="machine m1 is not connected to a link shard"):
         log_requests.fetch(row, TaskKey("b" * 32, 0, 1))
+
+
+def test_a_returning_borglet_gets_its_desired_state_only_if_it_lacks_it(cell, link: Link) -> None:
+    job = a_job(cell)
+    with link.machine(cell) as machine:
+        key = place(job, machine_id())
+        machine.report(machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key))
+        machine.keep_answering(lambda: Task.objects.get(job=job).up)
+    before = journal.newest(cell.id)
+    with link.dial("m1", machine.secret) as socket:
+        again = link_world.Played(socket, "m1", machine.secret)
+        again.desired, again.tasks = machine.desired, machine.tasks
+        again.hello(history_id=cell.history_id.hex)
+        first = again.poll()
+        assert (first.sequence, first.hold_s, first.desired) == (1, 0.0, None)
+        again.report(first)
+        second = again.poll()
+        assert second.desired is None
+        assert second.hold_s > 0
+    assert journal.newest(cell.id) == before
+    with link.dial("m1", machine.secret) as socket:
+        again = link_world.Played(socket, "m1", machine.secret)
+        again.hello(history_id=cell.history_id.hex)
+        poll = again.poll_with_desired(history_id=cell.history_id.hex, generation="old")
+        assert poll.sequence > 1
+        assert poll.desired.run == machine.desired.run

@@ -56,8 +56,8 @@ class Connection:
     `asked`, `answered`: sequence numbers of the last poll and of the last report. `desired_sent`: number of the last
     poll that contained a desired state; `generation_sent`: generation of that state. `generation`: generation that the
     Borglet should have; `acknowledged`: generation that it has, as reported. When both are equal, `desired` becomes
-    None. `generation_repeated`: the generation whose desired state was sent a second time, because the machine still
-    reported ended tasks that this state does not contain.
+    None. `generation_repeated`: generation that was sent twice, because a report still contained ended tasks.
+    `returning`: the Borglet has a desired state of the cell's history from an earlier session.
     """
 
     machine_id: int
@@ -66,6 +66,7 @@ class Connection:
     session: int
     wire: Wire
     heard_at: float
+    returning: bool = False
     view: View | None = None
     generation: str = ""
     desired: Desired | None = None
@@ -95,6 +96,11 @@ class Connection:
     def waiting(self) -> bool:
         """Return whether a poll has been sent and not answered."""
         return self.asked > self.answered
+
+    @property
+    def probed(self) -> bool:
+        """Return whether the first poll of a returning Borglet is open. The answer tells which desired state it has."""
+        return self.returning and self.asked == 1 and self.answered == 0
 
     @property
     def behind(self) -> bool:

@@ -92,6 +92,12 @@ class Polls:
         held.ask(now, interval_s * self._rng.uniform(1 - JITTER, 1 + JITTER) - shortened_s)
         self.schedule(held, now + held.hold_s + ANSWER_WITHIN_S)
 
+    def probe(self, held: Connection) -> None:
+        """Send a poll that the machine answers at once, because its report tells which desired state it has."""
+        now = asyncio.get_running_loop().time()
+        held.ask(now, 0.0)
+        self.schedule(held, now + ANSWER_WITHIN_S)
+
     def _arm(self) -> None:
         soonest = self._timetable.soonest()
         if soonest is None:

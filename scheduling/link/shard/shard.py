@@ -103,7 +103,8 @@ class Shard:
     def attach(self, known: Known, session: int, wire: Wire, hello: Hello) -> Connection:
         """Serve a connection from now on. An older connection of the same machine to this shard is closed."""
         now = asyncio.get_running_loop().time()
-        made = Connection(known.machine_id, known.cell_id, known.hostname, session, wire, now)
+        returning = hello.history_id == known.history_id
+        made = Connection(known.machine_id, known.cell_id, known.hostname, session, wire, now, returning)
         if (cell := self.roster.settings.get(known.cell_id)) is not None:
             made.rotation.plan(known.secret_age_s, cell.rotate_secrets_s, now, self.roster.rng)
         self.supersede(known.machine_id, session)
@@ -124,8 +125,11 @@ class Shard:
             )
         )
         self.refresh(known.machine_id)
-        # If the database is slow, the first poll has no desired state, but keeps the machine in contact.
-        self.roster.polls.schedule(made, now + 2.0)
+        if returning:
+            self.roster.polls.probe(made)
+        else:
+            # If the database is slow, the first poll has no desired state, but keeps the machine in contact.
+            self.roster.polls.schedule(made, now + 2.0)
         return made
 
     def send_away(self, number: int) -> None:

@@ -276,6 +276,8 @@ class Turns:
         if held.acknowledged == held.generation:
             held.desired = None
         self._reports.compare(held)
+        if held.probed and not held.identities:
+            return  # the report follows, and shows whether the Borglet already has this state
         if held.behind or held.asked == 0:
             if now - held.rejected_at < OFFER_AGAIN_S:
                 self._roster.polls.schedule(held, held.rejected_at + OFFER_AGAIN_S)
