@@ -14,7 +14,10 @@ _MACHINES_PER_S = 500.0
 # A machine whose state keeps changing is polled again after `GAP_S`, up to `BURST` times, and then at this rate.
 BURST = 40
 REFILL_PER_S = 2.0
+# While many machines connect, it waits for two turns of the shard's database work, at most `LONGEST_GAP_S`: an earlier
+# report would not be stored sooner.
 GAP_S = 0.05
+LONGEST_GAP_S = 1.0
 
 T = TypeVar("T", bound=Hashable)
 
@@ -88,11 +91,12 @@ class EarlyAnswerPace:
     left: float = BURST
     at: float = 0.0
 
-    def gap_s(self, now: float) -> float:
+    def gap_s(self, now: float, *, turn_s: float = 0.0) -> float:
         """Return the seconds to wait before the next poll. Each call uses one of the `BURST` quick polls, which are
-        refilled over time.
+        refilled over time. `turn_s`: how long a turn of the shard takes while many machines connect; else 0.
         """
         self.left = min(BURST, self.left + (now - self.at) * REFILL_PER_S) if self.at else float(BURST)
         self.at = now
         self.left -= 1.0
-        return GAP_S if self.left >= 0 else max(GAP_S, -self.left / REFILL_PER_S)
+        least_s = min(max(GAP_S, 2 * turn_s), LONGEST_GAP_S)
+        return least_s if self.left >= 0 else max(least_s, -self.left / REFILL_PER_S)

@@ -65,7 +65,7 @@ class ReportIntake:
         if held.waiting or held.closing:
             return
         early = now - held.asked_at < 0.5 * held.hold_s or held.hold_s == 0.0
-        pause_s = held.early_pace.gap_s(now) if early else 0.0
+        pause_s = held.early_pace.gap_s(now, turn_s=self._roster.attaching_turn_s) if early else 0.0
         if held.behind:
             pause_s = OFFER_AGAIN_S if report.refused is not None else GAP_S
         if pause_s > 0:

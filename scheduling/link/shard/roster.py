@@ -24,6 +24,7 @@ class Roster:
         self.inbox = Inbox()
         self.heard: set[Connection] = set()  # those that have reported since the last heartbeat
         self.wake = asyncio.Event()
+        self.attaching_turn_s = 0.0  # how long the last turn took, if many machines connected in it; else 0
         self.figures = ShardMetrics(lambda: len(self.connections))
         self.rng = rng
         self.polls = Polls(self.figures, rng, interval_s=self._interval_s, refresh=self.refresh, hang_up=self._hang_up)

@@ -11,7 +11,7 @@ import pytest
 from websockets.frames import Frame
 from websockets.frames import Opcode as Known
 
-from borglet.link.frames import BadFrame, FrameReader
+from borglet.link.frames import BadFrame, FrameReader, Opcode, frame
 from scheduling.link.transport.websocket import MOST_EARLY, LinkSocket
 
 HEAD = (
@@ -119,6 +119,18 @@ def test_pings_of_a_machine_that_reads_nothing_are_not_answered() -> None:
         socket.resume_writing()
         arrive(socket, client(Known.PING, b"?"))
         assert len(transport.written) == before + 2
+
+    conversed(act)
+
+
+def test_a_large_message_is_written_in_pieces() -> None:
+    async def act(socket: LinkSocket, doors: Doors, transport: Transport) -> None:
+        await let_in(doors, socket)
+        before = len(transport.written)
+        socket.send(b"x" * 10_000)
+        pieces = transport.written[before:]
+        assert b"".join(pieces) == frame(Opcode.TEXT, b"x" * 10_000)
+        assert max(map(len, pieces)) <= 4096
 
     conversed(act)
 

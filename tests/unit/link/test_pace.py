@@ -6,7 +6,15 @@ import random
 
 import pytest
 
-from scheduling.machines.pace import BURST, GAP_S, REFILL_PER_S, EarlyAnswerPace, Timetable, poll_interval
+from scheduling.machines.pace import (
+    BURST,
+    GAP_S,
+    LONGEST_GAP_S,
+    REFILL_PER_S,
+    EarlyAnswerPace,
+    Timetable,
+    poll_interval,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,3 +53,22 @@ def test_a_chatty_machine_is_slowed_down_and_a_quiet_one_is_not() -> None:
         polls += 1
     assert polls <= BURST + 100 * REFILL_PER_S + 1
     assert patience.gap_s(now + 60.0) == GAP_S
+
+
+def test_a_busy_shard_waits_for_two_turns_before_it_polls_a_changing_machine_again() -> None:
+    pace = EarlyAnswerPace()
+    assert pace.gap_s(100.0, turn_s=0.01) == GAP_S
+    assert pace.gap_s(101.0, turn_s=0.2) == 0.4
+    assert pace.gap_s(102.0, turn_s=30.0) == LONGEST_GAP_S
+
+
+def test_an_item_that_moves_to_later_keeps_its_entry_in_the_heap() -> None:
+    table: Timetable[str] = Timetable()
+    for at in range(1, 100):
+        table.put("a", float(at))
+    assert len(table._heap) == 1
+    assert table.soonest() == 99.0
+    table.put("a", 50.0)
+    assert table.soonest() == 50.0
+    assert list(table.due(100.0)) == ["a"]
+    assert table.soonest() is None
