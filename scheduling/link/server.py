@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import uuid
+from typing import cast
 from urllib.parse import urlsplit
 
 import structlog
@@ -23,7 +24,7 @@ from scheduling.link.shard.shard import Shard
 from scheduling.link.transport.accepting import Acceptor, LoopProgress, listening
 from scheduling.link.transport.certificate import server_certificate
 from scheduling.link.transport.pulse import pulse_forever
-from scheduling.link.transport.websocket import LinkHttp
+from scheduling.link.transport.websocket import Host, LinkDoor, LinkHttp
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +62,9 @@ class LinkServer(uvicorn.Server):
         self._pulse = asyncio.create_task(pulse_forever())  # ends with the loop
 
     def _make_protocol(self) -> asyncio.Protocol:
+        return LinkDoor(cast("Host", self.config.app), self.server_state, self._make_http)
+
+    def _make_http(self) -> asyncio.Protocol:
         made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )

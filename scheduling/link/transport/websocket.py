@@ -1,8 +1,8 @@
 """WebSockets of machines, written directly on asyncio transports. They need no task, queue or timer per connection.
 
-    uvicorn: TLS, HTTP ── GET /link, Upgrade ──► LinkHttp ─► LinkSocket ─► LinkApp.converse, until attached
-                                                               │ ◄─ write      Connection ◄─ Shard
-                                                               └─ message ───► Shard.heard
+    LinkDoor ── GET /link ──────────────────────► LinkSocket ─► LinkApp.converse, until attached
+        └─► uvicorn: HTTP ── an unusual GET /link ────┘ │ ◄─ write      Connection ◄─ Shard
+                                                        └─ message ───► Shard.heard
 
 The WebSocket of uvicorn would need 240 µs per poll and 178 KiB per machine, because it uses coroutines and a queue.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Protocol, cast
 
 import structlog
@@ -22,10 +23,10 @@ from websockets.server import ServerProtocol
 
 from borglet.link.frames import POLICY_VIOLATION, BadFrame, FrameReader, Opcode, close_code, closing, frame
 from borglet.messages import MAX_FRAME_BYTES
+from scheduling.link.transport.upgrade import PATH, Upgrade, read_upgrade
 
 log = structlog.get_logger(__name__)
 
-PATH = b"/link"
 # The peer must answer a close frame within this time.
 CLOSE_WITHIN_S = 5.0
 # Most messages that are accepted before the machine is served. A machine sends a hello and waits for the answer.
@@ -48,6 +49,39 @@ class Host(Protocol):
         """Handle one WebSocket: check its `Authorization` header, then serve its machine until it closes."""
 
 
+class LinkDoor(asyncio.Protocol):
+    """Reads the first bytes of a connection. A usual WebSocket request for `PATH` gets a `LinkSocket`, and all others
+    get the HTTP protocol that `make_http` returns.
+    """
+
+    def __init__(self, host: Host, server_state: Any, make_http: Callable[[], asyncio.Protocol]) -> None:
+        self._host, self._server_state, self._make_http = host, server_state, make_http
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._server_state.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._server_state.connections.discard(self)
+        upgrade = read_upgrade(data)
+        if upgrade is not None:
+            socket = LinkSocket(self._host, self._server_state)
+            self._transport.set_protocol(socket)
+            socket.open(self._transport, upgrade)
+            return
+        http = self._make_http()
+        self._transport.set_protocol(http)
+        http.connection_made(self._transport)
+        http.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server_state.connections.discard(self)
+
+    def shutdown(self) -> None:
+        """Close the connection, because the server stops. uvicorn calls this."""
+        self._transport.close()
+
+
 class LinkHttp(HttpToolsProtocol):
     """The HTTP protocol of uvicorn, but a `LinkSocket` handles a WebSocket request for `PATH`."""
 
@@ -59,23 +93,33 @@ class LinkHttp(HttpToolsProtocol):
         head = [b"GET ", self.url, b" HTTP/1.1\r\n"]
         for name, value in self.scope["headers"]:
             head += [name, b": ", value, b"\r\n"]
-        made = LinkSocket(cast("Host", self.config.app), self.server_state)
-        self.transport.set_protocol(made)
-        made.open(self.transport, b"".join([*head, b"\r\n"]))
+        handshake = ServerProtocol()
+        handshake.receive_data(b"".join([*head, b"\r\n"]))
+        request = next(iter(handshake.events_received()), None)
+        if not isinstance(request, Request):
+            self.transport.abort()
+            return
+        response = handshake.accept(request)
+        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+            self.transport.write(response.serialize())
+            self.transport.close()
+            return
+        socket = LinkSocket(cast("Host", self.config.app), self.server_state)
+        self.transport.set_protocol(socket)
+        socket.open(self.transport, Upgrade(request.headers.get("Authorization", ""), response.serialize()))
 
 
 class LinkSocket(asyncio.BufferedProtocol):
     """A WebSocket connection. It calls `hangup` once, after either side has ended the connection."""
 
     __slots__ = (
+        "_answer",
         "_close_timer",
         "_ended",
         "_frames",
-        "_handshake",
         "_host",
         "_opening",
         "_reader",
-        "_response",
         "_server_state",
         "_transport",
         "_waiting",
@@ -92,8 +136,7 @@ class LinkSocket(asyncio.BufferedProtocol):
         self._frames: asyncio.Future[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._close_timer: asyncio.TimerHandle | None = None
-        self._handshake: ServerProtocol | None = None
-        self._response: Response | None = None
+        self._answer: bytes | None = None  # accepts the request, until it is answered
         self._ended = False
         self.closing = False
         self.congested = False  # whether so much output waits that no further message should be sent
@@ -102,23 +145,11 @@ class LinkSocket(asyncio.BufferedProtocol):
 
     # -- the handshake
 
-    def open(self, transport: asyncio.Transport, head: bytes) -> None:
-        """Start the handling of a WebSocket request on its transport. `head`: the bytes of the request."""
-        self._transport = transport
+    def open(self, transport: asyncio.Transport, upgrade: Upgrade) -> None:
+        """Start the handling of a WebSocket request on its transport."""
+        self._transport, self._answer = transport, upgrade.answer
         self._server_state.connections.add(self)
-        self._handshake = ServerProtocol()
-        self._handshake.receive_data(head)
-        request = next(iter(self._handshake.events_received()), None)
-        if not isinstance(request, Request):
-            self._transport.abort()
-            return
-        self._response = self._handshake.accept(request)
-        if self._response.status_code != 101:
-            self._respond(self._response)
-            self._transport.close()
-            return
-        authorization = request.headers.get("Authorization", "")
-        self._opening = asyncio.get_running_loop().create_task(self._host.converse(self, authorization))
+        self._opening = asyncio.get_running_loop().create_task(self._host.converse(self, upgrade.authorization))
         self._server_state.tasks.add(self._opening)
         self._opening.add_done_callback(self._opened)
 
@@ -131,21 +162,19 @@ class LinkSocket(asyncio.BufferedProtocol):
 
     def accept(self) -> None:
         """Accept the request. The WebSocket is open from now on."""
-        assert self._response is not None
-        self._respond(self._response)
+        assert self._answer is not None
+        self._respond(self._answer)
 
     def reject(self, status: int, phrase: str, headers: dict[str, str], body: bytes) -> None:
         """Reject the request with an HTTP answer."""
         made = Headers({**headers, "Content-Length": str(len(body)), "Connection": "close"})
-        self._respond(Response(status, phrase, made, body))
+        self._respond(Response(status, phrase, made, body).serialize())
         self._transport.close()
 
-    def _respond(self, response: Response) -> None:
-        assert self._handshake is not None
-        self._handshake.send_response(response)
+    def _respond(self, answer: bytes) -> None:
+        self._answer = None
         if not self._ended:
-            self._transport.write(b"".join(self._handshake.data_to_send()))
-        self._handshake = self._response = None
+            self._transport.write(answer)
 
     async def message(self) -> bytes:
         """Wait for the next message and return it. Do not call it after `serve`. Raises `Hangup` if the connection is
@@ -195,7 +224,7 @@ class LinkSocket(asyncio.BufferedProtocol):
 
     def shutdown(self) -> None:
         """Close the connection, because the server stops. uvicorn calls this."""
-        if self._handshake is not None:
+        if self._answer is not None:
             self._transport.close()
         else:
             self.close(1001, "this shard stops")
@@ -208,7 +237,7 @@ class LinkSocket(asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         if self._ended:
             return
-        if self._response is not None:  # the peer sends frames before the WebSocket is open
+        if self._answer is not None:  # the peer sends frames before the WebSocket is open
             self._transport.abort()
             return
         try:

@@ -12,6 +12,7 @@ from websockets.frames import Frame
 from websockets.frames import Opcode as Known
 
 from borglet.link.frames import BadFrame, FrameReader, Opcode, frame
+from scheduling.link.transport.upgrade import read_upgrade
 from scheduling.link.transport.websocket import MOST_EARLY, LinkSocket
 
 HEAD = (
@@ -68,7 +69,9 @@ def conversed(act: Callable[[LinkSocket, Doors, Transport], Any]) -> Transport:
     async def run() -> Transport:
         doors, transport = Doors(), Transport()
         socket = LinkSocket(doors, Server())  # type: ignore[arg-type]
-        socket.open(transport, HEAD)  # type: ignore[arg-type]
+        upgrade = read_upgrade(HEAD)
+        assert upgrade is not None
+        socket.open(transport, upgrade)  # type: ignore[arg-type]
         await act(socket, doors, transport)
         doors.known.set()
         for task in list(socket._server_state.tasks):
