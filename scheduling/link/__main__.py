@@ -9,6 +9,8 @@ import gc
 import os
 import sys
 
+SWITCH_S = 0.0005
+
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.production")
@@ -26,6 +28,9 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)
+    # The event loop needs the interpreter's lock again after each system call. It should not wait long for the database
+    # thread, which computes while many machines connect.
+    sys.setswitchinterval(SWITCH_S)
     server.run()
 
 
