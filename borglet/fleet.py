@@ -61,11 +61,14 @@ class FleetKeeper:
         self._path, self._secrets = home / "fleet.json", secrets
 
     def keep_identity(self, identity: Identity) -> None:
-        current = {**self._secrets.secrets, identity.hostname: identity.secret}
-        following = {**self._secrets.next, identity.hostname: identity.next}
+        hostname, known = identity.hostname, self._secrets
+        if (known.secrets.get(hostname), known.next.get(hostname, "")) == (identity.secret, identity.next):
+            return  # each welcome keeps the identity again, and a copy of all secrets would take half a millisecond
+        current = {**known.secrets, hostname: identity.secret}
+        following = {**known.next, hostname: identity.next}
         if not identity.next:
-            del following[identity.hostname]
-        self._store(msgspec.structs.replace(self._secrets, secrets=current, next=following))
+            del following[hostname]
+        self._store(msgspec.structs.replace(known, secrets=current, next=following))
 
     def keep_authority(self, pem: str) -> None:
         self._store(msgspec.structs.replace(self._secrets, authority=pem))
@@ -225,8 +228,9 @@ class Fleet:
                 await asyncio.sleep(pause_s * batch)
 
     async def _log_when_connected(self) -> None:
-        while self.connected < len(self.machines):
-            await asyncio.sleep(0.25)
+        for machine in self.machines:
+            while not machine.link.connected:
+                await asyncio.sleep(0.25)
         gc.collect()
         gc.freeze()
         log.info("all %d machines are connected", len(self.machines))

@@ -194,3 +194,13 @@ def test_the_machines_of_a_fleet_keep_their_secrets_in_one_file(tmp_path: Path, 
     credentials.admitted()
     kept = load_secrets(tmp_path)
     assert (digest(kept.secrets["m1"]), kept.next) == (offer, {})
+
+
+def test_a_fleet_writes_no_secrets_that_it_has_already_stored(tmp_path: Path) -> None:
+    secrets = FleetSecrets("cc", "pem", {"m1": "s1", "m2": "s2"}, {"m2": "n2"})
+    keeper = FleetKeeper(tmp_path, secrets)
+    for hostname in secrets.secrets:
+        keeper.keep_identity(secrets.identity(hostname))
+    assert not (tmp_path / "fleet.json").exists()
+    keeper.keep_identity(Identity("m2", "cc", "n2"))
+    assert load_secrets(tmp_path) == FleetSecrets("cc", "pem", {"m1": "s1", "m2": "n2"})
