@@ -20,6 +20,7 @@ BENCHES = {
     "start": "tests.bench.start",
     "api": "tests.bench.api",
     "failover": "tests.bench.failover",
+    "growth": "tests.bench.growth",
     "reclaim": "tests.bench.reclaim",
     "packages": "tests.bench.packages",
     "link": "tests.bench.link",

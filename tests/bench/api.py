@@ -151,8 +151,9 @@ def measure() -> Iterator[dict[str, Any]]:
 class Bench:
     """A client of the installation."""
 
-    def __init__(self, where: Installation) -> None:
+    def __init__(self, where: Installation, *, machines: int = MACHINES, jobs: int = JOBS) -> None:
         self.where = where
+        self.machines, self.jobs = machines, jobs
         *self.users, self.sre = users(where)
         self.cell = where.client("admin").profile.cell
         self.rng = np.random.default_rng(2026)
@@ -170,11 +171,11 @@ class Bench:
 
     def path(self, pattern: str, user: dict[str, str] | None = None) -> str:
         """The pattern with names drawn at random, of the user's own tenant where one is given."""
-        number = int(self.rng.integers(JOBS // TENANTS)) * TENANTS + (
+        number = int(self.rng.integers(self.jobs // TENANTS)) * TENANTS + (
             int(user["tenant"][1:]) if user else int(self.rng.integers(TENANTS))
         )
         job = self._job_names()[number]
-        machine = f"bench{self.rng.integers(MACHINES)}"
+        machine = f"bench{self.rng.integers(self.machines)}"
         return pattern.format(cell=self.cell, tenant=f"t{number % TENANTS:02d}", job=job, machine=machine)
 
     def _job_names(self) -> list[str]:
@@ -182,7 +183,7 @@ class Bench:
             rows = self.where.client("admin").pages(f"/api/v1/cells/{self.cell}/jobs/")
             old = [row["name"] for row in rows if row["name"].startswith(("job", "web")) and row["tenant"][0] == "t"]
             names = {int(name[3:]): name for name in old}
-            self._names = [names[number] for number in range(JOBS)]
+            self._names = [names[number] for number in range(self.jobs)]
         return self._names
 
     def submission(self, user: dict[str, str]) -> Request:

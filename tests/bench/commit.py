@@ -126,8 +126,8 @@ class Bench:
     def singles(self) -> Iterator[dict[str, Any]]:
         runs = SINGLES * _runs()
         for _ in range(5):
-            self._single()
-        taken = sorted(self._single() for _ in range(runs))
+            self.single()
+        taken = sorted(self.single() for _ in range(runs))
         accepted = sorted(placed for _, placed in taken)
         both = sorted(submitted + placed for submitted, placed in taken)
         submitted_ms = round(1000 * statistics.median(submitted for submitted, _ in taken), 2)
@@ -144,15 +144,15 @@ class Bench:
         self.clear()
 
     def one_job(self) -> Iterator[dict[str, Any]]:
-        spec = self._spec(10_000, priority=200)
+        spec = self.spec(10_000, priority=200)
         yield from self._repeat("one-job-10000", lambda: self.client.post(self.jobs, spec()), 10_000, "s")
 
     def bulk_of_hundreds(self) -> Iterator[dict[str, Any]]:
-        spec = self._spec(100, priority=100)
+        spec = self.spec(100, priority=100)
         yield from self._bulk("bulk-1000x100", lambda: [spec() for _ in range(1000)], 100_000)
 
     def bulk_of_ones(self) -> Iterator[dict[str, Any]]:
-        spec = self._spec(1, priority=100)
+        spec = self.spec(1, priority=100)
         yield from self._bulk("bulk-5000x1", lambda: [spec(cpu=100 + i) for i in range(5000)], 5_000)
 
     def singles_during_bulk(self) -> Iterator[dict[str, Any]]:
@@ -160,12 +160,12 @@ class Bench:
         tasks = 100_000
         for _ in range(min(_runs(), LARGE_RUNS)):
             client = Client(self.client.profile)
-            large = self._spec(tasks, priority=100)()
+            large = self.spec(tasks, priority=100)()
             other = threading.Thread(target=client.post, args=[self.jobs, large])
             began = time.monotonic()
             other.start()
             while other.is_alive() or self._pending():
-                taken.append(self._single()[1])
+                taken.append(self.single()[1])
                 if time.monotonic() - began > WAIT_S:
                     raise TimeoutError(f"{tasks} tasks were not placed within {WAIT_S} s")
             other.join()
@@ -220,9 +220,9 @@ class Bench:
             "cpu_s": round(statistics.median(cpu[warm_up:]), 2),
         }
 
-    def _single(self) -> tuple[float, float]:
+    def single(self) -> tuple[float, float]:
         """Seconds from a small job's request to its acceptance, and from there until it is placed."""
-        spec = self._spec(1, priority=200)()
+        spec = self.spec(1, priority=200)()
         began = time.monotonic()
         self.client.post(self.jobs, spec)
         accepted = time.monotonic()
@@ -233,7 +233,7 @@ class Bench:
         _until(lambda: self._one(query, spec["name"], self.cell_id, TENANT))
         return accepted - began, time.monotonic() - accepted
 
-    def _spec(self, tasks: int, *, priority: int) -> Callable[..., dict[str, Any]]:
+    def spec(self, tasks: int, *, priority: int) -> Callable[..., dict[str, Any]]:
         def one(cpu: int = 100) -> dict[str, Any]:
             return {
                 "name": f"job{next(self._numbers)}",
@@ -252,6 +252,10 @@ class Bench:
     def wait_for_running(self, tasks: int, *, within_s: float) -> None:
         """Wait until so many tasks run in all. Raises `TimeoutError`."""
         _until(lambda: self._running() >= tasks, within_s, every_s=1.0)
+
+    def wait_for_placed(self, *, within_s: float) -> None:
+        """Wait until no task is pending. Raises `TimeoutError`."""
+        _until(lambda: not self._pending(), within_s, every_s=_POLL_MANY_S)
 
     def _running(self) -> int:
         return self._sum_of_live("tasks_running")
@@ -274,8 +278,11 @@ class Bench:
             cursor.execute(query, parameters)
             return int(cursor.fetchone()[0])
 
-    def clear(self) -> None:
-        """End all tasks, so that the next run finds the cell as this one did; wait until all have heard."""
+    def clear(self, **only: Any) -> None:
+        """End all tasks, so that the next run finds the cell as this one did; wait until all have heard.
+
+        `only`: filters of `Task`; the other tasks go on.
+        """
         from quota.vocabulary.permissions import system
         from scheduling.journal import journal
         from scheduling.models import Task
@@ -283,7 +290,8 @@ class Bench:
         from scheduling.tasks.changes import Ending
 
         while True:
-            ids = list(Task.objects.exclude(state="dead").order_by("id").values_list("id", flat=True)[:5000])
+            live = Task.objects.exclude(state="dead").filter(**only)
+            ids = list(live.order_by("id").values_list("id", flat=True)[:5000])
             if not ids:
                 break
             with journal.write(self.cell_id, system("bench")) as entry:
@@ -293,7 +301,7 @@ class Bench:
     def _until_idle(self) -> None:
         """Until the master, which places this job, has taken in all that was before it."""
         for _ in range(3):
-            self._single()
+            self.single()
 
 
 def _runs() -> int:

@@ -27,7 +27,7 @@ FOLDER = ROOT / "build" / "full-cell"
 MACHINES, JOBS, TASKS, EVENTS = 10_000, 5_000, 150_000, 1_000_000
 TENANTS = 20
 SEED = 14
-_BULK = 250
+BULK = 250
 _WITHIN_S = 900.0
 
 
@@ -64,22 +64,23 @@ def _make(home: Path) -> None:
     with installation(home=unfinished) as where:
         bench = Bench(where, machines=MACHINES)
         bench.clear()
-        _jobs(bench)
-        _events(bench)
-        (unfinished / "users.json").write_text(json.dumps(_users()))
-        _vacuum()
+        submit_jobs(bench, JOBS, TASKS)
+        fill_journal(bench, EVENTS)
+        create_users(where)
+        vacuum()
     from django.db import connection
 
     connection.close()
     unfinished.rename(home)
 
 
-def _jobs(bench: Bench) -> None:
+def submit_jobs(bench: Bench, jobs: int, tasks: int) -> None:
+    """Submit jobs with so many tasks in all, and wait until all tasks run."""
     rng = np.random.default_rng(SEED)
     # Most jobs are small, and few have most of the tasks (§5.1).
-    sizes = np.maximum(1, rng.pareto(1.05, JOBS) * 5).clip(max=2_000)
-    sizes = np.maximum(1, (sizes * TASKS / sizes.sum()).astype(int))
-    sizes[int(sizes.argmax())] += TASKS - int(sizes.sum())
+    sizes = np.maximum(1, rng.pareto(1.05, jobs) * 5).clip(max=2_000)
+    sizes = np.maximum(1, (sizes * tasks / sizes.sum()).astype(int))
+    sizes[int(sizes.argmax())] += tasks - int(sizes.sum())
     client = bench.client
     for number in range(TENANTS):
         tenant = f"t{number:02d}"
@@ -89,11 +90,11 @@ def _jobs(bench: Bench) -> None:
             grant = {"tenant": tenant, "cell": bench.cell, "band": band, "amounts": amounts, "reason": "bench"}
             client.post("/api/v1/quota/grants/", grant | {"beyond_capacity": True})
     files = [_file(number, int(size), rng) for number, size in enumerate(sizes)]
-    for first in range(0, JOBS, _BULK):
-        answer = client.post(f"/api/v1/cells/{bench.cell}/jobs:bulk", files[first : first + _BULK])
+    for first in range(0, jobs, BULK):
+        answer = client.post(f"/api/v1/cells/{bench.cell}/jobs:bulk", files[first : first + BULK])
         if answer["refused"]:
             raise RuntimeError(str(answer["results"][0]))
-    bench.wait_for_running(TASKS, within_s=_WITHIN_S)
+    bench.wait_for_running(tasks, within_s=_WITHIN_S)
 
 
 def _file(number: int, tasks: int, rng: np.random.Generator) -> dict[str, object]:
@@ -113,17 +114,19 @@ def _file(number: int, tasks: int, rng: np.random.Generator) -> dict[str, object
     }
 
 
-def _events(bench: Bench) -> None:
-    """Every task is up, after restarts that fill the journal."""
+def fill_journal(bench: Bench, wanted: int, *, restarts: int = 0) -> int:
+    """Report restarts of all tasks until the journal has so many events. Every task is up then.
+
+    `restarts`: how often the tasks have restarted before. Returns how often they have restarted now.
+    """
     from quota.vocabulary.permissions import system
     from scheduling.journal import journal
     from scheduling.models import Event, Task
     from scheduling.tasks.observations import Observation, tasks_observe
 
     rows = list(Task.objects.filter(state="running").order_by("id").values_list("id", "incarnation"))
-    restarts = 0
     while True:
-        missing = EVENTS - Event.objects.count()
+        missing = wanted - Event.objects.count()
         last = missing <= len(rows)
         for first in range(0, len(rows), journal.CHUNK):
             with journal.write(bench.cell_id, system("bench")) as entry:
@@ -136,10 +139,11 @@ def _events(bench: Bench) -> None:
                 )
         restarts += 1
         if last:
-            return
+            return restarts
 
 
-def _users() -> list[dict[str, str]]:
+def create_users(where: Installation) -> None:
+    """Create an owner for each tenant and an SRE, and write them to `users.json` in the home."""
     from django.contrib.auth import get_user_model
     from django.test import Client
 
@@ -161,10 +165,11 @@ def _users() -> list[dict[str, str]]:
         client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
         session = client.cookies["sessionid"].value
         made.append({"name": user.username, "tenant": tenant.name, "token": secret, "session": session})
-    return made
+    (where.home / "users.json").write_text(json.dumps(made))
 
 
-def _vacuum() -> None:
+def vacuum() -> None:
+    """Collect statistics of all tables and write a checkpoint."""
     from django.db import connection
 
     with connection.cursor() as cursor:

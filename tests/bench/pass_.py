@@ -18,7 +18,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -87,13 +87,14 @@ def _result(case: str, times: Sequence[float], percentile: int, facts: dict[str,
 class LoadedCell:
     """A cell under load, and who stands in for the tasks that finish, the commit and the people who submit."""
 
-    def __init__(self) -> None:
+    def __init__(self, machines: int = MACHINES, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
         self.rng = np.random.default_rng(SEED)
         self.policy = Policy(max_assignments=2**40)
         self.now = 0.0
         self.memory, self.explainer = PassCache(), Explainer(ExplainBudget())  # as a master has them
         whole = cells.google2011()
-        chosen = np.sort(self.rng.permutation(len(whole.machines))[:MACHINES])
+        chosen = np.sort(self.rng.permutation(len(whole.machines))[:machines])
         self.state = replace(whole, machines=tuple(whole.machines[m] for m in chosen)).load()
         _, plan = self.plan()
         self.apply(self._placements(plan))
@@ -111,24 +112,24 @@ class LoadedCell:
 
     def plan(self) -> tuple[float, Plan]:
         """Seconds of a pass, and its plan."""
-        began = time.perf_counter()
+        began = self.clock()
         plan = schedule_pass(
             self.state, self.policy, now=self.now, rng=self.rng, memory=self.memory, explainer=self.explainer
         )
-        return time.perf_counter() - began, plan
+        return self.clock() - began, plan
 
     def round(self) -> tuple[float, float, Plan]:
         """Seconds of absorption and pass; seconds of the plan's way back as events; the plan."""
         self.now += 1.0
         news = self._finishing()
-        began = time.perf_counter()
+        began = self.clock()
         self.apply(news)
-        absorbed = time.perf_counter() - began
+        absorbed = self.clock() - began
         passed, plan = self.plan()
         placements = self._placements(plan)
-        began = time.perf_counter()
+        began = self.clock()
         self.apply(placements)
-        applied = time.perf_counter() - began
+        applied = self.clock() - began
         self.finished += news
         self._fill_queue()
         return absorbed + passed, applied, plan
