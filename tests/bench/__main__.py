@@ -32,6 +32,7 @@ BENCHES = {
     "dns-outage": "tests.bench.dns_outage",
     "dns-secondary": "tests.bench.dns_secondary",
     "dns-fuzz": "tests.bench.dns_fuzz",
+    "peers": "tests.bench.peers",
 }
 
 

@@ -78,25 +78,32 @@ def measure() -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="borg-bench-dns-") as folder:
         home = Path(folder)
         home.chmod(0o755)
-        questions = home / "questions"
-        names = [f"{task}.job{job}.{TENANT}.{APEX}" for job in range(JOBS) for task in range(TASKS)]
-        random.Random(1).shuffle(names)
-        questions.write_text("".join(f"{name} A\n" for name in names))
-        yield from _speeds(home, questions, [case for case in cases if case.endswith("-qps")])
+        questions = write_questions(home)
+        yield from speeds(home, questions, [case for case in cases if case.endswith("-qps")])
         if "borg-latency-p99" in cases or "memory-a-name" in cases:
             yield from _latency_and_memory(home, questions, cases)
         if set(dns_changes.CASES) & set(cases):
             yield from dns_changes.measure(cases, questions)
 
 
-def _speeds(home: Path, questions: Path, cases: list[str]) -> Iterator[dict[str, Any]]:
+def write_questions(home: Path) -> Path:
+    """Write a question for each name, in random order, for dnsperf. Returns the file."""
+    questions = home / "questions"
+    names = [f"{task}.job{job}.{TENANT}.{APEX}" for job in range(JOBS) for task in range(TASKS)]
+    random.Random(1).shuffle(names)
+    questions.write_text("".join(f"{name} A\n" for name in names))
+    return questions
+
+
+def speeds(home: Path, questions: Path, cases: list[str], *, rounds: int = ROUNDS) -> Iterator[dict[str, Any]]:
+    """Measure the rates of `borg-qps`, `powerdns-qps` and `knot-qps` in alternating rounds."""
     starts: dict[str, Callable[[Path, int], subprocess.Popen[bytes]]] = {
         "borg-qps": _borg,
         "powerdns-qps": _powerdns,
         "knot-qps": _knot,
     }
     found: dict[str, list[dict[str, float]]] = {case: [] for case in cases}
-    for number in range(ROUNDS):
+    for number in range(rounds):
         for case in cases:
             with running(home / f"{case}-{number}", starts[case]) as server:
                 asked(server, questions, WARM_S)
