@@ -33,13 +33,14 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
         row["tenant_id"]: row
         for row in jobs_visible(principal)
         .filter(tenant__in=tenants)
+        .exclude(state="dead")
         .order_by()
         .values("tenant_id")
         .annotate(
             pending=Count("id", filter=Q(state="pending")),
             running=Count("id", filter=Q(state="running")),
-            tasks_up=Sum("tasks_up", filter=~Q(state="dead"), default=0),
-            tasks_pending=Sum("tasks_pending", filter=~Q(state="dead"), default=0),
+            tasks_up=Sum("tasks_up"),
+            tasks_pending=Sum("tasks_pending"),
         )
     }
     quota: dict[str, list[QuotaStanding]] = defaultdict(list)

@@ -16,6 +16,7 @@ from unfold.views import ChangeList
 
 from quota.admin import FactsAdmin, vector_text
 from scheduling.admin.actions import row_action
+from scheduling.admin.filters import BandFilter, OutcomeFilter
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.jobs.health import health_of, with_health
 from scheduling.jobs.jobs import job_kill
@@ -48,7 +49,7 @@ class JobAdmin(FactsAdmin):
         "submitted_by",
         "created_at",
     ]
-    list_filter = ["state", "cell", "band", "latency_sensitive", "outcome"]
+    list_filter = ["state", "cell", BandFilter, "latency_sensitive", OutcomeFilter]
     list_select_related = ["cell", "tenant"]
     search_fields = ["name", "tenant__name", "=uid"]
     ordering = ["-id"]

@@ -9,6 +9,7 @@ from unfold.paginator import InfinitePaginator
 
 from quota.admin import FactsAdmin, vector_text
 from scheduling.access.selectors import alloc_names
+from scheduling.admin.filters import OutcomeFilter
 from scheduling.models import CrashedPair, Departure, Task
 
 
@@ -29,7 +30,7 @@ class TaskAdmin(FactsAdmin):
         "outcome",
         "since",
     ]
-    list_filter = ["state", "phase", "health", "cell", "outcome"]
+    list_filter = ["state", "phase", "health", "cell", OutcomeFilter]
     list_select_related = ["cell", "job", "machine"]
     search_fields = ["=job__name", "=machine__hostname"]
     ordering = ["-id"]

@@ -30,7 +30,7 @@ class Job(models.Model):
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="jobs", db_index=False)  # `job_by_state` serves it
-    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="jobs")
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="jobs", db_index=False)  # `job_by_name` serves it
     name = DnsLabelField(_("name"))
     kind = models.CharField(_("kind"), max_length=16, choices=KINDS, default="job")
     alloc_set = models.ForeignKey(
@@ -75,6 +75,7 @@ class Job(models.Model):
             models.Index(fields=["alloc_set"], name="job_by_alloc_set", condition=Q(alloc_set__isnull=False)),
             models.Index(fields=["cell"], name="job_gangs", condition=Q(gang=True)),
             models.Index(fields=["cell", "state"], name="job_by_state"),
+            models.Index(fields=["tenant", "name"], name="job_by_name"),
             models.Index(fields=["cell", "ended_at"], name="job_by_end", condition=Q(ended_at__isnull=False)),
         ]
         constraints = [

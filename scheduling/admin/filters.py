@@ -1,0 +1,40 @@
+"""Filters of lists. Their choices are known, because a query for the values in the table reads all its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin import SimpleListFilter
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from quota.models import PriorityBand
+
+OUTCOMES = ("finished", "failed", "killed")
+
+
+class OutcomeFilter(SimpleListFilter):
+    """A filter by the outcome of jobs or tasks that ended."""
+
+    title = _("outcome")
+    parameter_name = "outcome"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(outcome, outcome) for outcome in OUTCOMES]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(outcome=self.value()) if self.value() else queryset
+
+
+class BandFilter(SimpleListFilter):
+    """A filter by priority band."""
+
+    title = _("band")
+    parameter_name = "band"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in PriorityBand.objects.order_by("-low").values_list("name", flat=True)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(band=self.value()) if self.value() else queryset

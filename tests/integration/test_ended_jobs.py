@@ -1,0 +1,102 @@
+"""Pages take the same time however many jobs have ended: no query of theirs reads all jobs or all tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from scheduling.models import Job, Task
+from tests.integration import portal_world
+from tests.integration.portal_world import signed_in
+
+pytestmark = pytest.mark.django_db
+ENDED = 1_500
+PATHS = [
+    "/",
+    "/jobs/",
+    "/jobs/{job}/",
+    "/jobs/{job}/events/",
+    "/jobs/{job}/specs/",
+    "/jobs/{job}/0/",
+    "/jobs/{ended}/",
+    "/admin/scheduling/task/",
+]
+
+
+@pytest.fixture
+def world(tmp_path, settings):
+    settings.BORG_AUTHORITY = str(tmp_path / "authority")
+    world = portal_world.make()
+    job: Job = world.job
+    ended = Job.objects.bulk_create(
+        Job(
+            cell=job.cell,
+            tenant=job.tenant,
+            name=f"ended{number}",
+            priority=job.priority,
+            band=job.band,
+            requested=job.requested,
+            state="dead",
+            outcome="finished",
+            ended_at=timezone.now(),
+            submitted_by="ann",
+        )
+        for number in range(ENDED)
+    )
+    limit = Task.objects.filter(job=job)[0].limit
+    Task.objects.bulk_create(
+        Task(
+            id=one.id << 32,
+            cell=job.cell,
+            job=one,
+            index=0,
+            state="dead",
+            outcome="finished",
+            limit=limit,
+            reservation=limit,
+            spec_version=1,
+            since=timezone.now(),
+        )
+        for one in ended
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE scheduling_job, scheduling_task")
+    return world
+
+
+def whole_tables(client: Client, path: str) -> set[str]:
+    """The tables of jobs and tasks that a GET of the path reads from beginning to end."""
+    with CaptureQueriesContext(connection) as captured:
+        assert client.get(path).status_code == 200
+    found = set()
+    with connection.cursor() as cursor:
+        for statement in [one["sql"] for one in captured.captured_queries if one["sql"].startswith("SELECT")]:
+            cursor.execute(f"EXPLAIN (FORMAT JSON) {statement}")
+            (plans,) = cursor.fetchone()
+            found |= {node["Relation Name"] for node in nodes(plans[0]["Plan"]) if node["Node Type"] == "Seq Scan"}
+    return found & {"scheduling_job", "scheduling_task"}
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes(part)
+
+
+def test_no_page_reads_all_ended_jobs(world) -> None:
+    of = f"{world.job.cell.name}/{world.job.tenant.name}"
+    names = {"job": f"{of}/{world.job.name}", "ended": f"{of}/ended{ENDED - 1}"}
+    client = signed_in("sre")
+    assert {path: found for path in PATHS if (found := whole_tables(client, path.format(**names)))} == {}
+
+
+def test_the_console_filters_jobs_by_outcome_and_band(world) -> None:
+    client = signed_in("sre")
+    for query, shown in (("outcome=finished", True), ("outcome=killed", False), ("band=monitoring", False)):
+        assert (f"ended{ENDED - 1}" in client.get(f"/admin/scheduling/job/?{query}").text) is shown
