@@ -3,7 +3,8 @@
     dns        queries per second on one core: PowerDNS and Knot. See `tests.bench.dns`
     accepted   jobs of one task, one request each, 16 clients, accepted per second: Slurm. `server_cpu_ms` is the CPU of
                the servers per job, here of the web process and PostgreSQL, and of slurmctld there. Each client of
-               Slurm starts `sbatch` for each job. Slurm answers before it has saved the job on disk, Borg afterwards
+               Slurm starts `sbatch` for each job. Slurm answers before the job is saved on disk, and Borg afterwards.
+               All jobs wait: Slurm holds them, and for Borg's no machine is large enough
     hello      seconds from the submission of a job of three HTTP servers until all three answer (`tasks_up` of Borg):
                Slurm with one slurmd on this machine, which starts them as one job with `srun`
 
@@ -98,8 +99,8 @@ def _dns(servers: list[str]) -> Iterator[dict[str, Any]]:
 def _slurm(cases: list[str]) -> Iterator[dict[str, Any]]:
     with installation() as where:
         ours = {
-            "accepted": _accepted_by_borg(where) if "accepted-slurm" in cases else {},
             "hello": _hello(_HelloBorg(where).run) if "hello-slurm" in cases else {},
+            "accepted": _accepted_by_borg(where) if "accepted-slurm" in cases else {},
         }
     with _slurm_cluster() as cluster:
         theirs = {
@@ -142,12 +143,12 @@ def _accepted_by_borg(where: Installation) -> dict[str, Any]:
     path, headers = f"/api/v1/cells/{profile.cell}/jobs/", (f"Authorization: Bearer {profile.token}",)
 
     def draw() -> http_load.Request:
-        # Priority 0 needs no quota.
+        # Priority 0 needs no quota. No machine is large enough, so the job waits as the held jobs of Slurm do.
         body = {
             "name": f"one{next(numbers)}",
             "tenant": profile.tenant,
             "priority": 0,
-            "task": {"command": ["sleep", "1"], "limit": {"cpu": "10m", "ram": "16Mi", "disk": "1Mi"}},
+            "task": {"command": ["sleep", "1"], "limit": {"cpu": "1000", "ram": "16Mi", "disk": "1Mi"}},
         }
         return http_load.Request("submit", path, headers, json.dumps(body).encode(), "POST")
 
@@ -220,7 +221,7 @@ class _Slurm:
         return took
 
     def accepted(self) -> dict[str, Any]:
-        # The jobs wait, as they would for a busy cluster: only their acceptance is measured.
+        # Held jobs wait: only their acceptance is measured.
         submit = ("sbatch", "--hold", "--output=/dev/null", "--wrap=sleep 1")
         with ThreadPoolExecutor(CLIENTS) as clients:
             list(clients.map(lambda _: self.command(*submit), range(CLIENTS)))
