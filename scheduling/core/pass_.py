@@ -20,9 +20,10 @@ from scheduling.core.kernels.devices import set_bits
 from scheduling.core.kernels.scorers import PART_NAMES, RUNNERS
 from scheduling.core.kernels.walk import NOT_TRIED, place
 from scheduling.core.placing.allocs import PortsBySlot, place_in_allocs
+from scheduling.core.placing.attempts import ATTEMPTS, placed_by_priority, unplaced_first, worth_retrying
 from scheduling.core.placing.classes import GroupedQueue, sort_into_groups
 from scheduling.core.placing.cores import cores_held
-from scheduling.core.placing.free_capacity import free_capacity
+from scheduling.core.placing.free_capacity import FreeCapacity, free_capacity
 from scheduling.core.placing.hardness import hardest_first
 from scheduling.core.placing.pass_cache import Decision, PassCache
 from scheduling.core.placing.queue import pending_in_order, pending_of
@@ -79,13 +80,7 @@ def _decide(
     inside = state.tasks.job_alloc_set[state.tasks.job[own]] > 0
     free = free_capacity(state)
     slots = hardest_first(state, policy, pending_in_order(state.tasks, own[~inside]), free)
-    held = cores_held(state, slots)
-    sorting = sort_into_groups(state, policy, slots, now=now, cores=held is not None)
-    tables = tables_of(state, policy, sorting, free, memory, rng, held)
-    if len(state.machines):
-        memory.invalidate(np.arange(len(state.machines)))
-        place(tables)
-        memory.invalidate(tables.placed.machine[tables.placed.machine >= 0])
+    sorting, tables = _best_attempt(state, policy, slots, free, memory, now=now, rng=rng)
     taken: PortsBySlot = {}
     with collection_paused():
         assignments = _assignments(state, sorting, tables, taken)
@@ -117,6 +112,55 @@ def _decide(
         ),
     )
     return Decision(state, state.changes, policy, sorting, tables, plan)
+
+
+def _best_attempt(
+    state: CellState,
+    policy: Policy,
+    slots: Rows,
+    free: FreeCapacity,
+    memory: PassCache,
+    *,
+    now: float,
+    rng: np.random.Generator,
+) -> tuple[GroupedQueue, Tables]:
+    """Place the queue `slots`. If tasks stay pending although capacity is enough, try other orders of the queue, and
+    return the attempt that places most tasks of the highest priorities.
+    """
+    held = cores_held(state, slots)
+
+    everywhere = np.arange(len(state.machines))
+    began = rng.bit_generator.state  # all attempts begin their walks at the same machines
+
+    def attempt(slots: Rows) -> tuple[GroupedQueue, Tables]:
+        rng.bit_generator.state = began
+        sorting = sort_into_groups(state, policy, slots, now=now, cores=held is not None)
+        tables = tables_of(state, policy, sorting, free, memory, rng, held)
+        if len(state.machines):
+            memory.invalidate(everywhere)
+            place(tables)
+            memory.invalidate(tables.placed.machine[tables.placed.machine >= 0])
+        return sorting, tables
+
+    sorting, tables = attempt(slots)
+    machine = tables.placed.machine
+    if not worth_retrying(state.tasks, policy, slots, machine, free):
+        return sorting, tables
+    best, most, last = slots, placed_by_priority(state.tasks, slots, machine), slots
+    for _ in range(ATTEMPTS - 1):
+        last = unplaced_first(state.tasks, last, machine)
+        memory.invalidate(everywhere)
+        sorting, tables = attempt(last)
+        machine = tables.placed.machine
+        number = placed_by_priority(state.tasks, last, machine)
+        if number > most:
+            best, most = last, number
+        if (machine >= 0).all():
+            break
+    if best is last:
+        return sorting, tables
+    memory.invalidate(everywhere)
+    return attempt(best)
 
 
 def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken: PortsBySlot) -> tuple[Assignment, ...]:

@@ -8,7 +8,8 @@ import numpy as np
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.room import sum_capacity
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.layout import Bools, Ints
+from scheduling.core.vocabulary.policy import Policy
 
 
 class FreeCapacity(NamedTuple):
@@ -26,3 +27,17 @@ def free_capacity(state: CellState) -> FreeCapacity:
     machines, sums = state.machines, np.empty((3, state.axis), dtype=np.int64)
     sum_capacity(machines.up, machines.capacity, machines.prod_limit, machines.reserved, sums)
     return FreeCapacity(int(np.count_nonzero(machines.up)), *sums)
+
+
+def enough(policy: Policy, free: FreeCapacity, by_limit: Bools, limit: Ints, *, share: float = 1.0) -> bool:
+    """Return whether a share of the free capacity of all machines together is enough for tasks with these limits
+    [Q, R]. `by_limit` [Q]: whether the task is placed by its limit.
+
+    Capacity that lower priorities use counts as free for tasks that are placed by limit (§5.5).
+    """
+    counted = [r for r, weight in enumerate(policy.resource_weights[: limit.shape[1]]) if weight > 0]
+    for kind, room in ((True, free.by_limit), (False, free.by_reservation)):
+        asked = limit[by_limit | (not kind)][:, counted].sum(axis=0)
+        if (by_limit == kind).any() and (asked > share * room[counted]).any():
+            return False
+    return True

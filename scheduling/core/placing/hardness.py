@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
-from scheduling.core.placing.free_capacity import FreeCapacity
-from scheduling.core.vocabulary.layout import Bools, Floats, Ints, Ints32
+from scheduling.core.placing.free_capacity import FreeCapacity, enough
+from scheduling.core.vocabulary.layout import Floats, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Constraint
 
@@ -38,9 +38,10 @@ def hardest_first(state: CellState, policy: Policy, slots: Slots, free: FreeCapa
     job = tasks.job[slots]
     shapes, shape = np.unique(tasks.shape[slots], return_inverse=True)
     counted = [r for r, weight in enumerate(policy.resource_weights[: state.axis]) if weight > 0]
-    limit = tasks.shapes.limit[shapes][:, counted]
-    if not _enough(free, counted, tasks.job_by_limit[job], limit[shape]):
+    limit = tasks.shapes.limit[shapes]
+    if not enough(policy, free, tasks.job_by_limit[job], limit[shape]):
         return slots
+    limit = limit[:, counted]
     hard = np.maximum(_hardness(state, free, counted, job, shapes.astype(np.int32), shape, limit), ORDINARY)
     ganged = tasks.job_gang[job]
     if ganged.any():
@@ -52,18 +53,6 @@ def hardest_first(state: CellState, policy: Policy, slots: Slots, free: FreeCapa
         hard[policy.max_assignments :][~ganged[policy.max_assignments :]] = 0.0
     result: Slots = slots[np.lexsort((np.arange(len(slots)), -hard, -tasks.job_priority[job].astype(np.int64)))]
     return result
-
-
-def _enough(free: FreeCapacity, counted: list[int], by_limit: Bools, limit: Ints) -> bool:
-    """Return whether the free capacity of all machines together is enough for all tasks of the queue. `limit`: one row
-    per task [Q], one column per resource in `counted`. `by_limit` [Q]: whether the task is placed by limit (§5.5).
-
-    Capacity that lower priorities use counts as free for tasks that are placed by limit.
-    """
-    for kind, room in ((True, free.by_limit), (False, free.by_reservation)):
-        if (by_limit == kind).any() and (limit[by_limit | (not kind)].sum(axis=0) > room[counted]).any():
-            return False
-    return True
 
 
 def _hardness(

@@ -18,6 +18,7 @@ from scheduling.core.vocabulary.requirement import Requirement, split_task_id
 EPVM_BASE = 10.0
 WHOLE = 1000
 RUNNERS_UP = 3
+ATTEMPTS, TIGHT = 8, 0.75
 
 
 def may_preempt(preemptor: int, victim: int, bands: Sequence[Band] = DEFAULT_BANDS) -> bool:
@@ -99,10 +100,34 @@ class Twin:
         return job
 
     def run(self) -> dict[tuple[int, int], Decision]:
-        """By (job id, index)."""
+        """By (job id, index). If the capacity is tight but enough, the best of several orders of the queue."""
+        order = self._hardest_first(self._turns())
+        retried = self._enough(order, 1.0) and not self._enough(order, TIGHT)
+        fresh = self._copy()
+        best: tuple[list[int], dict[tuple[int, int], Decision]] = ([], {})
+        for number in range(ATTEMPTS):
+            self.there, self.ports_free, self.down = fresh
+            fresh = self._copy()
+            result = self._attempt(order)
+            left = [t for t in order if split_task_id(int(self.state.tasks.id[t])) not in result]
+            priorities = sorted({self._job(t).priority for t in order}, reverse=True)
+            placed = [sum(self._job(t).priority == p for t in order if t not in left) for p in priorities]
+            if number == 0 or placed > best[0]:
+                best, end = (placed, result), self._copy()
+            if not left or not retried or (number == 0 and 2 * len(result) < len(order)):
+                break
+            jobs = {self._job(t).id for t in left}
+            order = sorted(order, key=lambda t: (-self._job(t).priority, self._job(t).id not in jobs))
+        self.there, self.ports_free, self.down = end
+        return best[1]
+
+    def _copy(self) -> tuple[dict[int, list[Tenancy]], dict[int, int], dict[int, int]]:
+        return {m: list(there) for m, there in self.there.items()}, dict(self.ports_free), dict(self.down)
+
+    def _attempt(self, order: list[int]) -> dict[tuple[int, int], Decision]:
         result: dict[tuple[int, int], Decision] = {}
-        for together in self._queue():
-            before = ({m: list(there) for m, there in self.there.items()}, dict(self.ports_free), dict(self.down))
+        for together in self._queue(order):
+            before = self._copy()
             decided = {}
             for task in together:
                 options = self.options(task)
@@ -120,11 +145,11 @@ class Twin:
         victims = [split_task_id(victim.identity) for victim in best.victims]
         return Decision(best.machine_id, victims, devices, [o.machine_id for o in others[:RUNNERS_UP]])
 
-    def _queue(self) -> list[list[int]]:
+    def _queue(self, order: list[int]) -> list[list[int]]:
         """One by one, but a gang as one when its first task's turn comes."""
         result: list[list[int]] = []
         gangs: dict[int, list[int]] = {}
-        for task in self._hardest_first(self._turns()):
+        for task in order:
             job = self._job(task)
             if job.gang and job.id in gangs:
                 gangs[job.id].append(task)
@@ -136,8 +161,7 @@ class Twin:
 
     def _hardest_first(self, turns: list[int]) -> list[int]:
         """Of each priority the hardest tasks first, if the free capacity is enough for all."""
-        head = self._head(turns)
-        if not turns or head != set(turns):
+        if not turns or not self._enough(turns, 1.0):
             return turns
         hardness = {t: max(self._hardness(t, turns), 1 / 32) for t in turns}
         for t in turns:
@@ -152,19 +176,18 @@ class Twin:
     def _up(self) -> list[int]:
         return [slot for slot in self.state.machines.slot.values() if self.state.machines.up[slot]]
 
-    def _head(self, turns: list[int]) -> set[int]:
-        machines, head = self.state.machines, set()
+    def _enough(self, turns: list[int], part: float) -> bool:
+        """Whether that part of the free capacity is enough for all, for tasks by limit and for all tasks."""
+        machines = self.state.machines
         for kind, used in ((True, machines.prod_limit), (False, machines.reserved)):
-            room = [sum(max(0, int(machines.capacity[m, r] - used[m, r])) for m in self._up()) for r in self._counted()]
-            asked = [0] * len(room)
-            for t in turns:
-                if kind and not self._job(t).by_limit:
-                    continue
-                limit = self._requirement(t).limit
-                asked = [sum_ + limit[r] for sum_, r in zip(asked, self._counted(), strict=True)]
-                if self._job(t).by_limit == kind and all(a <= b for a, b in zip(asked, room, strict=True)):
-                    head.add(t)
-        return head
+            if not any(self._job(t).by_limit == kind for t in turns):
+                continue
+            for r in self._counted():
+                room = sum(max(0, int(machines.capacity[m, r] - used[m, r])) for m in self._up())
+                asked = sum(self._requirement(t).limit[r] for t in turns if self._job(t).by_limit or not kind)
+                if asked > part * room:
+                    return False
+        return True
 
     def _hardness(self, t: int, turns: list[int]) -> float:
         """Shares of an average machine, or of the domains that its job needs, over the share that satisfies it."""

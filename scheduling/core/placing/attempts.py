@@ -1,0 +1,59 @@
+"""Further attempts to place a queue, if tasks stay pending although the free capacity is enough for all (§3.2).
+
+    first attempt:   A B C D E    a task of job D stays pending
+    second attempt:  D A B C E    jobs that were not placed completely come first
+
+The sum of the free capacity does not show which job is hard to place, because tasks cannot be split. An attempt shows
+it. Priorities stay strict, and the pass keeps the best attempt.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.cell.tasks import TaskTable
+from scheduling.core.placing.free_capacity import FreeCapacity, enough
+from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.policy import Policy
+
+Slots = NDArray[np.int64]
+
+# How often a pass tries at most to place a queue completely.
+ATTEMPTS = 8
+# A queue that asks for a smaller share of the free capacity is placed in one attempt.
+TIGHT = 0.75
+
+
+def worth_retrying(tasks: TaskTable, policy: Policy, slots: Slots, machine: Ints, free: FreeCapacity) -> bool:
+    """Return whether another order of the queue `slots` may place more tasks. `machine` [Q]: less than 0 for each task
+    that the first attempt did not place. `free`: the free capacity of the machines before that.
+
+    Capacity must be tight, but enough for the queue. At least half of the tasks must have been placed: a queue that
+    mostly consists of tasks from earlier passes costs one attempt in each pass.
+    """
+    placed = int(np.count_nonzero(machine >= 0))
+    if placed == len(slots) or 2 * placed < len(slots) or len(slots) > policy.max_assignments:
+        return False
+    by_limit = tasks.job_by_limit[tasks.job[slots]]
+    limit = tasks.shapes.limit[tasks.shape[slots]]
+    return enough(policy, free, by_limit, limit) and not enough(policy, free, by_limit, limit, share=TIGHT)
+
+
+def unplaced_first(tasks: TaskTable, slots: Slots, machine: Ints) -> Slots:
+    """Return the order of the next attempt: within each priority, jobs that were not placed completely come first.
+    Otherwise the order stays. `slots` [Q] and `machine` [Q]: the queue of this attempt and its result.
+    """
+    job = tasks.job[slots]
+    incomplete = np.zeros(len(tasks.job_priority), dtype=np.bool_)
+    incomplete[job[machine < 0]] = True
+    result: Slots = slots[np.lexsort((~incomplete[job], -tasks.job_priority[job].astype(np.int64)))]
+    return result
+
+
+def placed_by_priority(tasks: TaskTable, slots: Slots, machine: Ints) -> tuple[int, ...]:
+    """Return how many tasks of each priority in the queue were placed, the highest priority first. The larger result
+    is the better one. Arguments: as in `unplaced_first`.
+    """
+    _, priority = np.unique(-tasks.job_priority[tasks.job[slots]].astype(np.int64), return_inverse=True)
+    return tuple(np.bincount(priority, weights=machine >= 0).astype(int).tolist())
