@@ -37,6 +37,10 @@ _COLUMNS = (
     "cell_id, revision, seq, time, kind, version, job_id, task_index, machine_id, actor, request_id, "
     "caused_by_revision, caused_by_seq, data"
 )
+_SELECT = (
+    "SELECT revision, seq, time, actor, request_id, data::text, caused_by_revision, caused_by_seq"
+    " FROM scheduling_event WHERE cell_id = %s"
+)
 
 
 class Cause(msgspec.Struct, frozen=True, gc=False):
@@ -163,24 +167,17 @@ def tail(
     `known`: by revision, the records that the caller has committed itself. These records are not read again.
     """
     own = sorted(revision for revision in known or () if revision > after)
-    last, number = query(
-        "SELECT max(revision), count(*) FROM (SELECT revision FROM scheduling_event"
-        " WHERE cell_id = %s AND revision > %s AND NOT revision = ANY(%s)"
-        " ORDER BY revision, seq LIMIT %s) AS part",
+    rows = query(
+        f"{_SELECT} AND revision > %s AND NOT revision = ANY(%s) ORDER BY revision, seq LIMIT %s",
         [cell_id, after, own, limit],
-    )[0]
-    rows = []
-    if last is not None:
-        rows = query(
-            "SELECT revision, seq, time, actor, request_id, data::text, caused_by_revision, caused_by_seq"
-            " FROM scheduling_event WHERE cell_id = %s AND revision > %s AND revision <= %s"
-            " AND NOT revision = ANY(%s) ORDER BY revision, seq",
-            [cell_id, after, last, own],
-        )
+    )
+    if len(rows) >= limit:
+        # The rest of the last revision. The order of revisions is the order of commits, so later ones of the caller's
+        # own follow in the next call.
+        last, seq = rows[-1][:2]
+        rows += query(f"{_SELECT} AND revision = %s AND seq > %s ORDER BY seq", [cell_id, last, seq])
+        own = [revision for revision in own if revision < last]
     records = [_record(row) for row in rows]
-    # What was committed before the caller's own has been read, unless the limit cut it off: order of revision is order
-    # of commit.
-    own = [revision for revision in own if number < limit or revision < last]
     if own:
         assert known is not None
         records += [record for revision in own for record in known[revision]]
