@@ -162,7 +162,9 @@ def _option(
     type: type = str,
     choices: Sequence[str] | None = None,
 ) -> None:
-    """Add an option that the environment variable BORGLET_<NAME> can also set. argparse checks both values."""
+    """Add an option that the environment variable BORGLET_<NAME> can also set. argparse checks the value of the option
+    and of the variable.
+    """
     given = os.environ.get("BORGLET_" + name.removeprefix("--").replace("-", "_").upper()) or None
     required, default = required and given is None, default if given is None else given
     parser.add_argument(name, help=help, required=required, default=default, type=type, choices=choices)

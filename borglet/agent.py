@@ -131,7 +131,7 @@ class Agent:
         await self.runtime.close()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after each change that should be reported at once."""
+        """Call `listener` after each change that the Borglet should report without waiting for the next poll."""
         self._listeners.append(listener)
 
     # -- input
@@ -231,7 +231,9 @@ class Agent:
             self.handle(events.Ended(presence.key, presence.run, presence.exit))
 
     def handle(self, event: events.Event) -> None:
-        """Handle an event, carry out its instructions, and handle the events that the instructions cause at once."""
+        """Handle an event and carry out its instructions. If an instruction immediately causes further events, handle
+        these before returning.
+        """
         before = self.state.version
         pending: deque[events.Event] = deque([event])
         while pending:

@@ -11,8 +11,8 @@ REFUSED_S = 60.0
 
 
 class Backoff:
-    """Random delays below a ceiling, which doubles after each attempt. So Borglets that lose a shard do not all
-    return at once.
+    """Random delays below an upper bound, which doubles after each attempt. So Borglets that lose their shard do not
+    all connect again at the same time.
     """
 
     def __init__(self, rng: random.Random, *, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:

@@ -55,7 +55,7 @@ class FleetSecrets(msgspec.Struct):
 
 
 class FleetKeeper:
-    """The store of identities and authorities of all machines of one home, in one file."""
+    """The store of identities and authorities of all simulated machines of a fleet, in the file fleet.json."""
 
     def __init__(self, home: Path, secrets: FleetSecrets) -> None:
         self._path, self._secrets = home / "fleet.json", secrets

@@ -26,9 +26,11 @@ class ProbeAnswer:
 
 class Prober(Protocol):
     async def probe(self, check: HealthCheck, port: int, address: str = "") -> ProbeAnswer:
-        """Probe a task once, within `check.timeout_s`. `address`: the task's own; empty: the machine's.
+        """Probe a task once, within `check.timeout_s` seconds. `address`: the task's own IP address, or empty if the
+        task uses the machine's address.
 
-        A task that does not answer raises no error: the answer has the reason."""
+        A task that does not answer raises no error: the answer has the reason.
+        """
 
 
 class SocketProber:
@@ -81,7 +83,7 @@ async def _status_line(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _take_rest(reader: asyncio.StreamReader) -> None:
-    """Read the rest of a small answer. Otherwise simple servers would log a broken pipe at each probe."""
+    """Read and ignore the rest of a small answer. Otherwise simple servers would log a broken pipe at each probe."""
     taken = 0
     with contextlib.suppress(TimeoutError, OSError):  # the status is known, so errors of the body do not matter
         async with asyncio.timeout(MAX_BODY_S):
@@ -90,7 +92,7 @@ async def _take_rest(reader: asyncio.StreamReader) -> None:
 
 
 class SimulatedProber:
-    """A prober for simulated machines: every task is healthy for ever, so it is probed only once."""
+    """A prober for simulated machines: every task stays healthy, so each task is probed only once."""
 
     async def probe(self, check: HealthCheck, port: int, address: str = "") -> ProbeAnswer:
         return ProbeAnswer(True, holds_s=math.inf)

@@ -1,4 +1,6 @@
-"""Run the Borglet of one real machine: open its home, runtime and link, and serve until SIGTERM."""
+"""Run the Borglet of one real machine: open its home folder, its runtime and its connection to the cell, and run until
+SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,8 @@ class MachineSettings:
 
 
 def run_machine(settings: MachineSettings) -> None:
-    """Serve until SIGTERM or SIGINT. The tasks keep running. Raises `HomeInUse` if another Borglet owns the home,
-    `JoinFailed` if the machine cannot join the cell, and `BadMachine` if a setting is wrong.
+    """Run the Borglet until SIGTERM or SIGINT. The tasks keep running. Raises `HomeInUse` if another Borglet uses the
+    same home folder, `JoinFailed` if the machine cannot join the cell, and `BadMachine` if a setting is wrong.
     """
     store = DiskStore(settings.home)
     with store.lock():
@@ -101,7 +103,9 @@ def package_budget(disk_bytes: int) -> int:
 
 
 def _join(store: DiskStore, link: str, request: JoinRequest) -> Identity:
-    """Join the cell, and wait for a link that does not answer yet. Raises `JoinFailed` if the machine cannot join."""
+    """Join the cell. If the link does not answer yet, try again until it does. Raises `JoinFailed` if the machine
+    cannot join.
+    """
     deadline = time.monotonic() + JOIN_WAIT_S
     backoff = Backoff(random.Random(), most_s=1.0)
     while True:
@@ -224,11 +228,11 @@ async def _sweep_logs(runtime: SupervisedRuntime) -> None:
 
 
 def stop_all(home: Path, *, wait_s: float, notice_s: float = math.inf) -> int:
-    """Stop all tasks of this home, and return the number of stopped tasks. Each task gets its notice (the time between
-    SIGTERM and SIGKILL), but at most `notice_s` seconds.
+    """Stop all tasks of the Borglet with the folder `home`, and return the number of stopped tasks. Each task gets its
+    notice (the time between SIGTERM and SIGKILL), but at most `notice_s` seconds.
 
-    The next Borglet starts them again if the cell still lists them. Raises `HomeInUse` if a Borglet owns the home after
-    `wait_s`, and TimeoutError if a task does not end.
+    The next Borglet starts the tasks again if the cell still lists them. Raises `HomeInUse` if a Borglet still uses the
+    folder after `wait_s` seconds, and TimeoutError if a task does not end.
     """
     if not home.is_dir():
         return 0

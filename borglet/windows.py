@@ -5,7 +5,7 @@
 
 A window has the fields of Google's published trace of 2019 (`instance_usage`). Windows begin at whole multiples of
 their length, so the windows of all machines cover the same times. Each machine waits for a random time before a report,
-so that the windows of a cell do not all arrive at once.
+so that the windows of a cell do not all arrive at the same time.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Windows:
         self._delay_s = rng.uniform(0.0, SPREAD * span_s)
 
     def add(self, samples: Iterable[tuple[RunTask, Usage]], now: float) -> None:
-        """Add one sample of the usage of running tasks to the open windows. Before that, close these windows if their
-        time is over.
+        """Add one sample of the usage of running tasks to the open windows. Before that, close the windows whose five
+        minutes are over.
         """
         start = int(now) // self._span_s * self._span_s
         if start != self._start:

@@ -2,7 +2,8 @@
 
     sockets, primary, follower ─► ServerCounters of a process ─► Board, which the workers share ─► add_up ─► metrics
 
-A usual query costs one addition to a list: `short[last octet of the answer's flags]`.
+A usual query only increments one counter: the element of the list `short` whose index is the last octet of the answer's
+flags.
 """
 
 from __future__ import annotations

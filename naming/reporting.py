@@ -56,7 +56,9 @@ class MetricsReporter:
         return exposition(add_up([own, *self._board.others(self._number)]), self._board.restarts())
 
     async def run(self) -> None:
-        """Write the counters of this process to the shared memory each second, until the task is cancelled."""
+        """Write the counters of this process to the shared memory each second. Runs until its asyncio task is
+        cancelled.
+        """
         while self._board is not None:
             self._board.write(self._number, self.figures(names=False))
             await asyncio.sleep(EVERY_S)

@@ -1,4 +1,6 @@
-"""Celery tasks of quota. Each task only calls one function, which is idempotent or prevents parallel runs itself."""
+"""Celery tasks of quota. Each task only calls one function. A repeated call of this function does no harm, or the
+function itself prevents parallel runs.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     with reads_once():
         market_of("dev"); market_of("dev")      # one query
 
-Use it only for code that changes nothing, because cached values stay the same until the block ends.
+Use `reads_once` only for code that changes nothing, because cached values stay the same until the block ends.
 """
 
 from __future__ import annotations

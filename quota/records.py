@@ -21,7 +21,7 @@ _STREAM = "platform"
 
 
 class RecordEntry:
-    """The records and notices of one change, which are written together at its end."""
+    """The records and notices of one change, which are written together at the end of the change."""
 
     def __init__(self, principal: Principal) -> None:
         self.principal = principal

@@ -51,8 +51,8 @@ def reserved(host: str, port: int, *, patience_s: float = PATIENCE_S) -> Iterato
 
     Workers share the port (SO_REUSEPORT). Without a check, a second installation of the same user could share it too,
     and would receive some of the queries. So this function first binds the port alone, and holds a lock until the end
-    of the block: if two installations start at once, one fails. It waits up to `patience_s` seconds for another process
-    to free the port. Raises `NoPort` if the port stays in use.
+    of the block: if two installations start at the same time, one of them fails. The function waits up to `patience_s`
+    seconds for another process to free the port. Raises `NoPort` if the port stays in use.
     """
     if port:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:

@@ -6,7 +6,8 @@
     worker ends too often in a row ─► the parent ends with status 1
 
 The kernel spreads requests over the sockets that share the port (SO_REUSEPORT), so a worker opens its socket only when
-it can answer. The parent has no connection and no other thread, so a forked worker inherits neither.
+it can answer. The parent has no open connection and only one thread, so a forked worker inherits no connection and no
+lock of another thread.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Worker:
 
     @property
     def first(self) -> bool:
-        """Return whether this is the worker that does the work that only one worker may do."""
+        """Return whether this is the first worker, which does the work that only one worker may do."""
         return self.number == 0
 
     @property

@@ -82,8 +82,8 @@ class Credentials:
         return f"Bearer {self._identity.hostname}:{self._identity.secret}"
 
     def refused(self) -> bool:
-        """Record that the cell rejected the secret sent last. Return True if the other stored secret should be tried at
-        once, and False if both were rejected or there is only one.
+        """Record that the cell rejected the secret sent last. Return True if the other stored secret should be tried
+        immediately, and False if the cell rejected the two secrets or there is only one.
         """
         self._newest = not self._tried_newest and bool(self._identity.next)
         return self._tried_newest

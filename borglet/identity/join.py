@@ -192,10 +192,11 @@ class JoinClient:
 
 
 def join_cell(store: DiskStore, url: str, request: JoinRequest) -> Identity:
-    """Join the cell, and store and return the identity. A home that has joined keeps its identity and uses no token.
+    """Join the cell, and store and return the identity. If the Borglet's home folder already has an identity, return
+    that and do not use the token.
 
-    Raises `JoinFailed` if the home belongs to another machine, the token is missing or wrong, or the cell rejects the
-    machine.
+    Raises `JoinFailed` if the identity in the folder belongs to another machine, the token is missing or wrong, or the
+    cell rejects the machine.
     """
     try:
         known = store.identity()

@@ -1,4 +1,4 @@
-"""The files of a Borglet: its identity, and its last desired state.
+"""The files in a Borglet's home folder: its identity, and its last desired state.
 
     home/identity.json    hostname, cell, secret, the next secret; mode 0600
     home/authority.pem    the certificate authorities of its cell
@@ -53,7 +53,7 @@ class IdentityStore(Protocol):
 
 
 class HomeInUse(RuntimeError):
-    """The error if another Borglet uses this home. Stop that Borglet first."""
+    """The error if another Borglet uses the same home folder. Stop that Borglet first."""
 
 
 class DiskStore:
@@ -96,8 +96,8 @@ class DiskStore:
         return (self._home / "authority.pem").read_text("ascii")
 
     def save_identity(self, identity: Identity, *, authority: str) -> None:
-        """Store the authority and then the identity, so a home that has an identity has both. Raises OSError if a write
-        fails.
+        """Store the authority and then the identity, so a folder that contains an identity contains both. Raises
+        OSError if a write fails.
         """
         self.keep_authority(authority)
         self.keep_identity(identity)
@@ -112,8 +112,8 @@ class DiskStore:
 
     @contextlib.contextmanager
     def lock(self, *, wait_s: float = 0.0) -> Iterator[None]:
-        """Hold the lock of this home during the `with` block. Raises `HomeInUse` if another process owns it after
-        `wait_s`.
+        """Hold the lock of the Borglet's home folder during the `with` block. Raises `HomeInUse` if another process
+        still holds the lock after `wait_s` seconds.
         """
         path = self._home / "lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

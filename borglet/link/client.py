@@ -72,7 +72,7 @@ class Introduction:
 
 
 class _Redial(Exception):
-    """Raised if the client must connect again at once, with a new secret."""
+    """Raised if the Borglet must connect to the link again immediately, with its other stored secret."""
 
 
 class LinkRejected(Exception):

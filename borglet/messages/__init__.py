@@ -8,13 +8,14 @@ A conversation begins with TLS and a WebSocket upgrade of path `/link`, with the
     Borglet ◄─ Poll ───────────── shard     every few seconds, at once when the desired state changes
     Borglet ── Report ─────────► shard      the FULL state of the machine
 
-A Borglet only answers polls. It may hold a `Poll` with `hold_s` until its state changes, at the latest for `hold_s`.
-Each frame is one JSON object, tagged by `type`.
+A Borglet only answers polls. It may delay the answer to a `Poll` until its state changes, but at most for `hold_s`
+seconds. Each frame is one JSON object, tagged by `type`.
 
 The desired state is level-triggered. The shard sends it in full, and only if the Borglet's last `Report` does not
-acknowledge its `generation`. A Borglet rejects a state that is older by (history ordinal, revision, epoch). It starts
-the tasks in `run`, stops the tasks in `stop`, and leaves all others *running*: it reports them, and the master decides.
-So neither lost rows of a database nor a late message can stop tasks.
+acknowledge its `generation`. A Borglet rejects a state whose (history ordinal, revision, epoch) is lower than that of
+the state that it has. Each restore of the cell's database from a backup starts a new history, with a higher ordinal.
+The Borglet starts the tasks in `run`, stops the tasks in `stop`, and leaves all other tasks *running*: it reports them,
+and the master decides about them. So neither lost rows of a database nor a late message can stop tasks.
 
 Other packages import messages from this module; the modules of this package import each other. The imports below are
 the list of public names: mypy and ruff treat this module as a re-export (`pyproject.toml`).

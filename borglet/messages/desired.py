@@ -20,8 +20,8 @@ class HealthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rule for local restarts of a task. `on`: the task restarts after a `failure`, `always` or `never`. More
-    than `max_failures` in `window_s` are a crash loop, which ends the incarnation.
+    """The rule for local restarts of a task. `on`: the task restarts after a `failure`, `always` or `never`. More than
+    `max_failures` failures in `window_s` seconds are a crash loop, which ends the incarnation.
     """
 
     on: str = "failure"
@@ -39,7 +39,9 @@ class Slack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TaskKey(msgspec.Struct, frozen=True, order=True):
-    """The key of an incarnation of a task. It is unique over all histories of all cells."""
+    """The key of an incarnation of a task. It is unique in all cells, even if a cell's database is restored from a
+    backup.
+    """
 
     job: str  # UID of the job, 32 hex digits
     index: int
@@ -81,8 +83,9 @@ class RunTask(msgspec.Struct, frozen=True):
 
 class StopTask(msgspec.Struct, frozen=True):
     """An incarnation that should not run on this machine. `notice_s` limits the total time of its stop: first the time
-    for leaving, then the notice between SIGTERM and SIGKILL (see `state.stopping`). If the limit is too short for both,
-    leaving is shortened first. No master sends `notice_s` yet."""
+    in which clients stop using the task (leaving), then the notice between SIGTERM and SIGKILL (see `state.stopping`).
+    If the limit is too short for both periods, the first period is shortened first. No master sends `notice_s` yet.
+    """
 
     key: TaskKey
     cause: str  # kill, preemption, update, drain, superseded, machine-failure, quarantine
@@ -93,7 +96,7 @@ class RunAlloc(msgspec.Struct, frozen=True):
     """Resources of this machine that tasks of several jobs share: a control group and a folder (§2.4).
 
     `ended`: the alloc has ended. Its folder stays for the tasks in `Desired.run` that save its logs. An alloc that the
-    desired state does not list stays, like a task, until its key is in `Desired.stop`.
+    desired state does not list stays on the machine, like a task, until its key is in `Desired.stop`.
     """
 
     key: TaskKey

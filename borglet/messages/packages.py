@@ -31,7 +31,7 @@ class PackageSources(msgspec.Struct, frozen=True):
 
 
 class PackageHave(msgspec.Struct, frozen=True):
-    """The body of POST /packages/<digest>/have: the package is installed.
+    """The body of POST /packages/<digest>/have: this machine has installed the package.
 
     `port`: the port at which other machines can download the package; 0 if this machine does not serve it.
     """
@@ -42,7 +42,8 @@ class PackageHave(msgspec.Struct, frozen=True):
 class PackageFailed(msgspec.Struct, frozen=True):
     """The body of POST /packages/<digest>/failed: a source did not deliver. An empty address means the link's store.
 
-    `reason`: mismatch (content with another digest), slow, unreachable, busy, refused."""
+    `reason`: `mismatch` (the content has another digest), `slow`, `unreachable`, `busy` or `refused`.
+    """
 
     address: str
     port: int

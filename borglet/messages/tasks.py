@@ -133,7 +133,9 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AllocReport(msgspec.Struct, frozen=True):
-    """The report about an alloc that has a folder. `disk_bytes`: size of the folder, with the logs of its tasks."""
+    """The report about an alloc that has a folder on the machine. `disk_bytes`: size of the folder, with the logs of
+    the alloc's tasks.
+    """
 
     key: TaskKey
     name: str

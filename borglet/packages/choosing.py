@@ -33,7 +33,7 @@ class FetchPatience(msgspec.Struct, frozen=True):
 
 
 class AskForSources(msgspec.Struct, frozen=True):
-    """The caller's next step: ask the link for sources, then call `Choosing.answered` or `Choosing.unavailable`."""
+    """A step for the caller: ask the link for sources, then call `Choosing.answered` or `Choosing.unavailable`."""
 
 
 class Try(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class Choosing:
 
     def _pause_s(self) -> float:
         """Return the seconds until sources are asked for again: the time that the link demanded, or a short time if all
-        sources were busy. After failures, the pause grows from time to time.
+        sources were busy. After failures, the pauses become longer and longer.
         """
         if self._broken or self._away:
             return max(self._retry_after_s, self._backoff.next_s())

@@ -4,8 +4,8 @@
                 │ unreachable, busy, refused, slow, mismatch: reported, not asked again
                 └─ received bytes are kept: the next source continues after them (Range)
 
-If an archive from several sources has the wrong digest, each following source must send the whole archive. Then it is
-clear which source sent wrong content. These functions block: call them in threads.
+If an archive from several sources has the wrong digest, each following source must send the whole archive. This shows
+which source sends wrong content. These functions block: call them in threads.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ class Fetcher:
     ) -> None:
         """Download the archive of a package to `into`, a new file, and check the digest.
 
-        The download calls `checkpoint` often, and `pause(seconds)` to wait. Both may raise to stop the download. Raises
-        `PackageMissing` if no source has a correct archive, and OSError if the file cannot be written.
+        The download calls `checkpoint` often, and `pause(seconds)` to wait. Each of the two functions may raise an
+        error to stop the download. Raises `PackageMissing` if no source has a correct archive, and OSError if the file
+        cannot be written.
         """
         choosing = Choosing(self._settings.patience, self._rng, now=self._now())
         found = PackageSources([], "", "")

@@ -323,7 +323,9 @@ class PackageManager:
         return freed
 
     def publish_port(self) -> None:
-        """Send the port at which other machines can download packages to the link. Call this after each welcome."""
+        """Send to the link the port at which other machines can download packages. Call this each time a shard has
+        welcomed the machine.
+        """
         if self._port_report is not None:
             self._port_report.cancel()
         self._port_report = asyncio.ensure_future(self._report_port())
@@ -338,7 +340,8 @@ class PackageManager:
 def to_remove(installed: Iterable[StoredPackage], in_use: Set[str], *, excess_bytes: int) -> list[StoredPackage]:
     """Return unused packages that together have `excess_bytes`, the least recently used first.
 
-    If all unused packages together have fewer bytes, return all of them."""
+    If all unused packages together have less than `excess_bytes`, return all of them.
+    """
     chosen: list[StoredPackage] = []
     for each in sorted(installed, key=lambda each: (each.used_at, each.digest)):
         if excess_bytes <= 0:

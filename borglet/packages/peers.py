@@ -1,4 +1,5 @@
-"""Serve archives of packages to other Borglets, with plain HTTP, one request per connection and few uploads at once.
+"""Serve archives of packages to other Borglets, with plain HTTP, one request per connection and few uploads at the same
+time.
 
     GET /packages/<digest>      Authorization: Borg-Ticket <ticket>      Range: bytes=N-
 

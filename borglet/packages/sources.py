@@ -29,7 +29,8 @@ class SourcesUnavailable(Exception):
 
 class Sources(Protocol):
     """The sources of packages, as the link reports them. The methods block: call them in threads. `have`, `gone` and
-    `failed` notify the link and never raise: if a notice is lost, the next report corrects it.
+    `failed` notify the link and never raise: if such a message is lost, the next report of the machine corrects the
+    cell's data.
     """
 
     def of(self, digest: str) -> PackageSources:
@@ -51,7 +52,9 @@ class Sources(Protocol):
 
 
 class LinkSources:
-    """The sources that the link of a real cell knows. Each request uses the present `credentials`."""
+    """The sources of packages, which this class requests from the link of a real cell. Each request uses the present
+    `credentials`.
+    """
 
     def __init__(self, url: str, credentials: Credentials) -> None:
         self._address = link_address(url)

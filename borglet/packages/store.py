@@ -60,7 +60,7 @@ class StoredPackage:
 
 
 class PackageStore:
-    """The folder of a machine's packages: the archive and the unpacked tree of each."""
+    """The folder of a machine's packages, with the archive and the unpacked tree of each package."""
 
     def __init__(self, home: Path, *, boot_id: str, limits: ArchiveLimits = ArchiveLimits()) -> None:
         self._root = home.absolute() / "packages"
@@ -79,9 +79,10 @@ class PackageStore:
         return [f"sha256:{name}" for name in sorted(os.listdir(self._root)) if name not in ("incoming", "trash")]
 
     def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> StoredPackage | None:
-        """Return a package. If it is damaged, unpack it again from its archive, or remove it and return None.
+        """Check and return a package. If its files are damaged, unpack the package again from its archive; if the
+        archive is damaged too, remove the package and return None.
 
-        Also return None, and remove nothing, if it cannot be read. `checkpoint` is called often, and may raise to
+        If the package cannot be read, remove nothing and return None. `checkpoint` is called often, and may raise to
         stop the work.
         """
         folder = self._root / digest.partition(":")[2]

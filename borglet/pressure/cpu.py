@@ -43,8 +43,9 @@ class CpuSettings:
 
 @dataclass(slots=True)
 class CpuControl:
-    """The CPU control of one machine. `ceilings`: milli-cores that tasks above their limit may use. `wanted`: tasks
-    that the master should evict."""
+    """The CPU control of one machine. `ceilings`: the temporary CPU limit, in milli-cores, of each task that used more
+    than its own limit while batch tasks starved. `wanted`: tasks that the master should evict.
+    """
 
     settings: CpuSettings = field(default_factory=CpuSettings)
     ceilings: dict[TaskKey, int] = field(default_factory=dict)
@@ -92,7 +93,9 @@ class CpuControl:
         self._remove(tenants, starved_s)
 
     def _missing(self, tenants: Sequence[PressureTenant], machine_milli: int) -> int:
-        """Return how much of their guaranteed minimum of CPU the batch tasks need but do not get, in milli-cores."""
+        """Return how much CPU the batch tasks need but do not get, in milli-cores, up to the minimum that is guaranteed
+        to them.
+        """
         batch = [tenant for tenant in tenants if not tenant.task.latency_sensitive]
         got = sum(tenant.usage.cpu_milli for tenant in batch)
         # A task at its own quota is not starved by other tasks.
@@ -101,8 +104,8 @@ class CpuControl:
         return floor - got if got < floor * (1 - 4 * _MARGIN) else 0
 
     def _tighten(self, tenants: Sequence[PressureTenant], missing: int) -> bool:
-        """Lower the CPU ceilings of tasks that use more than their own limit, so that batch tasks get the `missing`
-        milli-cores. Return False if there is no such task.
+        """Lower the temporary CPU limits (`ceilings`) of tasks that use more than their own limit, so that batch tasks
+        get the `missing` milli-cores. Return False if there is no such task.
         """
         excess = {
             t.key: t.usage.cpu_milli - _own(t)
@@ -143,5 +146,7 @@ class CpuControl:
 
 
 def _own(tenant: PressureTenant) -> int:
-    """Return the CPU (milli-cores) that a ceiling never takes from a task: its limit, or 100 if it has no limit."""
+    """Return the CPU (milli-cores) that a task may always use, even if its CPU is capped: its limit, or 100 if it has
+    no limit.
+    """
     return tenant.task.limit.get("cpu", 0) or 100

@@ -6,7 +6,8 @@
 
 Memory is tight if less than twice its reserve is free (`memory.py`); the guard then throttles batch tasks. Memory is
 short if less than the reserve is free; the guard then ends tasks. Memory is measured twice per second, all other
-figures when the agent samples. When memory gets tight, the agent samples at once.
+figures when the agent measures the usage of all tasks (a sample). When memory gets tight, the agent measures without
+waiting for its next regular time.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ class Guard:
         return memory.shortage_of(resource, reading, sum(held(tenant, resource) for tenant in tenants))
 
     async def _relieve_disk(self, tenants: Sequence[PressureTenant], now: float) -> list[Victim]:
-        """Remove unused packages before any task ends. Return the tasks to end."""
+        """If the disk is short, first remove unused packages. Return the tasks to end; the list is empty if enough disk
+        is free.
+        """
         if self._leaving["disk"]:
             return []
         if self._free_disk is not None and self._shortage("disk", tenants) is not None:

@@ -31,8 +31,8 @@ STALLED_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class AvailableMemory:
-    """The memory of a machine, or the disk of its home, in bytes. `given`: the part that the machine offers to the
-    cell, 0 if there is no such limit.
+    """The memory of a machine, or the disk that contains the Borglet's home folder, in bytes. `given`: the part that
+    the machine offers to the cell, 0 if there is no such limit.
 
     `stalled`: the share of the last ten seconds in which all processes waited for memory, from 0 to 1. It is 0 if the
     kernel does not report it.
@@ -77,10 +77,10 @@ def shortage_of(resource: Resource, found: AvailableMemory, used: int) -> Shorta
 def grants(
     memory: AvailableMemory, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]
 ) -> Mapping[TaskKey, int]:
-    """Return the ceiling, in bytes, of each task that may use more memory than its limit: its usage plus an equal share
-    of the machine's unused memory.
+    """Return how many bytes of memory each task with memory slack may use now: its usage plus an equal share of the
+    machine's unused memory.
 
-    `leaving`: tasks that are already ending, which get no ceiling.
+    `leaving`: tasks that are already ending, which are not in the result.
     """
     taking = [t for t in tenants if t.task.slack.ram and t.key not in leaving]
     if not taking:

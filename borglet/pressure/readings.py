@@ -1,4 +1,6 @@
-"""Read the figures of a machine: its memory, the disk of the home, and how busy its cores are."""
+"""Read the figures of a machine: its memory, the disk that contains the Borglet's home folder, and how busy its cores
+are.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +58,8 @@ class MachineReadings:
         return 0.0
 
     def disk(self) -> AvailableMemory:
-        """Return the size and the free space of the disk itself. This is not the capacity that the machine offers to
-        tasks, because other files need space, too.
+        """Return the size and the free space of the disk itself. The size is larger than the capacity that the machine
+        offers to tasks, because other files need space, too.
         """
         found = os.statvfs(self.home)
         return AvailableMemory(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)

@@ -52,9 +52,9 @@ class Victim:
 
 
 def victims(shortage: Shortage, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]) -> list[Victim]:
-    """Return the tasks to end, so that enough is freed. The list contains no task that could be left out.
+    """Return the tasks to end, so that enough is freed. No task is in the list if enough is freed without it.
 
-    `leaving`: tasks that are already ending. What they use counts as free.
+    `leaving`: tasks that are already ending. The memory or disk that these tasks use counts as free.
     """
     resource = shortage.resource
     left = shortage.excess_bytes - sum(held(t, resource) for t in tenants if t.key in leaving)

@@ -171,7 +171,7 @@ def _close_alloc(folder: Path, group: int) -> None:
 
 
 class ProcessRuntime(SupervisedRuntime):
-    """The runtime that runs the tasks of one home as ordinary processes."""
+    """The runtime that runs the tasks of one Borglet as ordinary processes."""
 
     def __init__(self, home: Path, settings: ProcessSettings = ProcessSettings()) -> None:
         super().__init__(home, settings, OpenProcesses(home, settings))

@@ -107,7 +107,7 @@ class SimulatedRuntime:
             self._end_after(started, duration_s, Exit(EndCause.EXITED, 0.0, status=0))
 
     async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
-        """End the task at once, as if it obeyed SIGTERM."""
+        """End the simulated task immediately, as if its processes had exited after SIGTERM."""
         known = self._tasks.get(key)
         if known is not None and known.exit is None:
             self._end_after(known, 0.0, Exit(cause, 0.0, signal=_SIGTERM, detail=detail, notice="full"))

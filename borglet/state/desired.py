@@ -21,7 +21,8 @@ def refusal_of(desired: Desired, in_force: Desired | None, present: Mapping[Task
 
 def _fence(desired: Desired, in_force: Desired | None) -> Refusal | None:
     """Return a rejection if `desired` is older than the state `in_force`, compared by (history ordinal, revision,
-    epoch), otherwise None. A new history needs a higher ordinal.
+    epoch), or if it belongs to another history of the cell with the same ordinal; otherwise None. A cell that was
+    restored from a backup begins a new history with a higher ordinal.
     """
     if in_force is None or desired.history_ordinal > in_force.history_ordinal:
         return None

@@ -39,7 +39,7 @@ class SaveFailed(msgspec.Struct, frozen=True):
 
 
 class PackagesInstalled(msgspec.Struct, frozen=True):
-    """All packages of the task are installed. They stay until the Borglet forgets the task."""
+    """All packages of the task are installed. The packages stay installed until the Borglet forgets the task."""
 
     key: TaskKey
     run: int
@@ -98,7 +98,7 @@ class AllocsHeld(msgspec.Struct, frozen=True):
 
 
 class MemoryPressure(msgspec.Struct, frozen=True):
-    """The machine ran out of an incompressible resource, and this task must end (§6.2)."""
+    """The machine ran out of memory or disk, and this task must end so that some is freed (§6.2)."""
 
     key: TaskKey
     detail: str

@@ -18,7 +18,7 @@ FIRST_PROBE_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class HealthWatch:
-    """The health of one run, and when to probe it next. Times are seconds since the epoch."""
+    """The health of one run of a task, and when to probe the task next. Times are seconds since the epoch."""
 
     since: float  # start of the run
     due: float  # time of the next probe; infinite while a probe waits for its answer

@@ -67,8 +67,8 @@ class Holdings:
         return key in self.run or key in self.stop
 
     def blocked(self, inc: Incarnation) -> bool:
-        """Return whether `inc` must wait for another incarnation that must end first. The other one has processes or
-        will start again.
+        """Return whether `inc` must wait because another incarnation must end first: one that has processes or will
+        start again.
         """
         for other in self.by_key.values():
             same_task = other.key.job == inc.key.job and other.key.index == inc.key.index
@@ -82,14 +82,17 @@ class Holdings:
         return inc.has_processes or (again and inc.key in self.run)
 
     def may_be_forgotten(self, inc: Incarnation) -> bool:
-        """Return whether the master has received the report of the end, and no longer lists the task.
+        """Return whether `inc` need not be stored any more: the master has received the report of its end, and no
+        longer lists the task.
 
-        While a desired state is being saved, the answer is no, because that state may list the task again.
+        While a desired state is being saved, the result is False, because that state may list the task again.
         """
         return inc.acknowledged and inc.dropped and not inc.quarantined and self.pending is None
 
     def remembered(self, desired: Desired | None) -> Remembered:
-        """Return the state that the next Borglet needs. It is saved before the desired state `desired` is applied."""
+        """Return the data that a restarted Borglet needs, with `desired` as the desired state. The agent saves these
+        data before it applies `desired`.
+        """
         listed: set[TaskKey] = set()
         changed = False
         if desired is not None:

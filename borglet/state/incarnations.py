@@ -52,8 +52,8 @@ class Incarnation:
         return self.phase in WITH_PROCESSES
 
     def step(self, step: PhaseStep, *, now: float) -> None:
-        """Change the phase by one step. Raises `IllegalStep` if `TRANSITIONS` does not allow the step in the present
-        phase.
+        """Move this incarnation to the phase that follows from `step`. Raises `IllegalStep` if `TRANSITIONS` does not
+        allow the step in the present phase.
         """
         phase = after(self.key, self.phase, step, self.story)
         self.story.append(f"{now:.3f} {step} -> {phase}")

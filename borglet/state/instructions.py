@@ -18,7 +18,7 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """The state that the next Borglet needs and cannot read from the machine."""
+    """The data that a restarted Borglet needs and cannot find out from the machine."""
 
     desired: Desired | None = None
     given_up: list[GivenUp] = []
@@ -78,7 +78,9 @@ class Remove(msgspec.Struct, frozen=True):
 
 
 class HoldAllocs(msgspec.Struct, frozen=True):
-    """Create a folder for each of `allocs`, and remove those of `dropped`. The agent answers with `AllocsHeld`."""
+    """Create a folder for each alloc in `allocs`, and remove the folders of the allocs in `dropped`. The agent answers
+    with `AllocsHeld`.
+    """
 
     allocs: tuple[RunAlloc, ...]
     dropped: frozenset[TaskKey]

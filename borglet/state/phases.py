@@ -55,7 +55,8 @@ WITH_PROCESSES = frozenset({Phase.STARTING, Phase.UP, Phase.STOPPING})
 
 
 class IllegalStep(RuntimeError):
-    """The error for a step that `TRANSITIONS` does not allow in a task's phase. It means that the Borglet has a bug.
+    """The error for a step that `TRANSITIONS` does not allow in a task's phase. Such an error shows a bug in the
+    Borglet.
 
     The message lists the task's earlier steps.
     """

@@ -26,8 +26,8 @@ class Reporter:
         self._sealed = None
 
     def asked(self, session: int, sequence: int) -> None:
-        """Record that the master polled. A poll shows that the master has received the ends of tasks in earlier reports
-        of the same session, so they need not be reported again.
+        """Record that the master polled. A poll shows that the master has received all earlier reports of the same
+        session, so the ends of tasks in these reports need not be sent again.
         """
         incarnations = self._holdings.by_key.values()
         if session != self._session:
@@ -57,8 +57,8 @@ class Reporter:
         packages: list[str] | None = None,
         addresses: Mapping[TaskKey, str] = MappingProxyType({}),
     ) -> WireReport:
-        """Return the full state, as the answer to one poll. Remember which ends of tasks it contains. Unchanged parts
-        are reused.
+        """Return the full state of the machine, as the answer to one poll. Record which ends of tasks the answer
+        contains. Parts that have not changed since the last answer are not built again.
 
         `addresses`: the addresses of tasks with their own network.
         """
@@ -101,7 +101,8 @@ class Reporter:
 
 
 def _figures(usages: Sequence[Usage]) -> tuple[int, list[int]]:
-    """Return the number of figures per row, and all rows in one list: first the sums for the machine, then the tasks.
+    """Return the number of figures per row, and all rows in one list: first a row with the sums of the machine, then
+    one row per task.
 
     Figures at the end that are zero in all rows are left out.
     """

@@ -52,7 +52,7 @@ def decide(policy: RestartPolicy, exit_: Exit, failures: tuple[float, ...], *, n
 
 def backoff(policy: RestartPolicy, failures: int) -> float:
     """Return how many seconds to wait before the restart. `failures`: the number of failures that count for the limit
-    of restarts, including the last one; the delay doubles with each.
+    of restarts, including the last one. The delay doubles with each failure.
     """
     doublings = min(failures - 1, 62)
     return float(min(policy.backoff_max_s, policy.backoff_s * 2**doublings))

@@ -7,8 +7,8 @@
 
 The decisions are level-triggered (§3.3): each event changes the state, then *reconcile* compares the desired with the
 actual state. A repeated or late event changes nothing. There are three guarantees: at most one incarnation of a task
-has processes; the Borglet does not stop a task because both lists of the master lack it; the Borglet reports an end
-until the master has received it. Times are seconds since the epoch on a clock that never runs backwards.
+has processes; the Borglet does not stop a task because the master lists it neither in `run` nor in `stop`; the Borglet
+reports an end until the master has received it. Times are seconds since the epoch on a clock that never runs backwards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from borglet.state.reporting import Reporter
 
 
 class AgentState(Holdings):
-    """Keeps the state of one Borglet, and decides which instructions follow an event. `Reporter` builds reports."""
+    """The state of one Borglet, which decides which instructions follow from an event. `Reporter` builds reports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +173,9 @@ class AgentState(Holdings):
         self.version += 1
 
     def _retarget(self, inc: Incarnation, task: RunTask, now: float) -> None:
-        """Apply a change in place: limits, priority, health check, notice, restart policy."""
+        """Apply the changes in `task` to the running task `inc` without a restart: limits, priority, health check,
+        notice period and restart policy.
+        """
         inc.resize_due = inc.resize_due or (inc.has_processes and differs_in_place(inc.task, task))
         check_changed = inc.task.health != task.health
         inc.task = task

@@ -6,9 +6,9 @@
 The Borglet reports the task as `stopping` as soon as the stop begins. The master removes the names when it decides the
 stop. In the time `leave_s`, clients forget the address, so no new clients arrive after SIGTERM.
 
-A stop may limit the total time (`StopTask.notice_s`). The notice is then at most this long, and leaving takes at most
-the rest. A later stop can only shorten these times. If a Borglet adopts a leaving task, the time of leaving begins
-again.
+A stop may limit the total time (`StopTask.notice_s`). The notice is then at most this long, and the time `leave_s` at
+most the rest. A later stop can only shorten these times. If a new Borglet adopts a task in the phase `leave_s`, this
+time begins again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def order(
     at: float = 0.0,
 ) -> None:
     """Begin to stop a task with processes, and append the instructions to `out`. SIGTERM is sent at the time `at`, or
-    at once if this time has passed. Until then, the task is marked as `leaving`.
+    immediately if this time has passed. Until then, the task is marked as `leaving` (clients stop using it).
     """
     inc.step(PhaseStep.STOP, now=now)
     inc.stop_notice_s, inc.stop_cause, inc.stop_detail = max(0.0, notice_s), cause, detail

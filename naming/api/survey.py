@@ -1,4 +1,6 @@
-"""Asks all resolvers and secondaries of a cell at once which changes they have. Waits only a limited time."""
+"""Asks all resolvers and secondaries of a cell, in parallel, which revision or serial of the cell's names they have.
+The survey takes a limited time.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,8 @@ def _reachable(host: str) -> str:
 def followers(
     cell: str, *, wanted: int, asked: Sequence[SurveyedServer], timeout_s: float = TIMEOUT_S
 ) -> list[FollowerReport]:
-    """Return one report per server of `asked`, in this order, for a cell whose journal is at revision `wanted`.
+    """Ask each server of `asked` which revision of the cell's journal its zone has reached. Return one report per
+    server, in the order of `asked`. `wanted`: the newest revision, with which the servers are compared.
 
     The function takes at most `timeout_s` seconds, even if many servers are silent.
     """

@@ -3,8 +3,9 @@
     Follower ─► tables ─► Primary.watch ─► publish, every COALESCE_S while names change ─► NOTIFY ─► secondaries
     secondary ─► TCP ─► DnsServer ─► Primary.transfer ─► messages of `naming.dns.transfer`
 
-The process builds a zone at its first transfer, or at once if there are secondaries to notify. Each process has its
-own zones and its own list of changes. So a client that reaches another process gets the whole zone.
+A resolver process builds a zone at the zone's first transfer, or, if there are secondaries to notify, as soon as the
+names of the cell are loaded. Each process has its own zones and its own list of changes. So a client that reaches
+another process gets the whole zone.
 """
 
 from __future__ import annotations
@@ -152,7 +153,9 @@ class Primary:
         return zone
 
     async def watch(self) -> None:
-        """Add changed names to the zones, and notify the secondaries of the changes, until the task is cancelled."""
+        """Add changed names to the zones, and notify the secondaries of the changes. Runs until its asyncio task is
+        cancelled.
+        """
         try:
             while True:
                 await asyncio.sleep(COALESCE_S)
@@ -220,7 +223,7 @@ class Seldom:
         self._last = float("-inf")
 
     def due(self, now: float) -> bool:
-        """Return whether to log now. `now`: seconds of a monotonic clock."""
+        """Return whether the caller may write a log line now. `now`: seconds of a monotonic clock."""
         if now - self._last < self._every_s:
             return False
         self._last = now

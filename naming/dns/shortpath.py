@@ -51,7 +51,7 @@ class Question(NamedTuple):
     """A parsed DNS question for addresses.
 
     `labels`: in lower case, without the root. `ends`: the offset in the message at which the question ends. `tail`: the
-    OPT record of the answer, empty if there is none. `most_bytes`: the maximum size of the answer.
+    OPT record that the answer must contain, or empty bytes. `most_bytes`: the maximum size of the answer.
     """
 
     labels: list[bytes]

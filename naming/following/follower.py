@@ -67,8 +67,8 @@ class Follower:
     def start_from(self, cell_id: int, table: NameTable, history_id: str) -> None:
         """Follow a cell from a stored table, which replaces the cell's other table, if any. Call this before `run`.
 
-        The table is used once it has caught up with the journal. If the journal is unreachable, the table is used
-        without it, and the status is stale.
+        The resolver answers from the table once the table has caught up with the journal. If the journal is
+        unreachable, the resolver answers from the table as it is, and the status is stale.
         """
         table.ready = False
         if cell_id in self._tables:
@@ -79,7 +79,9 @@ class Follower:
         self.directory.serial = max(self.directory.serial, cell_id)
 
     def _answer_from_kept(self) -> None:
-        """Answer from the stored tables although the journal is unreachable. Old answers are better than no answers."""
+        """Answer from the stored tables (see `start_from`) while the journal is unreachable. Old answers are better
+        than no answers.
+        """
         if self._kept:
             for table in self._kept:
                 table.ready = True
@@ -89,7 +91,9 @@ class Follower:
             self.answers.set()
 
     def identity(self, table: NameTable) -> tuple[int, str]:
-        """Return the id of a table's cell, and the id of the cell's history. The table must be ready."""
+        """Return the id of a table's cell, and the id of its database history (see `ZoneFacts`). The table must be
+        ready.
+        """
         cell_id = next(cell_id for cell_id, known in self._tables.items() if known is table)
         return cell_id, self._histories[cell_id]
 
@@ -98,7 +102,7 @@ class Follower:
         return asyncio.get_running_loop().time() - (self._heard_at or self._began_at)
 
     async def run(self) -> None:
-        """Follow the journals until the task is cancelled."""
+        """Follow the journals until the asyncio task of this call is cancelled."""
         watch = asyncio.create_task(self._watch())
         try:
             while True:

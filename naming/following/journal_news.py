@@ -28,8 +28,8 @@ _POLL_S = 0.25  # between two reads of the journal while Redis is unreachable
 
 
 class JournalNews:
-    """The source of changes in PostgreSQL, for use in one thread. `cells`: the names of the cells to follow. If
-    `cells` is empty, it follows all cells.
+    """The source of changes in PostgreSQL, for use in one thread. `cells`: the names of the cells to follow. If `cells`
+    is empty, all cells are followed.
     """
 
     def __init__(self, *, cells: Sequence[str] = ()) -> None:

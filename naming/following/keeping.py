@@ -4,7 +4,8 @@ change and when it ends.
     table ─► Capture ─► blocks, in small steps ─► thread: new file, fsync, rename ─► <cell>.names
     <cell>.names ─► complete, of this zone and recent? ─► table ─► the follower continues from this table
 
-The resolver logs an unusable file and does not delete it. The next snapshot replaces it.
+If a file is not usable, the resolver writes a log line and does not delete the file. The next snapshot of the cell
+replaces the file.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ class SnapshotKeeper:
         return 0.0 if head is None else head.written_at
 
     async def run(self) -> None:
-        """Write each cell's file at regular intervals if its names have changed, until the task is cancelled."""
+        """Write each cell's file at regular intervals if the cell's names have changed. Runs until its asyncio task is
+        cancelled.
+        """
         await asyncio.sleep(FIRST_S)
         while True:
             now = asyncio.get_running_loop().time()

@@ -32,8 +32,8 @@ class DatedEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZoneFacts:
-    """Facts of a cell and its zone. `history_id`: the id of the history of the cell's database; a restored or another
-    database has another id. `start`: the first serial number of the zone.
+    """Facts of a cell and its zone. `history_id`: an id of the cell's database that changes when the database is
+    restored from a backup or replaced by another. `start`: the first serial number of the zone.
     """
 
     cell_id: int
@@ -46,7 +46,7 @@ class ZoneFacts:
 
 @dataclass(frozen=True, slots=True)
 class NamesSnapshot:
-    """The names of a cell at `revision`, as events that fill an empty table.
+    """The names of a cell at the journal revision `revision`, as events that fill an empty table.
 
     `names_revision`: the revision of the last event that could change a name. The serial depends on it.
     """
@@ -59,7 +59,9 @@ class NamesSnapshot:
 
 
 class NewsSource(Protocol):
-    """A source of changes. Its methods block, so only one separate thread calls them. They raise `NewsUnavailable`."""
+    """A source of journal events. The methods block, so only one separate thread calls them. They raise
+    `NewsUnavailable` if the source is unreachable.
+    """
 
     def cells(self) -> list[ZoneFacts]: ...
 

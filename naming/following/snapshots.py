@@ -37,7 +37,7 @@ class Unusable(ValueError):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The head of a snapshot file. `written_at`: in seconds since the epoch. `history_id`: id of the cell's history."""
+    """The head of a snapshot file. `written_at`: in seconds since the epoch. `history_id`: as in `ZoneFacts`."""
 
     format: int = FORMAT
     zone: str

@@ -19,8 +19,8 @@ class TaskEndpoint(msgspec.Struct, frozen=True, gc=False):
     """The endpoint of one task. `machine` and `address` are empty while the task is not placed.
 
     `ports`: port numbers by port name, in the order of the job file. `load`: CPU used now as a share of the limit, or
-    None if unknown. `ttl_s`: seconds for which clients may cache the address. `revision`, `history`: position in
-    the cell's journal.
+    None if unknown. `ttl_s`: seconds for which clients may cache the address. `revision`, `history`: position in the
+    cell's journal, and the number of the journal's history (a restore of the cell from a backup starts a new history).
     """
 
     name: str
@@ -43,7 +43,7 @@ class TaskEndpoint(msgspec.Struct, frozen=True, gc=False):
 class _Summary(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The common fields of the endpoints of jobs and services. `endpoints`: the placed tasks.
 
-    `fail_open`: whether no placed task serves, so that clients get all of them. `revision`, `history`: position in
+    `fail_open`: whether no placed task serves, so that clients get all placed tasks. `revision`, `history`: position in
     the cell's journal at the time of the read. `history` rises when a cell is restored from a backup.
     """
 
@@ -85,7 +85,9 @@ class MachineEndpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 def fails_open(endpoints: Iterable[TaskEndpoint]) -> bool:
-    """Return whether there are tasks with an address but none of them serves. Clients then use all of them."""
+    """Return whether there are tasks with an address but none of these tasks serves. Clients then use all tasks with an
+    address.
+    """
     placed = [one.serving for one in endpoints if one.address]
     return bool(placed) and not any(placed)
 

@@ -12,7 +12,7 @@ from naming.table.pools import Answering, Pool
 
 
 class Indexes:
-    """The task indexes of a job, as merged ranges that include both bounds."""
+    """The task indexes of a job, as merged ranges that include their first and last index."""
 
     __slots__ = ("_firsts", "_lasts", "size")
 

@@ -1,8 +1,8 @@
 """The two forms of a name: `/bns/<cell>/<tenant>/<job>[/<index>]` and `[<index>.]<job>.<tenant>.<cell>.<zone>`.
 
 §2.6: "the fiftieth task in job jfoo owned by user ubar in cell cc would be reachable via
-50.jfoo.ubar.cc.borg.google.com". Each part is a DNS label in lower case, so both forms have the same letters, and
-neither form needs escapes.
+50.jfoo.ubar.cc.borg.google.com". Each part is a DNS label in lower case, so the two forms use the same letters, and
+neither needs escapes.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ class Answering:
         return _in_proportion([Stratum(weight or 1, tasks) for weight, tasks in self.strata], most, rng)
 
     def any(self, most: int, rng: Random) -> list[PlacedTask]:
-        """Return at most `most` tasks, all equally likely, in random order. Used for SRV records, which contain the
-        weights.
+        """Return at most `most` tasks in random order, each with the same probability. SRV records use this method,
+        because they contain the weights.
         """
         tasks = list(self)
         return rng.sample(tasks, min(most, len(tasks)))

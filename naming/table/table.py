@@ -67,10 +67,10 @@ class NameTable:
 
     `revision`: the last applied revision. `names_revision`: the last revision that changed a name. The serial depends
     on `names_revision`, so the serial changes only with names and is equal on every resolver of the cell.
-    `history_ordinal`: rises with every restore of the cell, and the serial rises too. `start`: the serial before the
-    first change of a name. `touched`: None, or a set that a reader (`naming.dns.zones.zone`) assigns; the table adds
-    each changed name to the set, and the reader empties the set. `before`: functions that the table calls with each
-    event before it applies the event.
+    `history_ordinal`: a number that rises with every restore of the cell from a backup, so that the serial rises too.
+    `start`: the serial before the first change of a name. `touched`: None, or a set that a reader
+    (`naming.dns.zones.zone`) assigns; the table adds each changed name to the set, and the reader empties the set.
+    `before`: functions that the table calls with each event before it applies the event.
     """
 
     def __init__(self, cell: str, *, history_ordinal: int = 1, start: int = 0) -> None:
@@ -119,7 +119,7 @@ class NameTable:
     def _machine_set(self, event: events.MachineSet, revision: int) -> bool:
         """Add a machine or change its address. Return whether this changed a name.
 
-        A new address applies at once to all tasks of the machine.
+        A new address applies immediately to all tasks of the machine.
         """
         machine = self.machines.get(event.machine_id)
         host, family = event.hostname.lower(), family_of(event.address)

@@ -1,4 +1,6 @@
-"""Authentication of the API by a bearer token or by a signed-in browser session. Both give a `Principal`."""
+"""Authentication of the API by a bearer token or by a signed-in browser session. The result is a `Principal` (the
+caller with its rights).
+"""
 
 from __future__ import annotations
 

@@ -43,10 +43,10 @@ class QuarantinedTasks(OptionGroup):
 
 @brake.command("list")
 def brake_list(session: Context, cell: CellOption = None) -> None:
-    """List both brakes.
+    """List the two safety brakes of a cell and their state.
 
-    `lost`: the cell does not place the tasks of lost machines elsewhere. `stops`: the cell does not stop tasks
-    automatically.
+    While the brake `lost` is on, the cell does not place the tasks of lost machines elsewhere. While `stops` is on, the
+    cell does not stop tasks automatically.
     """
     return session.table(
         session.client.get(f"{session.cell_path(cell)}brakes/"),

@@ -128,5 +128,5 @@ def capability_revoke(
     number: Annotated[int, typer.Argument(help="Number in the list of `capability list`.")],
     dry_run: DryRun = False,
 ) -> None:
-    """Revoke a capability at once. For SREs."""
+    """Revoke a capability immediately. For SREs."""
     session.delete(f"{_CAPABILITIES}{part(number)}/", f"Capability {number}", "revoked", dry_run=dry_run)

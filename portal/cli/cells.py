@@ -116,13 +116,15 @@ def machine_grow(session: Context, hostname: Hostname, sizes: Sizes, cell: CellO
 
 @machine.command("rotate")
 def machine_rotate(session: Context, action: MachineAction) -> None:
-    """Send a new secret to a machine at its next poll. The old secret ends when the machine has used the new secret."""
+    """Send a new secret to a machine at its next poll. The old secret becomes invalid when the machine has used the new
+    secret.
+    """
     action.post(session, "rotate", "{host} {would} given a new secret.")
 
 
 @machine.command("revoke")
 def machine_revoke(session: Context, action: ExplainedAction) -> None:
-    """Disconnect a machine at once. Its secret ends, and the cell places its tasks elsewhere."""
+    """Disconnect a machine immediately. Its secret becomes invalid, and the cell places its tasks elsewhere."""
     action.post(session, "revoke", "{host} {would} disconnected. It can join again with a new token.")
 
 

@@ -1,6 +1,7 @@
 """The HTTP client for the portal. It converts problem documents to `CommandFailed`.
 
-If the portal is temporarily unable to answer, the client repeats requests that are safe to repeat, for up to a minute.
+If the portal is temporarily unable to answer, the client sends a request again, for up to a minute, if a second
+execution does no harm.
 """
 
 from __future__ import annotations

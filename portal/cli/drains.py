@@ -34,7 +34,8 @@ def machine_drain(
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Move the tasks of machines elsewhere, within their jobs' disruption budgets. No new tasks are placed on them.
+    """Move the tasks of machines elsewhere, within their jobs' disruption budgets. No new tasks are placed on these
+    machines.
 
     With --wait, the exit status is 1 if disruption budgets still hold tasks at the deadline, or if a machine goes down
     before it reports that all its tasks have stopped.
@@ -69,7 +70,9 @@ def machine_drain(
 
 @app.command()
 def drains(session: Context, cell: CellOption = None) -> None:
-    """List the draining machines, their remaining tasks, and the disruption budgets that they wait for."""
+    """List the draining machines, their remaining tasks, and the disruption budgets that delay the eviction of these
+    tasks.
+    """
     return session.table(
         _progress(session, cell),
         {

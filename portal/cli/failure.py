@@ -13,7 +13,7 @@ REFUSED, BAD_USAGE = 1, 2
 class CommandFailed(Exception):
     """The failure of a command. It has a sentence, one line per wrong field, and a problem document for `--json`.
 
-    `passing`: whether the portal was unreachable or had an internal error, so that a retry may succeed.
+    `passing`: the failure may pass, because the portal was unreachable or had an internal error.
     """
 
     def __init__(
@@ -32,7 +32,9 @@ class CommandFailed(Exception):
         self.status, self.passing = status, passing
 
     def hints(self) -> list[str]:
-        """Return lines that help if quota is missing: the jobs that use the quota, and a command that buys more."""
+        """Return lines for a rejection because of missing quota: the jobs that use the quota, and a command that buys
+        more.
+        """
         document = self.document.get("problem") or self.document  # a plan contains a problem document
         figures = document.get("figures") if isinstance(document, dict) else None
         return [*_holders(figures), *_cures(figures)] if isinstance(figures, dict) else []

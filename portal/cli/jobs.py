@@ -19,7 +19,7 @@ File = Annotated[str, typer.Argument(help="Job file (.jsonnet, .yaml or .json), 
 
 @app.command()
 def submit(session: Context, file: File, dry_run: DryRun = False) -> None:
-    """Submit a job. Submitting the same file again changes nothing."""
+    """Submit the job in FILE. A second submission of the same file changes nothing."""
     spec = jobfile.read(file)
     job = _target(session, spec)
     answer = session.client.submit(f"/api/v1/cells/{part(job.cell)}/jobs/", _body(spec, job), dry_run=dry_run)
@@ -31,7 +31,9 @@ def submit(session: Context, file: File, dry_run: DryRun = False) -> None:
 
 @app.command()
 def plan(session: Context, file: File) -> None:
-    """Show the effect of a submission or an update with FILE. The exit status is 1 if it would be rejected."""
+    """Show the effect of a submission or an update with FILE. The exit status is 1 if the portal would reject
+    the job.
+    """
     spec = jobfile.read(file)
     job = _target(session, spec)
     answer = session.client.post(f"{job.path}plan/", _body(spec, job))

@@ -1,7 +1,7 @@
 """Evaluates Jsonnet to JSON, in a separate process with limits that the kernel enforces.
 
-A Jsonnet program may run forever or fill the memory. Neither Ctrl-C nor a timer interrupts its library. The separate
-process runs this file as its program.
+A Jsonnet program may run forever or fill the memory. Neither Ctrl-C nor a timer can interrupt the library that
+evaluates the program. The separate process runs this file as its program.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def resolve(
     name: Annotated[str, typer.Argument(help="[cell/]tenant/job, JOB/N, tenant/service/NAME, machine/HOST or /bns/…")],
     watch: Annotated[bool, typer.Option("--watch", help="Print one line per change, until Ctrl-C.")] = False,
 ) -> int | None:
-    """Show the addresses of a name, with ports, health, weight and load."""
+    """Show the addresses of the tasks or the machine that a name denotes, with ports, health, weight and load."""
     path = _path(session, name)
     if watch:
         from portal.cli import watching  # takes 50 ms, so other commands do not import it

@@ -90,7 +90,7 @@ def package_tag(
 ) -> None:
     """Add a tag to a package in the store, or move an existing tag to the package.
 
-    Jobs use the new package after their next update.
+    Jobs that name the tag use this package after their next update.
     """
     name, version = _split(reference)
     found = session.client.get(store.path(session, name, version))

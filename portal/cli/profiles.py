@@ -150,5 +150,7 @@ def _key(key: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a TOML string. It is equal to the JSON string, but TOML also escapes the character DEL."""
+    """Return `text` as a TOML string. It is written like a JSON string, except that TOML also escapes the character
+    DEL.
+    """
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

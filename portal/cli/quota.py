@@ -153,7 +153,7 @@ def buy(
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Order quota. The command shows the price and asks for confirmation. With --yes, it does not ask.
+    """Order quota. The command shows the price and asks for confirmation. With --yes, the command does not ask.
 
     \b
     Examples:

@@ -158,7 +158,7 @@ def add(
 def member_role(
     session: Context, user: UserArgument, role: RoleArgument, tenant: TenantOption = None, dry_run: DryRun = False
 ) -> None:
-    """Change the role of a member. The change takes effect at once, also for the member's tokens."""
+    """Change the role of a member. The change takes effect immediately, also for the member's tokens."""
     owner = session.tenant(tenant)
     if _role_of(session, owner, user) is None:
         raise CommandFailed("not-found", f"{user} is not a member of {owner}; invite them with `borgctl tenant invite`")

@@ -75,8 +75,8 @@ def tokens_issue(
 ) -> None:
     """Issue a token for yourself. Its secret is shown only once.
 
-    The profile's token must have scope admin (`borgctl login --admin`). It becomes the parent of the new token. A token
-    cannot expire later than its parent.
+    The profile's token must have scope admin (`borgctl login --admin`). The profile's token becomes the parent of the
+    new token. A token cannot expire later than its parent.
     """
     given = {"name": name, "scopes": scope, "tenant": tenant, "expires_at": expires}
     answer = session.client.post("/api/v1/tokens/", {key: value for key, value in given.items() if value is not None})
@@ -113,7 +113,9 @@ def shown(rows: list[dict[str, Any]]) -> None:
 
 @tokens.command("revoke")
 def tokens_revoke(session: Context, key: str) -> None:
-    """Revoke a token and all its descendants at once. This needs scope admin, except to revoke the token in use."""
+    """Revoke a token and all its descendants immediately. You need a token with scope admin, unless KEY is the token
+    that you use.
+    """
     if not key.isalnum():
         raise bad_usage(f"{key!r} is not the key of a token; see `borgctl tokens list`", key="not a key")
     answer = session.client.delete(f"/api/v1/tokens/{part(key)}/")

@@ -90,7 +90,8 @@ class _Waiting:
     def is_over(self) -> bool:
         """Return whether the goal is reached. Raises `CommandFailed` if the goal cannot be reached any more.
 
-        If the portal is unreachable after its first answer, this is not a failure, because the portal may answer again.
+        If the portal becomes unreachable after its first answer, this method returns False, because the portal may
+        answer again.
         """
         try:
             self.answer = self.session.client.get(self.job.path)

@@ -77,8 +77,8 @@ def download(request: HttpRequest) -> HttpResponse:
 def _forecasts(cell: str, resource: int) -> list[dict[str, Any]]:
     """Return, for each sold band, how much of a resource is sold and when it will be sold out.
 
-    `limit`: the sellable amount. `least`: the lowest free amount within a year. `sold_out_at`: None if an amount stays
-    free. `already`: whether nothing is free now.
+    `limit`: the sellable amount. `least`: the lowest free amount within a year. `sold_out_at`: the first time within
+    the year at which nothing is free; None if there is no such time. `already`: whether nothing is free now.
     """
     if not CellCapacity.objects.filter(cell=cell).exists():
         return []

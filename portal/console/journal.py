@@ -14,7 +14,7 @@ from scheduling.admin.events import EventAdmin
 
 
 class JournalAdmin(EventAdmin):
-    """The admin page of events. It shows each event as a sentence, with the kind of the event as the title."""
+    """The admin page of events. The page shows each event as a sentence, with the kind of the event as the title."""
 
     list_display = ["place", "when", "sentence", "about", "machine_shown", "actor", "request_id", "cause"]
 

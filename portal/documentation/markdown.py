@@ -25,7 +25,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def page(title: str, about: str, *parts: str) -> str:
-    """Return a Markdown page. `about`: its first paragraph; `parts`: the text after that paragraph."""
+    """Return a Markdown page. `about`: the page's first paragraph. `parts`: the text after that paragraph."""
     return "\n\n".join([f"# {title}", about, *(part.strip("\n") for part in parts)]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The pages of the reference. The code generates them, so they cannot contradict it.
+"""The pages of the reference. The pages are generated from the code, so they cannot contradict the code.
 
 Each function in `PAGES` returns one page as Markdown.
 """

@@ -4,8 +4,9 @@
   process is alive.
 * Each request has a deadline, which starts when the portal has read its body. Database calls end before the deadline
   (`portal.database`). A request that takes longer for another reason gets 503, and its thread ends without an answer.
-* At most `most` requests run at once, including those that exceeded their deadline. Further requests get 503 at once.
-  This limit does not apply to long polls of names, which hold no thread (`portal.live.watches` limits them).
+* At most `most` requests run at the same time, including those that exceeded their deadline. Further requests get 503
+  immediately. This limit does not apply to long polls of names, which hold no thread (`portal.live.watches` limits
+  them).
 * Errors in front of Django become problem documents, and errors of WebSockets become close codes.
 """
 
@@ -39,11 +40,11 @@ _ALIVE = b'{"status": "ok"}'
 
 
 class Front:
-    """The ASGI application of a web process. It limits the time and the number of HTTP requests, and passes them on, as
-    well as WebSockets.
+    """The ASGI application of a web process. It limits the time and the number of HTTP requests, and passes HTTP
+    requests and WebSockets on to Django and Channels.
 
     `deadline_s`: how many seconds a request may take after its body has arrived. `most`: the largest number of requests
-    at once.
+    that run at the same time.
     """
 
     def __init__(

@@ -72,7 +72,9 @@ _turns = HashingSlots(len(os.sched_getaffinity(0)), most_waiting=_MOST_WAITING, 
 
 
 class BoundedHasher(PBKDF2PasswordHasher):
-    """Django's hasher with the same format and strength. `HashingSlots` limits how many hashes run at once."""
+    """Django's hasher with the same format and strength. `HashingSlots` limits how many hashes are computed at the same
+    time.
+    """
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
         in_transaction = give_connections_back()

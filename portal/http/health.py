@@ -36,7 +36,9 @@ _PROBE_ROWS = 16
 
 
 class Check:
-    """A check that may block. It runs in its own thread, once at a time, and all callers share its result."""
+    """A check that may block. The check runs in its own thread, never twice at the same time, and all callers share its
+    result.
+    """
 
     def __init__(self, question: Callable[[], str]) -> None:
         self._question = question

@@ -97,7 +97,8 @@ def _of_database(error: Exception) -> Outage | None:
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield the error and the errors that caused it.
 
-    It follows the attribute `__cause__` of an error, or, if a database error has none, `__context__`.
+    The function follows the attribute `__cause__` of each error, or `__context__` if a database error has no
+    `__cause__`.
     """
     each: BaseException | None = error
     for _ in range(_LONGEST_CHAIN):

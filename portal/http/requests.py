@@ -18,8 +18,8 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 class RequestMiddleware:
     """A middleware that gives each request an id, and returns the id in the header `X-Request-ID`.
 
-    It uses the id that the caller sent if that id is safe to log, or else creates one. It also adds the header that
-    lists the browser features that pages may not use (`Permissions-Policy`).
+    If the caller sent an id that is safe to log, the middleware uses that id; otherwise it creates one. It also adds
+    the header `Permissions-Policy`, which lists the browser features that pages may not use.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:

@@ -1,7 +1,7 @@
 """Uploads of large packages. The portal checks the rights of the caller before it reads the body.
 
-The handler reads a whole body before a view checks the caller. So for a large body this module first checks the token
-in the headers of the request. The view checks the token again.
+Django's handler reads the whole body before a view checks the caller. So for a large body, this module checks the token
+in the request's headers first, and only then passes the request to Django. The view checks the token again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _PATH = re.compile(r"/api/v1/cells/([^/]+)/packages/([^/]+)/[^/]+/[^/]+/")
 
 
 class PackageUploads:
-    """An ASGI application in front of `inner`. It lets callers with the right to upload packages send large bodies."""
+    """An ASGI application in front of `inner`. This application lets callers with the right to upload packages send
+    large bodies.
+    """
 
     def __init__(self, inner: ThreadedHandler) -> None:
         self._inner = inner

@@ -1,6 +1,6 @@
 """Functions that return the caller of a WebSocket or long poll.
 
-They accept the same tokens, task identities and sessions as REST.
+The functions accept the same tokens, task identities and sessions as REST.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ SIGN_IN, NOT_FOUND = 4401, 4404
 class Watcher(AsyncWebsocketConsumer):
     """A WebSocket that sends its client the messages of `hub`.
 
-    Background tasks serve it until the client disconnects. `threads`: the pool that runs functions that query the
-    database; None: the thread of Channels.
+    Background asyncio tasks serve the WebSocket until the client disconnects. `threads`: the pool that runs functions
+    that query the database; None: the thread of Channels.
     """
 
     hub: Hub
@@ -162,7 +162,7 @@ class ServicePage(LivePage):
 
 
 class Nowhere(AsyncWebsocketConsumer):
-    """The WebSocket for addresses that no other route matches. It closes at once."""
+    """The WebSocket for addresses that no other route matches. The portal closes it immediately."""
 
     async def connect(self) -> None:
         await self.accept()

@@ -1,8 +1,8 @@
 """The hub: one thread per process, which follows the journals of all watched cells and sends changes to viewers.
 
 The hub works per page, not per viewer: all viewers of a page get the same message. The thread works at most four times
-per second. Redis wakes it, and without Redis it polls. A viewer that is too slow loses messages, and its browser reads
-the page again (*resync*).
+per second. Redis wakes the thread when there are new events; without Redis, the thread polls. A viewer that is too slow
+loses messages, and its browser reads the page again (*resync*).
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Hub:
     def watch(self, viewer: Viewer, *, revision: int) -> dict[str, Any]:
         """Start sending changes to `viewer`, whose page shows `revision`. Return the first message for the viewer.
 
-        `viewer.topic` becomes the equal topic object of the first viewer of that page, so that all its viewers share
-        one.
+        `viewer.topic` becomes the equal topic object of the first viewer of that page, so that all viewers of the page
+        share one topic object.
         """
         topic = viewer.topic
         with self._lock:

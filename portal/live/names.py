@@ -143,7 +143,9 @@ class WatchedName:
     # -- changes
 
     def changes(self, news: CellNews) -> NamesMessages | None:
-        """Return the update for new events, or None if no event concerns the name. It makes at most four queries."""
+        """Return the update for new events, or None if no event concerns the name. The method makes at most four
+        queries.
+        """
         with self._lock:
             if not self.since:
                 return None
@@ -241,7 +243,8 @@ class WatchedName:
     def _read(self, tasks: Collection[int] | None) -> None:
         """Read the name. `tasks`: only these tasks can have changed; None: any can.
 
-        The revision is read before the rows. So rows may be newer, and their events are then handled again.
+        The revision is read before the rows. So the rows may be newer than the revision, and the events that changed
+        them are then handled a second time.
         """
         cell, jobs = self._find()
         if tasks is None or set(jobs) != set(self._jobs):
@@ -304,7 +307,9 @@ class NamesHub(Hub):
             self._send_loads()
 
     def _send_loads(self) -> None:
-        """Read the loads of all watched names and send their changes. It makes one request to Redis per cell."""
+        """Read the loads of all watched names and send their changes. The method makes one request to Redis per
+        cell.
+        """
         by_cell: dict[int, list[tuple[Page, WatchedName]]] = defaultdict(list)
         for page in self.pages():
             if isinstance(page.topic, WatchedName):

@@ -1,4 +1,4 @@
-"""A check of the origin of WebSockets: only pages of the portal itself may open them.
+"""A check of the origin of WebSockets: only pages of the portal itself may open WebSockets.
 
 A browser sends the cookies of the portal to all ports of a host. So a page of another server on the same host, such as
 a task, could open a shell with these cookies. The check compares the host name and the port.

@@ -1,7 +1,7 @@
 """Long polls of names: `GET /bns/…?after=REVISION&wait_s=SECONDS` waits until the name has changed after the revision.
 
-This module is in front of Django, because a request that waits in Django holds a thread. Here a waiting request needs
-only a task of the event loop, and the hub reads rows once for all requests of a name. Django answers the other
+This module is in front of Django, because a request that waits in Django holds a thread. In this module, a waiting
+request needs only an asyncio task, and the hub reads rows once for all requests of a name. Django answers the other
 requests: requests that do not wait, requests of rejected callers, and requests whose answer the hub does not have.
 """
 
@@ -40,8 +40,8 @@ _SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
 class _Asked:
     """The parameters of a long poll.
 
-    `after`: a revision that the caller has. `history`: number of the journal's history in which `after` was read (a
-    restore starts a new history); None: not given.
+    `after`: a revision that the caller has. `history`: the number of the journal's history to which `after` belongs (a
+    restore of the cell from a backup starts a new history); None: not given.
     """
 
     path: str

@@ -47,7 +47,8 @@ _FROM_CLIENT = frozenset({ShellFrame.DATA, ShellFrame.CONSUMED, ShellFrame.RESIZ
 class Shell(AsyncWebsocketConsumer):
     """The WebSocket of one client and its shell.
 
-    `how`: how the shell ended. `typed`: bytes from the client so far; `printed`: bytes to the client.
+    `how`: the reason why the shell ended. `typed`: number of bytes from the client so far; `printed`: number of bytes
+    to the client.
     """
 
     session: ShellSession | None = None

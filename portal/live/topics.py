@@ -30,7 +30,7 @@ MOST_EVENTS = 5_000
 
 
 class Happened(NamedTuple):
-    """An event: its kind, and the columns that name its job, task and machine."""
+    """An event of the journal: its kind, and the job, the task (by index) and the machine that it concerns."""
 
     kind: str
     job_id: int | None

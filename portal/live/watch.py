@@ -5,8 +5,9 @@
     {"type": "alive", "revision": R}                                        after 15 seconds without a message
     {"type": "gone", "revision": R}                                         last, with 4404: the name does not exist
 
-`facts` and the endpoints in `changed` replace the earlier ones with the same name. A client that is too slow loses
-messages, and gets the complete state instead. If the caller is rejected, the socket closes with 4000 + the HTTP status.
+`facts` replaces the earlier facts, and each endpoint in `changed` replaces the earlier endpoint with the same name. A
+client that is too slow loses messages, and gets the complete state instead. If the caller is rejected, the socket
+closes with 4000 + the HTTP status.
 """
 
 from __future__ import annotations
@@ -77,13 +78,13 @@ def join(principal: Principal, name: Watchable, loop: asyncio.AbstractEventLoop)
 
 
 def names_of(viewer: Viewer) -> WatchedName:
-    """Return the name that the viewer watches. All viewers of a name share one object."""
+    """Return the name that the viewer watches. All viewers of a name share one `WatchedName` object."""
     assert isinstance(viewer.topic, WatchedName)
     return viewer.topic
 
 
 class NamesWatch(Watcher):
-    """The WebSocket of one client that watches a name. It gets the state, then each update."""
+    """The WebSocket of one client that watches a name. The client gets the complete state, then each update."""
 
     hub = names_hub
     threads = _threads

@@ -1,4 +1,4 @@
-"""The parser of the search box for names. It accepts every form of a name, and parts of a name. Pure.
+"""The parser of the search box for names. The parser accepts every form of a name, and parts of a name. Pure.
 
 Examples of accepted names:
 
@@ -20,7 +20,9 @@ _END = re.compile(r"[/?#]")
 
 @dataclass(frozen=True, slots=True)
 class PartialName:
-    """A name of a job, or of its task `index`, without the cell. If `tenant` is empty, also without the tenant."""
+    """A name of a job, or of its task `index`, that does not name the cell. If `tenant` is empty, the name does not
+    name the tenant either.
+    """
 
     tenant: str
     job: str

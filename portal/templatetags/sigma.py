@@ -57,7 +57,9 @@ _TONES = {
 
 @register.filter
 def ago(value: dt.datetime | None) -> SafeString | str:
-    """Return a time relative to now, such as `3 min. ago`, with the exact time as its title. A script updates it."""
+    """Return a time relative to now, such as `3 min. ago`, with the exact time as its title. A script in the browser
+    updates the text.
+    """
     if value is None:
         return "–"
     text = _relative(value, timezone.now())

@@ -86,7 +86,7 @@ class Up:
                 folder.rmdir()
 
     def hurry(self) -> None:
-        """Make `stop` end at once: it waits neither for processes nor for the notice periods of tasks."""
+        """Make `stop` end immediately: it then waits neither for processes nor for the notice periods of tasks."""
         self.hurried.set()
         self.supervisor.hurry()
 
@@ -136,7 +136,7 @@ class Up:
 
 
 async def run(options: Options) -> None:
-    """Start all processes, wait for a signal, and stop them. A second signal kills them at once."""
+    """Start all processes, wait for a signal, and stop them. A second signal kills all processes immediately."""
     up = Up(options)
     began_s = time.monotonic()
     stop = asyncio.Event()
@@ -203,7 +203,7 @@ def _print(text: str) -> None:
 
 
 def _log_to(home: Home) -> None:
-    """Log everything to `up.log`, and warnings to the terminal too."""
+    """Write all log lines to `up.log`, and warnings also to the terminal."""
     file = RotatingFileHandler(home.log / "up.log", maxBytes=4 * 2**20, backupCount=2)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     terminal = logging.StreamHandler()

@@ -1,12 +1,14 @@
-"""`make backup` and `make restore`: save a BORG_HOME in one tar file, and create one from it.
+"""`make backup` and `make restore`: save the portal's data folder (its home, BORG_HOME) in one tar file, and create a
+home from such a file.
 
     python -m portal.up.backup save [FILE]      save the home in BORG_HOME, which may be running
     python -m portal.up.backup restore FILE     create the home in BORG_HOME, which must not exist yet
 
 A backup contains a consistent dump of the database, the generated secrets, the TLS authority, the stored packages and
 the identities of this host's machines. It contains neither tasks nor Redis, which is only a cache. It begins with a
-manifest of sizes and SHA-256 sums. `restore` checks all files against the manifest first. A restored cell starts a
-new history. So a Borglet with newer state than the backup keeps its tasks in quarantine and does not kill them.
+manifest of sizes and SHA-256 sums. `restore` checks all files against the manifest first. A restored cell gets a new
+history number. So if a Borglet runs tasks that the backup does not contain, it does not kill them, and the cell lists
+them as quarantined.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ _READY_S = 90.0
 
 
 class BackupError(RuntimeError):
-    """The error if a backup cannot be made or restored. No file and no home has changed."""
+    """The error if a backup cannot be made or restored. No file and no home (BORG_HOME) has changed."""
 
 
 def save(home: Home, file: Path) -> dict[str, Any]:
-    """Write a backup of `home` to `file` (mode 0600) and return its manifest.
+    """Write a backup of the data folder `home` to `file` (mode 0600), and return the backup's manifest.
 
     Raises `BackupError` if there is no such home, if `file` exists, or if the dump fails.
     """
@@ -89,9 +91,10 @@ def save(home: Home, file: Path) -> dict[str, Any]:
 
 
 def restore(options: Options, file: Path) -> dict[str, Any]:
-    """Create a home from a backup, and return the manifest. If a step fails, no home is created.
+    """Create the data folder (BORG_HOME) from a backup, and return the backup's manifest. If a step fails, no folder is
+    created.
 
-    Raises `BackupError` if the file is damaged or of a newer version, or if the home exists.
+    Raises `BackupError` if the file is damaged or of a newer version, or if BORG_HOME exists.
     """
     home = Home(options.home)
     if home.path.exists() and any(home.path.iterdir()):
@@ -120,7 +123,9 @@ def restore(options: Options, file: Path) -> dict[str, Any]:
 
 
 def _load(options: Options, home: Home) -> None:
-    """Load the dump into a new PostgreSQL, migrate it to this version, and give each cell a new history id."""
+    """Load the dump into a new PostgreSQL, migrate the database to this version, and give each cell a new history (see
+    the command `new_history`).
+    """
     dump = home.path / _DUMP
     with contextlib.ExitStack() as stack:
         log = stack.enter_context((home.log / "restore.log").open("ab"))
@@ -142,7 +147,9 @@ def _load(options: Options, home: Home) -> None:
 
 @contextlib.contextmanager
 def _database(home: Home) -> Iterator[str]:
-    """Yield the URL of the home's PostgreSQL. If it does not run, start it for this block."""
+    """Yield the URL of the PostgreSQL server whose data is in `home`. If this server does not run, run it during the
+    `with` block.
+    """
     if children.record_find(home.run / "postgres.pid") is not None:
         sockets = (home.path / "postgres" / "postmaster.pid").read_text().splitlines()[4]
         yield f"postgresql:///{engines.DATABASE}?host={sockets}&user=postgres"
@@ -176,7 +183,7 @@ def _sources(home: Path) -> dict[str, Path]:
 def _unpack(file: Path, folder: Path) -> dict[str, Any]:
     """Check the backup, write its files into `folder`, and return its manifest.
 
-    It writes only files that the manifest lists, as regular files that only their owner can read.
+    Only files that the manifest lists are written, as regular files that only their owner can read.
     """
     try:
         with tarfile.open(file, mode="r:") as tar:

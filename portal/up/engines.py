@@ -1,11 +1,11 @@
 """The engines: PostgreSQL and Redis as ordinary child processes of one host, installed as Python wheels.
 
-Their data is in `HOME/postgres` and `HOME/redis`. They listen only on Unix sockets in `/tmp/borg-UID-HASH`, because
-a socket's path has at most 107 bytes and the path of a home may be longer. Only the engines' user can enter that
-folder (mode 0700), so the engines accept every client that can reach a socket.
+The engines' data is in the folders `postgres` and `redis` of BORG_HOME. They listen only on Unix sockets in
+`/tmp/borg-UID-HASH`, because a socket's path has at most 107 bytes and the path of BORG_HOME may be longer. Only the
+engines' user can enter that folder (mode 0700), so the engines accept every client that can reach a socket.
 
-PostgreSQL does not run as root. Under root, both engines run as an unprivileged user. This user gets the capability
-to enter closed folders only if the home or the wheel is below such a folder.
+PostgreSQL does not run as root. Under root, the two engines run as an unprivileged user. This user gets the capability
+to enter closed folders only if BORG_HOME or the Python wheel is below such a folder.
 
 If an engine outlived its supervisor, the next start finds the engine by its record and stops it.
 """
@@ -103,7 +103,8 @@ def start(launch: EngineLaunch, *, output: int | None = None) -> Engine:
 
 
 def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
-    """Prepare the folders of PostgreSQL, stop an earlier PostgreSQL of `home`, and return the process to start.
+    """Prepare the folders of PostgreSQL, stop an earlier PostgreSQL that uses the data folder `home`, and return the
+    process to start.
 
     `durable=False` gives up safety after a crash for speed; only tests use it. Raises `EngineError` if the data is of
     another major version, and `AccountError` if root has no unprivileged user.
@@ -156,7 +157,8 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
 
 
 def prepare_redis(home: Path, *, durable: bool = True) -> EngineLaunch:
-    """Prepare the folders of Redis, stop an earlier Redis of `home`, and return the process to start.
+    """Prepare the folders of Redis, stop an earlier Redis that uses the data folder `home`, and return the process to
+    start.
 
     `durable`: Redis keeps an append-only file, and syncs it every second.
     """
@@ -212,7 +214,7 @@ def redis_server() -> Path:
 
 
 def socket_path(home: Path) -> Path:
-    """Return the path of the folder of the sockets, `/tmp/borg-UID-HASH`. HASH depends on the path of the home."""
+    """Return the path of the folder of the sockets, `/tmp/borg-UID-HASH`. HASH depends on the path `home`."""
     digest = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]
     return Path("/tmp") / f"borg-{os.geteuid()}-{digest}"  # noqa: S108 - `socket_folder` checks owner and mode
 
@@ -286,7 +288,9 @@ def _stopped_record(home: Path, name: str, stop_signal: signal.Signals) -> Path:
 
 
 def _home(home: Path) -> Path:
-    """Return the resolved home. If it is missing, create it so that the engines' user can enter but not list it."""
+    """Return the path `home` without links. If the folder is missing, create it so that the engines' user can enter but
+    not list it.
+    """
     home = home.resolve()
     if not home.exists():
         home.mkdir(parents=True, mode=0o711)

@@ -35,7 +35,9 @@ class HomeError(RuntimeError):
 
 
 class Home:
-    """A home and its paths. The processes of one start share their metrics in the folder `metrics`."""
+    """The folder BORG_HOME and the paths in it. The processes of one start share their metrics in the folder
+    `metrics`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,15 +47,15 @@ class Home:
         self.borglet, self.fleet = path / "borglet", path / "fleet"
 
     def reset_metrics(self) -> None:
-        """Delete the metrics of an earlier start, whose processes have ended."""
+        """Delete the metrics that the processes of an earlier start have written. These processes have ended."""
         shutil.rmtree(self.metrics, ignore_errors=True)
         self.metrics.mkdir(mode=0o700)
 
     def prepare(self) -> None:
-        """Create the folders, or check those of an earlier start.
+        """Create BORG_HOME and its folders, or check the folders of an earlier start.
 
-        Raises `HomeError` if a newer version created the home, if the folder contains other files, or if this user
-        may not write there.
+        Raises `HomeError` if a newer version created BORG_HOME, if it contains other files, or if this user may not
+        write there.
         """
         layout = self.path / "layout"
         with self._usable():
@@ -77,8 +79,8 @@ class Home:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock of the home during the `with` block. Raises `HomeError` with the pid of the process that holds
-        the lock, if another process has it.
+        """Hold the lock of BORG_HOME during the `with` block. If another process holds the lock, raises `HomeError`
+        with the pid of that process.
         """
         with self._usable():
             self.run.mkdir(mode=0o700, parents=True, exist_ok=True)

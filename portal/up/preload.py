@@ -7,8 +7,8 @@ A server that this process forks shares the memory of the imported code, and sta
         ▲                                           └ ends at once: the supervisor becomes the server's parent
         └───────────── the server sends its process id, waits for the answer, and runs its module ──────────┘
 
-At a fork, this process has one thread and no connection, so a server inherits neither. `PADDING` reserves space in the
-command line, which each server overwrites with its own.
+At a fork, this process has one thread and no connection to the database, so a server inherits neither other threads nor
+connections. `PADDING` reserves space in the command line, which each server overwrites with its own.
 """
 
 from __future__ import annotations

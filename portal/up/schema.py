@@ -1,8 +1,8 @@
 """`python -m portal.up.schema FILE`: migrate the database, bootstrap it, and write the generated secrets to FILE.
 
-One process does both steps, because loading Django takes longer than a step that has nothing to do. The output of
-`manage.py bootstrap` contains secrets that are stored nowhere else. So it goes to a private file instead of a log, and
-the file is on disk before the transaction commits.
+One process migrates and bootstraps, because loading Django takes longer than a step that has nothing to do. The output
+of `manage.py bootstrap` contains secrets that are stored nowhere else. So this output is written to a private file
+instead of a log, and the file is on disk before the transaction commits.
 """
 
 from __future__ import annotations

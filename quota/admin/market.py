@@ -134,8 +134,8 @@ class OpenFilter(admin.SimpleListFilter):
 
 
 class ShortfallAdmin(FactsAdmin):
-    """The page of shortfalls: periods in which more is sold than the cell has. To end one, add machines, or agree with
-    tenants to move orders. Sold quota stays valid.
+    """The page of shortfalls: periods in which more is sold than the cell has. To end a shortfall, add machines, or
+    agree with tenants to move their orders to another cell or period. Sold quota stays valid.
     """
 
     list_display = fields = (

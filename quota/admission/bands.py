@@ -21,7 +21,8 @@ from quota.vocabulary.resources import format_number
 def band_set(
     *, principal: Principal, band: Band, price_milli: int | None = None, oversell_milli: int | None = None
 ) -> PriorityBand:
-    """Create a band, or change the band with this name. Omitted factors stay unchanged.
+    """Create a band, or change the band with this name. If `price_milli` or `oversell_milli` is omitted, this factor
+    stays unchanged.
 
     Sold quota stays valid and keeps its price; `quota.pricing.band_preview` shows the effect of a change. Raises
     `Rejected`, which names the wrong field, and `Conflict` if bands would overlap.
@@ -60,7 +61,9 @@ def factors_of(
 
 
 def bands_ensure(*, principal: Principal) -> None:
-    """Create each of the four bands of the Borg paper that does not exist yet, with its default factors."""
+    """Create each of the four priority bands of the Borg paper that does not exist yet, with the band's default
+    factors.
+    """
     known = set(PriorityBand.objects.values_list("name", flat=True))
     for band in DEFAULT_BANDS:
         if band.name not in known:

@@ -2,8 +2,8 @@
 
     MeteredHour ─► sums by hour ─► peaks and quantiles over the hours ─► suggested amounts of quota
 
-All figures are averages over whole hours. Peaks within an hour are higher; `MARGIN_MILLI` allows for them. Hours in
-which the tenant had no live jobs in this band of the cell are left out.
+All figures are averages over whole hours. Peaks within an hour are higher, so `leaner` is larger than the measured
+usage by a margin (`MARGIN_MILLI`). Hours in which the tenant had no live jobs in this band of the cell are left out.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class TokensView(ListView):
 class TokenView(QuotaView):
     @extend_schema(responses=TokenSerializer)
     def delete(self, request: Request, key: str) -> Response:
-        """Revoke a token and its children at once.
+        """Revoke a token and its children immediately.
 
         The caller needs a session or scope admin, but any token may revoke itself.
         """

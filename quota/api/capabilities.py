@@ -62,7 +62,7 @@ class CapabilitiesView(ListView):
 class CapabilityView(QuotaView):
     @extend_schema(responses={204: None})
     def delete(self, request: Request, capability: int) -> Response:
-        """Revoke a capability at once. Only for SREs."""
+        """Revoke a capability immediately. Only for SREs."""
         require(self.principal, Action.PLATFORM_ADMIN)
         row = people.capabilities_visible(self.principal).filter(pk=capability).first()
         if row is None:

@@ -166,7 +166,7 @@ class HandDownSerializer(serializers.Serializer[Any]):
 class HandDownView(QuotaView):
     @extend_schema(request=HandDownSerializer, responses={201: StatementSerializer})
     def post(self, request: Request, tenant: str) -> Response:
-        """Move money of an organisation to a team, or back. Only for owners."""
+        """Move money from an organisation to one of its teams, or back from the team. Only for owners."""
         row = self.tenant(Action.BILLING_ADMIN)
         given = self.body(HandDownSerializer)
         to = selectors.tenant_named(self.principal, given.pop("to"))
@@ -263,7 +263,7 @@ class DraftQuerySerializer(serializers.Serializer[Any]):
 class DraftView(QuotaView):
     @extend_schema(parameters=[DraftQuerySerializer], responses=WholeInvoiceSerializer)
     def get(self, request: Request, tenant: str) -> Response:
-        """Return the draft of a month's invoice, or the invoice if the month is closed."""
+        """Return a draft of the invoice of a month, or the final invoice if the month is closed."""
         row = statements.billed_tenant(self.principal, tenant)
         return Response(WholeInvoiceSerializer(invoice_draft(row, self.query(DraftQuerySerializer).get("month"))).data)
 

@@ -176,7 +176,9 @@ class ChannelView(QuotaView):
 
     @extend_schema(request=ChannelChangeSerializer, responses=ChannelSerializer)
     def patch(self, request: Request, channel: int) -> Response:
-        """Change the given fields. If you disable a channel, its waiting deliveries are dropped."""
+        """Change the given fields of a channel. If you disable a channel, its waiting deliveries are not sent
+        any more.
+        """
         row = inbox.channel_numbered(self.principal, channel)
         given = self.body(ChannelChangeSerializer)
         return self._answer(channels.channel_set(principal=self.principal, channel=row, **given))

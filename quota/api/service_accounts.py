@@ -78,7 +78,7 @@ class ServiceAccountsView(ListView):
 class ServiceAccountView(QuotaView):
     @extend_schema(request=ServiceAccountChangeSerializer, responses=ServiceAccountSerializer)
     def put(self, request: Request, tenant: str, account: str) -> Response:
-        """Change the given fields. Tokens of a disabled account stop working at once."""
+        """Change the given fields of a service account. Tokens of a disabled account stop working immediately."""
         row = self.tenant(Action.TENANT_ADMIN)
         given = self.body(ServiceAccountChangeSerializer)
         found = service_account_named(row, account)
@@ -88,7 +88,7 @@ class ServiceAccountView(QuotaView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, tenant: str, account: str) -> Response:
-        """Delete the account and its tokens permanently."""
+        """Delete a service account and its tokens permanently."""
         found = service_account_named(self.tenant(Action.TENANT_ADMIN), account)
         service_account_remove(principal=self.principal, account=found)
         return Response(status=204)

@@ -58,7 +58,9 @@ class UsageOfSerializer(serializers.Serializer[Any]):
 class UsageView(QuotaView):
     @extend_schema(parameters=[UsageQuerySerializer], responses=UsageOfSerializer)
     def get(self, request: Request) -> Response:
-        """Return requests and usage of a tenant's jobs in a band of a cell, and how much quota to own."""
+        """Return requests and usage of a tenant's jobs in a band of a cell, and how much quota the tenant
+        should own.
+        """
         asked = valid(UsageQuerySerializer, request.query_params.dict())
         tenant = tenant_named(self.principal, asked["tenant"])
         detail = usage_of(self.principal, tenant, asked["cell"], asked["band"], asked["days"])

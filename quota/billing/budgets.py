@@ -84,8 +84,8 @@ def budget_set(
 def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) -> None:
     """Check a tenant's budget after its money has changed: send notices, and stop or resume buying and submitting.
 
-    `again`: repeat the budget's action if the budget was already used up. Locks: the budget's row. Accounts must be
-    locked before this call, not after it.
+    `again`: repeat the budget's action if the budget was already used up. Locks: the budget's row. Callers that lock
+    accounts must lock them before this call.
     """
     row = Budget.objects.select_for_update(of=("self",)).select_related("tenant").filter(tenant=tenant).first()
     if row is not None:
@@ -93,7 +93,9 @@ def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) 
 
 
 def budgets_watch(now: dt.datetime | None = None) -> int:
-    """Check all budgets. Returns the number of changed budgets. Idempotent; one transaction per changed budget."""
+    """Check all budgets, and apply their actions and alerts. Returns the number of changed budgets. A repeated call
+    does no harm. Each changed budget has its own transaction.
+    """
     with clock.at(now or clock.now()):
         rows = Budget.objects.exclude(alerts=[], action="none", exhausted_at=None)
         watched = list(rows.select_related("tenant").order_by("id"))
@@ -118,8 +120,8 @@ def submitting_stopped(tenant_ids: Iterable[int]) -> dict[int, str]:
 
 
 def month_rejection(order: Order, budget: Budget) -> Rejected | None:
-    """Return the rejection of an order if its price exceeds what is left of the budget in the month of its start,
-    else None.
+    """Return the rejection of `order` if its price exceeds what is left of the monthly budget in the month in which the
+    order starts, else None.
 
     The caller has locked the tenant's accounts.
     """

@@ -63,8 +63,8 @@ class InvoiceMonth(NamedTuple):
 
 
 def period_of(tenant: Tenant, month: dt.date) -> InvoiceMonth:
-    """Return the period of a month that is not closed. It begins where the previous invoice ends, even if the tenant
-    has changed its time zone since.
+    """Return the period of a month that is not closed. The period begins where the previous invoice ends, even if the
+    tenant has changed its time zone since then.
     """
     begin, end = months.bounds(month, tenant.time_zone)
     last = Invoice.objects.filter(tenant=tenant).aggregate(month=Max("month"), end=Max("ends_at"))
@@ -74,8 +74,8 @@ def period_of(tenant: Tenant, month: dt.date) -> InvoiceMonth:
 
 
 def running_month(tenant: Tenant) -> dt.date:
-    """Return the first day of the current invoice month of a tenant. It is the month in which a posting made now is
-    invoiced, and follows the tenant's time zone.
+    """Return the first day of the current invoice month of a tenant. A posting that is made now is on the invoice of
+    this month. The month follows the tenant's time zone.
     """
     month = months.month_of(clock.now(), tenant.time_zone)
     last = Invoice.objects.filter(tenant=tenant).aggregate(month=Max("month"))["month"]
@@ -226,7 +226,9 @@ def _month_due(tenant: Tenant) -> dt.date | None:
 
 
 def _next_number() -> str:
-    """Return the next invoice number. Locks the revenue account, so that numbers have no gaps."""
+    """Return the next invoice number. Locks the revenue account, so that two invoices never get the same number and no
+    number is left out.
+    """
     Account.objects.select_for_update().get(kind=AccountKind.REVENUE.value)
     last = Invoice.objects.order_by("-number").values_list("number", flat=True).first()
     return f"INV-{int(last.removeprefix('INV-')) + 1 if last else 1:08d}"

@@ -218,7 +218,7 @@ def _fund(
 
 
 def _settle(entry: records.RecordEntry, tenant: Tenant, rows: dict[AccountKey, Account]) -> None:
-    """Pay owed amounts from the available money, so that no tenant has both available money and a debt."""
+    """Pay the tenant's debt from its available money, so that no tenant has available money while it owes some."""
     amount = min(-rows[owed(tenant)].balance, rows[available(tenant)].balance)
     if amount > 0:
         moves = {available(tenant): -amount, owed(tenant): amount}
@@ -238,7 +238,7 @@ def _post(
     occurred_at: dt.datetime | None = None,
     pk: int | None = None,
 ) -> Posting:
-    """Write one posting and the new balances, and pay the tenant's debt if it received money.
+    """Write one posting and the new balances. If the tenant received money, also pay its debt.
 
     `moves`: micro-credits that are added, by account. `rows`: the locked accounts of tenants. This function locks the
     shared accounts.
@@ -351,7 +351,7 @@ def _post_once(
     *,
     text: str,
 ) -> Posting:
-    """Write a posting of a kind that an order can have only once."""
+    """Write the posting of an order with the kind `kind`. An order can have only one posting of such a kind."""
     key, text = f"{kind}:{order.pk}", f"order {order.pk} {text}"
     return _post(entry, kind, order.tenant, rows, moves, text=text, order=order, key=key)
 

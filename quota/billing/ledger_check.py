@@ -1,4 +1,6 @@
-"""A check of the whole ledger. It is one SQL statement, so it reads one consistent state while the system runs."""
+"""A check of the whole ledger. The check is one SQL statement, so it reads one consistent state even while the system
+runs.
+"""
 
 from __future__ import annotations
 

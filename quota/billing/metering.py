@@ -185,7 +185,8 @@ def _months_due(tenant: Tenant, cell: str, until: dt.datetime) -> list[dt.date]:
 
 
 def _claim(tenant: Tenant, cell: str, begin: dt.datetime, end: dt.datetime) -> tuple[int, int]:
-    """Mark the due hours as charged, and return the reserved id of their posting and the sum of their prices.
+    """Mark the hours of usage that are due as charged. Return the id that is reserved for their posting, and the sum of
+    their prices.
 
     The caller writes the posting afterwards; the database checks the foreign key only at the commit.
     """

@@ -1,6 +1,7 @@
 """Movements on a tenant's accounts, with the balance after each movement. Each page of movements takes one query.
 
-A *movement* is the effect of one posting on the accounts of one tenant. Both tenants of a transfer have a movement.
+A *movement* is the effect of one posting on the accounts of one tenant. A transfer is a movement of each of its two
+tenants.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def movements(
 ) -> list[Movement]:
     """Return up to `number` movements of the tenant's money, newest first. `first`: how many of the newest to skip.
 
-    `since`, `until`: return only movements between these times. Raises `Forbidden` if the caller may not see them.
+    `since`, `until`: return only movements between these times. Raises `Forbidden` if the caller may not see the
+    tenant's money.
     """
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
     with connection.cursor() as cursor:

@@ -25,7 +25,7 @@ class Planned:
     """Mean quantities in one time step that starts at `at`.
 
     `owned`: quota from grants in force; `asked`, `reserved`, `used`: limits, reservations and usage of jobs. `seconds`:
-    how much of the step has data; less than the step only in the first and the last step.
+    for how many seconds of the step data exist; only the first and the last step may have fewer than its length.
     """
 
     at: dt.datetime

@@ -1,4 +1,4 @@
-"""Budgets that are used up and have the action `drop`: jobs of their tenants are demoted to the free priority.
+"""Budgets that are used up and have the action `drop`, which demotes jobs of the tenant to the free priority.
 
     used up ─► growth is rejected, the tenant is notified ─► after `drop_after_hours` (a setting of the cell): demotion
                    └── the tenant gets money or a higher monthly budget or chooses another action,
@@ -26,7 +26,7 @@ from quota.vocabulary.bands import Band
 class SpentBudget:
     """A budget that is used up.
 
-    `since`: when it was used up. `bands`: the bands of the cell in which usage is charged.
+    `since`: the time when the budget was used up. `bands`: the bands of the cell in which usage is charged.
     """
 
     tenant: Tenant
@@ -37,7 +37,7 @@ class SpentBudget:
 def drops_due(cell: str) -> list[SpentBudget]:
     """Return the used-up budgets of tenants whose jobs in a cell must be demoted now, oldest first.
 
-    Makes one query if there are none.
+    Makes only one query if no tenant has such a budget.
     """
     rows = list(_spent().select_related("tenant").order_by("exhausted_at", "id"))
     if not rows:

@@ -37,7 +37,7 @@ def billed_tenant(principal: Principal, name: str) -> Tenant:
 def postings(principal: Principal, *, tenant: str | None = None) -> QuerySet[Posting]:
     """Return the postings that change an account of a tenant whose money the principal may see.
 
-    `tenant`: only of this tenant. Entries, accounts and orders are loaded too.
+    `tenant`: return only postings of this tenant. Entries, accounts and orders are loaded too.
     """
     rows = Posting.objects.select_related("tenant").prefetch_related("entries__account__tenant").order_by("-id")
     if tenant is not None:

@@ -31,8 +31,8 @@ def quota_grant(
     """Grant quota to a tenant at a band in a cell, for a period or without an end. Returns the grant.
 
     Raises `Rejected("sold-out")` if the cell has too little left at any moment of the period. A grant with
-    `beyond_capacity` needs a reason. It is not checked against the capacity, and does not reduce the quota that
-    others may buy. Locks the cell's market.
+    `beyond_capacity` needs a reason. Such a grant is not checked against the capacity, and does not reduce the quota
+    that others may buy. Locks the cell's market.
     """
     require(principal, Action.PLATFORM_ADMIN)
     row = band_named(band)

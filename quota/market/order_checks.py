@@ -47,8 +47,8 @@ def check_texts(*, key: str = "", **given: str) -> None:
 def check_period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:
     """Check the period of an order. Raises `Rejected`, which names the wrong field.
 
-    Times are in whole seconds. The start may be in the past by at most the time for which a quote is valid. The
-    period must not be longer than the cell's rules allow.
+    Times are in whole seconds. The start may be in the past, but by no more than the time for which a quote is valid.
+    The period must not be longer than the cell's rules allow.
     """
     now = clock.now()
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
@@ -163,9 +163,9 @@ def check_changeable(order: Order, what: str) -> None:
 def replaced_by_change(order: Order, starts_at: dt.datetime | None) -> tuple[Order, str]:
     """Return the order that is replaced if `order` is changed, and the kind of replacement.
 
-    Usually this is `order` itself. If `order` has no grant yet and is itself the replacement of an older order, it is
-    the older order. Exception: `order` is a renewal, and `starts_at` is before the end of the renewed order. Then both
-    orders overlap and both count as sold, so the change replaces only `order`.
+    Usually this is `order` itself. If `order` has no grant yet and is itself the replacement of an older order, the
+    older order is replaced. Exception: `order` is a renewal, and `starts_at` is before the end of the renewed order.
+    Then the two orders overlap and both count as sold, so the change replaces only `order`.
     """
     above = order.replaces
     if (
@@ -200,7 +200,7 @@ def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | 
 
 @contextmanager
 def selling(principal: Principal) -> Iterator[RecordEntry]:
-    """Run the `with` block as one recorded change of orders.
+    """Run the `with` block in one transaction that changes orders and writes the records of the change.
 
     Raises `Conflict` if a simultaneous order in another cell uses the same key.
     """

@@ -1,4 +1,4 @@
-"""The state changes of orders. They run inside the caller's transaction.
+"""The state changes of orders. The functions of this module run inside the caller's transaction.
 
     pending ──approve──► approved ──begin──► active ──expire──► expired
        │ reject, time-out    │ cancel           │ cancel, replace
@@ -150,8 +150,8 @@ def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tup
 def deciders() -> QuerySet[Membership]:
     """Return the owners who may approve or reject an order, as a subquery for `Exists` in queries of `Order`.
 
-    These are the owners of the order's tenant or of its organisation. The person who placed the order is excluded,
-    and also the creator of the service account that placed it.
+    These are the owners of the order's tenant or of its organisation. The person who placed the order is excluded. If a
+    service account placed the order, the account's creator is excluded.
     """
     own_account = ServiceAccount.objects.filter(
         user__username=OuterRef(OuterRef("placed_by")), created_by=OuterRef("user__username")

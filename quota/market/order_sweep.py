@@ -1,7 +1,7 @@
 """Timed steps of orders: begin, reminder, renewal, expiry, and cancellation if no decision is made.
 
-A *sweep* is one call of `orders_advance`. It checks every step again under the locks. So each step is done once and
-in the right order, even if two sweeps run at once, the clock jumps, or no sweep runs for days.
+A *sweep* is one call of `orders_advance`. A sweep checks every step again after it has locked the rows. So each step is
+done once and in the right order, even if two sweeps run at the same time, the clock jumps, or no sweep runs for days.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ ORDER BY least(o.starts_at, o.renew_next_at), o.id LIMIT %(limit)s
 
 
 def orders_advance(now: dt.datetime | None = None, *, limit: int = BATCH) -> int:
-    """Do the due steps of at most `limit` orders, and return the number of changed orders. One transaction per order.
+    """Do the steps that are due for at most `limit` orders, and return the number of changed orders. Each order has its
+    own transaction.
 
     If a step of one order fails, the other orders are still processed, and the first error is raised at the end.
     """
@@ -128,7 +129,9 @@ def _before_end(entry: RecordEntry, market: Market, order: Order, waiting: list[
 
 
 def _renew(entry: RecordEntry, market: Market, order: Order, waiting: list[Order]) -> None:
-    """Renew the order. If that is rejected, notify the tenant's members once per reason and try again later."""
+    """Renew the order. If the new order is rejected, notify the tenant's members once per reason, and try again
+    later.
+    """
     try:
         for other in waiting:
             raise Rejected("order-waits", f"order {other.pk}, a {other.replaced_as} of this order, waits for approval")

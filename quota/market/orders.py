@@ -165,7 +165,7 @@ def order_change(
 
     The remaining time of the old order is refunded to the second. An active order stays active until the new order is
     approved. A change needs no approval if no amount grows and the end is not later. An order that has not begun is
-    replaced at once, and its `starts_at` may change too.
+    replaced immediately, and its `starts_at` may change too.
     """
     check_texts(note=note, key=key)
     vector = amounts_wanted(amounts) if amounts is not None else tuple(order.amounts)
@@ -222,7 +222,7 @@ def order_change(
 def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: str = "", key: str = "") -> Order:
     """Transfer the remaining time of an order to another team, which pays the amount that the first team gets back.
 
-    Returns the new order. The principal must have the right to buy for both teams.
+    Returns the new order. The principal must have the right to buy for the first team and for the other team.
     """
     check_texts(note=note, key=key)
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=order.cell)
@@ -288,9 +288,9 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
 def submit(entry: RecordEntry, order: Order, price: int, *, decided: tuple[str, str] | None = None) -> None:
     """Save the order and reserve its price.
 
-    An approval rule then approves the order at once or says who must approve it. `price`: the price that the approval
-    rules check. `decided`: the approver and the rule's name, if known already. If owners must approve the order but
-    none of them may, the SREs decide.
+    An approval rule then approves the order immediately, or decides who must approve it. `price`: the price that the
+    approval rules check. `decided`: the approver and the rule's name, if the caller knows them already. If an owner
+    must approve the order but no owner may do so, the SREs decide.
     """
     order.approver, rule = decided or _rule(order, price)
     order.save()

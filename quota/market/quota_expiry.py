@@ -1,4 +1,5 @@
-"""Quota that expires while jobs use it (§2.5): detection, notifications, and the jobs that are due for demotion.
+"""Quota that expires while jobs use it (§2.5): this module finds such quota, notifies the tenants, and returns the
+tenants whose jobs must be demoted.
 
     quota ends ─► grace period: jobs continue, the tenant is notified ─► growth is rejected ─► `drop_after_hours`: due
                   └── the tenant buys quota, or jobs shrink: the expiry is closed
@@ -66,8 +67,8 @@ class _Found:
 def expiries_watch() -> int:
     """Create, update and delete the `QuotaExpiry` rows, and notify the tenants.
 
-    Returns the number of changed rows. Makes two queries if nothing changes. Each change has its own transaction, which
-    reads the row again.
+    Returns the number of changed rows. Makes two queries if nothing changes. Each changed row has its own transaction,
+    which first reads the row again.
     """
     now = clock.now()
     found = _found(now)

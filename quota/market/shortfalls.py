@@ -1,4 +1,5 @@
-"""Shortfalls: periods in which a cell has less capacity than was sold to prod (§2.5). SREs are notified of them.
+"""Shortfalls: periods in which a cell has less capacity than was sold to prod (§2.5). The SREs get a notification of
+each shortfall.
 
 During a shortfall, no order for prod is possible. One row describes one period without a gap. The row is open until the
 period ends or the cell has enough capacity again. The capacity includes the headroom, which is not for sale. The

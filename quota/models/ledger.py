@@ -16,9 +16,9 @@ from quota.models.tenants import Tenant
 class AccountKind(StrEnum):
     """The kinds of accounts.
 
-    All tenants share two: `treasury` issues credits, so its balance is negative; `revenue` receives charges. Each
-    tenant has three: `available`, money that it may spend; `held`, money reserved for orders; `owed`, unpaid usage,
-    as a negative balance.
+    All tenants share two accounts: `treasury` issues credits, so its balance is negative; `revenue` receives charges.
+    Each tenant has three accounts: `available`, money that it may spend; `held`, money reserved for orders; `owed`,
+    unpaid usage, as a negative balance.
     """
 
     TREASURY = "treasury"

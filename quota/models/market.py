@@ -73,7 +73,7 @@ class ApprovalRule(models.Model):
 
 
 class Shortfall(models.Model):
-    """A period in which more prod quota is sold than the cell has. It is open until `closed_at`.
+    """A period in which more prod quota is sold than the cell has. The shortfall is open until `closed_at`.
 
     `short`: the largest missing amount of each resource in the period. `orders`: ids of the affected orders;
     `tenants`: names of the affected tenants.

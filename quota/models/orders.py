@@ -41,9 +41,9 @@ class Order(models.Model):
     `approver`: `auto`, `owner` or `sre`. `renew`: at the end, an order of the same length follows. `replaces`: the
     older order that this order changes, renews or takes over from another team; `replaced_as`: `change`, `renewal` or
     `transfer`. `grace_until`: the end of the grace period; until then the quota of this order counts as sold.
-    `renew_next_at`: time of the next attempt to renew the order; `renew_error`: error of the last attempt.
-    `refunded`: the refunded part of the price. `key`: chosen by the client, so that a repeated request orders only
-    once.
+    `renew_next_at`: time of the next attempt to renew the order; `renew_error`: error of the last attempt. `refunded`:
+    the refunded part of the price. `key`: a text that the client chooses, so that a repeated request does not place a
+    second order.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="orders")

@@ -15,7 +15,7 @@ from quota.vocabulary.bands import Band
 
 
 class PriorityBand(models.Model):
-    """A range of priorities, bounds included. An exclusion constraint prevents overlaps.
+    """A range of priorities, including its lowest and highest priority. An exclusion constraint prevents overlaps.
 
     `price_milli`: the factor of the base price, in thousandths. `oversell_milli`: the share of a cell's capacity that
     may be sold at the band, in thousandths; at most 1,000 for prod.
@@ -119,7 +119,7 @@ class QuotaExpiry(models.Model):
     """Ended quota that the tenant's live jobs still need. The row is deleted once the jobs fit the remaining quota.
 
     `over_at`: when the grace period ended. Since that time, the jobs request more than the tenant's remaining quota.
-    None during the grace period.
+    `over_at` is None during the grace period.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="quota_expiries")

@@ -91,7 +91,9 @@ class Invitation(models.Model):
 
 
 class ServiceAccount(models.Model):
-    """A member of a tenant, used by programs. It has no password; its tokens are bound to the tenant."""
+    """A member of a tenant with which programs sign in. The account has no password, and its tokens are bound to the
+    tenant.
+    """
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, related_name="service_account")
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="service_accounts")

@@ -163,7 +163,7 @@ def _locked(channel: NoticeChannel) -> NoticeChannel:
 
 
 def _reset_failures(row: NoticeChannel) -> None:
-    """Reset the failures of a channel, so that waiting deliveries are tried at once."""
+    """Reset the failures of a channel, so that its waiting deliveries are sent without further delay."""
     row.failing_since, row.error, row.paused_at = None, "", None
     NoticeDelivery.objects.filter(channel=row, state="waiting").update(next_at=clock.now())
 
@@ -171,7 +171,8 @@ def _reset_failures(row: NoticeChannel) -> None:
 def _target(kind: str, target: str) -> str:
     """Return the checked target. Raises `Rejected` if the target is not a valid address or not allowed.
 
-    This function does not resolve host names; `quota.notifications.webhook_client` checks their addresses at each call.
+    This function does not resolve host names; `quota.notifications.webhook_client` resolves and checks them at each
+    delivery.
     """
     target = target.strip()
     if kind == "webhook":

@@ -57,7 +57,8 @@ def owners(principal: Principal) -> list[Tenant | None]:
 def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
     """Return the notices of an inbox that match `choice`, newest first.
 
-    Each has the attribute `unread`, and its tenant is loaded. Raises `Rejected` if a value of `choice` is not valid.
+    Each notice has the attribute `unread`, and its tenant is loaded too. Raises `Rejected` if a value of `choice` is
+    not valid.
     """
     whose = [owner_named(principal, choice.tenant)] if choice.tenant else owners(principal)
     of = Q(tenant__in=[tenant for tenant in whose if tenant is not None])

@@ -1,4 +1,4 @@
-"""Notifications: rows that are written in the transaction of a change. They are sent after the commit."""
+"""Notifications: rows that are written in the transaction of a change. The notifications are sent after the commit."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def notify(
     """Notify a tenant's members, or the SREs (`tenant` None), in the caller's transaction.
 
     `kind`: a kind of `quota.notifications.notice_kinds`. `subject`: one line. `url`: a path of the portal. `data`:
-    values for JSON, which webhooks contain. The rows are written when `entry` ends. Raises `ValueError` if `kind`,
-    `level` or `url` is not valid.
+    values for JSON, which webhooks contain. The notices are written to the database at the end of the block of `entry`.
+    Raises `ValueError` if `kind`, `level` or `url` is not valid.
     """
     if kind not in BY_NAME:
         raise ValueError(f"kind {kind!r} is unknown; give one of quota/notifications/notice_kinds.py")
@@ -56,8 +56,8 @@ def notify(
 def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant | None]) -> None:
     """Mark the notices of `tenants` up to an id as read by the caller. None in `tenants` stands for the SREs.
 
-    Notices that are read stay read. No record is written. Makes one SQL statement. Raises `Rejected` if the caller is
-    not a person, or there is no such id.
+    Notices that were read before stay read. No audit record is written. Makes one SQL statement. Raises `Rejected` if
+    the caller is not a person, or there is no such id.
     """
     for tenant in tenants:
         require(principal, **needed(Action.TENANT_VIEW, tenant))

@@ -68,7 +68,7 @@ def notices_send(*, run_s: float = RUN_S) -> Sent:
     """Send all due notices.
 
     The call takes at most about `run_s` seconds plus the time limit of one channel. Idempotent. Only one run is active
-    at a time; a parallel call returns at once.
+    at a time; a parallel call returns immediately and sends nothing.
     """
     done = Sent()
     with _alone() as mine:

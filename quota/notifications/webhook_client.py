@@ -1,8 +1,8 @@
 """HTTP client for webhooks to addresses that tenants choose: only public addresses, with a short time limit.
 
-Otherwise a tenant could make the portal call addresses inside its private network. The client resolves a name once,
-checks every address, and connects to the checked address. It does not follow redirects, and reads only the status of
-the answer.
+Without these limits, a tenant could make the portal call addresses inside the operator's private network. The client
+resolves a name once, checks every address, and connects to the checked address. The client does not follow redirects,
+and reads only the status of the answer.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Connection(http.client.HTTPConnection):
             self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self._to.host)
 
     def cut(self) -> None:
-        """Shut down the socket, so that a call that waits for data fails at once.
+        """Shut down the socket, so that a call that waits for data fails immediately.
 
         A timer calls this method in another thread.
         """

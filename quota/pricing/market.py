@@ -1,8 +1,8 @@
 """The market of a cell (§2.5): its rules, sold quota over time, and available quota.
 
 *Sold quota* consists of grants and orders. A grant counts while admission lets jobs use it, except a grant beyond
-capacity. An order without a grant counts if it is pending or approved. If it replaces an order that has a grant, only
-the additional amounts count.
+capacity. An order without a grant counts if it is pending or approved. If such an order replaces an order that has a
+grant, only the additional amounts count.
 
 All prod bands share one limit: the capacity less the headroom. The limit of each other band is the capacity times the
 factor of the band. Ports are not sold, because they belong to machines. Priority 0 is not sold, because it is free.
@@ -98,8 +98,9 @@ class Holding(NamedTuple):
 class SaleCapacity:
     """The quota that one band of a cell may sell (*limit*) and has sold, from a given time on.
 
-    `limit`, `sold`: of all bands together that share a limit with this band. `own_limit`, `own_sold`: of this band
-    alone. If the shared limit is always reached first, `own_limit` and `own_sold` are equal to `limit` and `sold`.
+    `limit`, `sold`: the limit and the sold quota of all bands that share a limit with this band, together. `own_limit`,
+    `own_sold`: the same for this band alone. If the shared limit is always reached first, `own_limit` and `own_sold`
+    are equal to `limit` and `sold`.
     """
 
     band: PriorityBand
@@ -136,7 +137,8 @@ class SaleCapacity:
     def free(self, sold: Vector, own_sold: Vector) -> Vector:
         """Return the amounts that can still be sold, negative if too much is sold.
 
-        `sold`: sold by all bands that share the limit; `own_sold`: sold by this band.
+        `sold`: the amounts that all bands sharing the limit have sold together; `own_sold`: the amounts that this band
+        has sold.
         """
         given = zip(self.limit, sold, self.own_limit, own_sold, strict=True)
         return _sellable(tuple(min(limit - all_sold, own_limit - own) for limit, all_sold, own_limit, own in given))
@@ -156,7 +158,7 @@ class CalendarDay:
 
 @once
 def market_of(cell: str) -> Market:
-    """Return the market of a cell. The row is created on first use."""
+    """Return the market of a cell. If the market has no row yet, create the row with the default rules."""
     return Market.objects.filter(cell=cell).first() or _made(cell)
 
 

@@ -118,11 +118,11 @@ def token_issue(
 
 
 def token_revoke(*, principal: Principal, key: str) -> Token:
-    """Revoke a token and all its descendants at once. Idempotent.
+    """Revoke a token and all its descendants immediately. A second call has no effect.
 
-    Users revoke their own tokens, owners also tokens of their tenants' service accounts, and SREs all tokens. A
-    calling token that is bound to a tenant can revoke only tokens of that tenant. Any token may revoke itself. Raises
-    `NotFound`, and `Forbidden` without scope admin. Locks: the token.
+    Users revoke their own tokens, owners also tokens of their tenants' service accounts, and SREs all tokens. If the
+    caller uses a token that is bound to a tenant, it can revoke only tokens of that tenant. Any token may revoke
+    itself. Raises `NotFound`, and `Forbidden` without scope admin. Locks: the token.
     """
     own = Q() if principal.sre and Scope.ADMIN in principal.scopes else Q(user_id=principal.user_id)
     owned = [name for name in principal.roles if may(principal, Action.TENANT_ADMIN, tenant=name)]

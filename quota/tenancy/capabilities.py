@@ -46,7 +46,7 @@ def capability_grant(
 
 
 def capability_revoke(*, principal: Principal, capability: Capability) -> None:
-    """Revoke a capability at once. Idempotent."""
+    """Revoke a capability immediately. A second call has no effect."""
     require(principal, Action.PLATFORM_ADMIN)
     with records.write(principal) as entry:
         user = capability.user
@@ -73,7 +73,7 @@ def capability_ask(
 
     Callers request capabilities for themselves; owners may also request capabilities for a member or a service account.
     Raises `NotFound` for a user who is not a member of the tenant or its organisation, even if the user exists. Also
-    raises `Rejected` if a value is not valid, and `Conflict` if the user has already requested it.
+    raises `Rejected` if a value is not valid, and `Conflict` if an open request of the user for this capability exists.
     """
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
     if username != principal.name:
@@ -201,7 +201,8 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
 def _tenants_of(user: AbstractBaseUser) -> list[Tenant | None]:
     """Return the tenants of the user.
 
-    The caller writes a record for the audit log of each. Returns [None] for a user without a tenant.
+    The caller of this function writes one audit record for each of these tenants. Returns [None] for a user without a
+    tenant.
     """
     return list(Tenant.objects.filter(memberships__user_id=user.pk).order_by("id")) or [None]
 

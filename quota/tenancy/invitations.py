@@ -108,7 +108,9 @@ def invitation_mail(invitation: Invitation, secret: str) -> str:
 
 
 def invitation_withdraw(*, principal: Principal, tenant: Tenant, key: str) -> Invitation:
-    """Withdraw an invitation at once. Idempotent. Raises `NotFound`, and `Conflict` if it was already accepted."""
+    """Withdraw an invitation, so that its link stops working immediately. A second call has no effect. Raises
+    `NotFound`, and `Conflict` if it was already accepted.
+    """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     with records.write(principal) as entry:
         row = Invitation.objects.select_for_update().filter(tenant=tenant, key=key).first()

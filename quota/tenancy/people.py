@@ -40,7 +40,8 @@ def tokens_of_account(principal: Principal, account: ServiceAccount) -> QuerySet
 def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
     """Return capabilities, including ended ones.
 
-    Everybody sees their own capabilities. Owners also see the capabilities of their members. SREs see all.
+    All users see their own capabilities. Owners also see the capabilities of their members. SREs see all
+    capabilities.
     """
     rows = Capability.objects.select_related("user").order_by("id")
     if may(principal, Action.PLATFORM_ADMIN):
@@ -52,7 +53,7 @@ def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
 def requests_visible(principal: Principal) -> QuerySet[CapabilityRequest]:
     """Return requests for capabilities.
 
-    Everybody sees their own requests. Owners also see the requests of their tenants. SREs see all.
+    All users see their own requests. Owners also see the requests of their tenants. SREs see all requests.
     """
     rows = CapabilityRequest.objects.select_related("user", "tenant", "capability").order_by("id")
     if may(principal, Action.PLATFORM_ADMIN):

@@ -1,4 +1,6 @@
-"""Service accounts: members of one tenant for programs. They have no password, but tokens bound to the tenant."""
+"""Service accounts: members of one tenant for programs. Service accounts have no password, but tokens that are bound to
+the tenant.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def service_account_set(
 ) -> ServiceAccount:
     """Change the given settings of a service account. Idempotent. Locks: the tenant's row.
 
-    Tokens of a disabled account stop working at once.
+    Tokens of a disabled account stop working immediately.
     """
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     _check(role or ROLES[0], description or "")
@@ -104,7 +106,9 @@ def service_account_set(
 
 
 def service_account_remove(*, principal: Principal, account: ServiceAccount) -> None:
-    """Delete an account and its tokens at once and permanently. Records of its actions stay under its name."""
+    """Delete a service account and its tokens, immediately and permanently. Records of the account's actions keep its
+    name.
+    """
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     with records.write(principal) as entry:
         tenants_locked(account.tenant.name)

@@ -6,15 +6,16 @@
                check ─► right: subtract the attempt again, and mark the address as usual for this account
 
 An address is *usual* for an account for 30 days after a sign-in to the account from this address. After a number of
-free attempts, each wrong attempt doubles the waiting time, up to a maximum. Three counts of wrong attempts apply; at a
-usual address, only the first applies:
+free attempts, each wrong attempt doubles the waiting time, up to a maximum. Three numbers of wrong attempts are
+limited; at a usual address, only the first of them:
 
 * wrong attempts on the account from this address,
 * wrong attempts on the account from all addresses that are not usual for it,
 * wrong attempts from this address on all accounts for which it is not usual.
 
 So attempts from other addresses never make the owner wait at a usual address. Wrong attempts from the owner's own
-address make the owner wait for at most a minute. The counts are in Django's cache, which is per process.
+address make the owner wait for at most a minute. The numbers of wrong attempts are stored in Django's cache, which is
+per process.
 """
 
 from __future__ import annotations

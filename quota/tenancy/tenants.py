@@ -105,7 +105,8 @@ def tenant_set(
 def tenant_move(*, principal: Principal, tenant: Tenant, parent: str | None) -> Tenant:
     """Move a tenant below an organisation; None moves it out. Only for SREs, because roles and the payer change.
 
-    Idempotent. Raises `Conflict` if there would be more than one level of teams. Locks: both rows, in order of id.
+    Idempotent. Raises `Conflict` if there would be more than one level of teams. Locks: the rows of the tenant and of
+    the organisation, in order of id.
     """
     require(principal, Action.PLATFORM_ADMIN)
     if parent is not None and not Tenant.objects.filter(name=parent).exists():

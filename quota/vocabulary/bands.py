@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Band(NamedTuple):
-    """A range of priorities from `low` to `high`, both included.
+    """A range of priorities from `low` to `high`, which includes `low` and `high`.
 
     Bands do not overlap. `prod`: the scheduler places tasks of the band by their limits, never in reclaimed resources
     (§5.5). `preempts_within`: whether a task may preempt tasks with a lower priority in the same band; false for

@@ -34,8 +34,8 @@ SAVED, TOO_LATE, DROPPED = "saved", "too-late", "dropped"
 
 
 def allocs_keep(entry: JournalEntry, inner_ids: Sequence[int]) -> None:
-    """Keep the folder of each alloc that has a log saver among these running inner tasks. Call this before the tasks
-    leave.
+    """Keep the folder of each alloc in which one of these running tasks saves logs after its end (a log saver). Call
+    this before the tasks are removed from their allocs.
     """
     if not inner_ids:
         return

@@ -164,8 +164,8 @@ def _best_attempt(
 
 
 def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken: PortsBySlot) -> tuple[Assignment, ...]:
-    """Return the placements that the kernel chose as `Assignment` values: with ids instead of slots, port numbers,
-    and the score of each scorer.
+    """Convert the placements that the kernel chose to `Assignment` values. These have ids instead of slots, port
+    numbers, and the score of each scorer.
     """
     placed, tasks, machines = tables.placed, state.tasks, state.machines
     where = np.flatnonzero(placed.machine >= 0)

@@ -19,8 +19,8 @@ from scheduling.models import Cell, Job
 
 
 def expiries_drop(cell: Cell) -> list[Job]:
-    """Demote jobs whose tenant's quota has expired, until the tenant's other jobs fit the quota. Return the demoted
-    jobs.
+    """Demote jobs of each tenant whose quota has expired, until the other jobs of this tenant fit the quota that it
+    still has. Return the demoted jobs.
 
     Takes the same locks as `jobs_demote`.
     """

@@ -88,7 +88,7 @@ def stage(*, principal: Principal, certificate: Path | None = None, key: Path | 
 
 
 def switch(*, principal: Principal, leave_behind: bool = False) -> str:
-    """Let the authority that the function `stage` prepared sign from now on. Return its fingerprint. Machines trust
+    """Make the prepared authority (see `stage`) the one that signs from now on. Return its fingerprint. Machines trust
     both authorities until `retire`.
 
     `leave_behind`: switch even if some machines do not trust the new authority yet; these machines have to join again.

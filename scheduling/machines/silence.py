@@ -161,8 +161,8 @@ class Silence:
         return contacts.now - self._overloaded_since <= OVERLOAD_BELIEVED_S
 
     def _doubt(self, late: list[int], held_by: Mapping[int, str], settings: CellSettings, now: float) -> set[str]:
-        """Return the shards that may have failed because too many of their machines are late. `""` stands for the
-        whole cell.
+        """Return the shards that are suspected to have failed: too many of their machines stopped reporting together.
+        `""` stands for the whole cell.
         """
         held = Counter(shard for machine in self._since if (shard := held_by.get(machine)) is not None)
         held[_WHOLE_CELL] = len(self._since)

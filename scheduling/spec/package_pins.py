@@ -18,8 +18,8 @@ from scheduling.spec.task_spec import TaskSpec
 
 
 def mentions(spec: JobSpecification) -> dict[str, Reference]:
-    """Return every package that the spec names, by its text in the job file. Raises `Rejected` with the path of an
-    invalid text.
+    """Return every package that the spec names. The keys are the texts in the job file. Raises `Rejected`, with the
+    place in the spec, if a text is not a valid reference or a task lists a package twice.
     """
     found: dict[str, Reference] = {}
     problems: dict[str, str] = {}

@@ -3,7 +3,8 @@
     file ─► (gunzip) ─► tar stream ─► Tree (the plan: names, links, limits) ─► Sink or DiskSink
     file ─► tar stream ─► index, manifest, layers by digest ─► gunzip, tar stream, whiteouts ─┘     (oci)
 
-The server checks uploads with `inspect`, and a machine installs packages with `unpack`. Both reject the same archives.
+The server checks uploads with `inspect`, and a machine installs packages with `unpack`. The two functions reject the
+same archives.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ FORMATS = (TAR, TAR_GZIP, OCI)
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """What an archive contains. `entries`: number of files, directories and links. `bytes`: size of all files."""
+    """The content of an archive in figures. `entries`: number of files, directories and links. `bytes`: size of all
+    files.
+    """
 
     entries: int
     bytes: int

@@ -48,7 +48,8 @@ def pack(
     manifest: Manifest | None = None,
     limits: ArchiveLimits = ArchiveLimits(),
 ) -> Packed:
-    """Write the archive of `directory` to `out`, a file open for reading and writing. Check it as machines do.
+    """Write the archive of `directory` to `out`, a file open for reading and writing. Check the archive with the checks
+    that machines make before they install it.
 
     `manifest` replaces the manifest in the directory. Raises `CannotPack` if machines would reject the archive or the
     arguments are wrong, and OSError if a file cannot be read or written.

@@ -143,8 +143,8 @@ def file_digest(path: FilePath, *, checkpoint: Callable[[], None] = go_on) -> st
 
 
 def remove_tree(path: FilePath) -> None:
-    """Delete a file, or a directory with all its content, even if it is read-only. Ignore a missing path. Raises
-    OSError if a file cannot be deleted.
+    """Delete a file, or a directory with all its content, even if the directories are read-only. Ignore a missing path.
+    Raises OSError if a file cannot be deleted.
     """
     if path.is_dir() and not path.is_symlink():
         for folder, _, _ in os.walk(path):

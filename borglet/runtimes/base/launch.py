@@ -60,8 +60,8 @@ def expand(text: str, known: Mapping[str, str], *, where: str) -> str:
 
 
 def command(task: RunTask, *, packages: str = "") -> list[str]:
-    """Return program and arguments of a task. Raises `StartFailed` if the command is empty or a variable in it is
-    unknown.
+    """Return the program of a task and its arguments. Raises `StartFailed` if the command is empty or a variable in it
+    is unknown.
     """
     if not task.command or not task.command[0]:
         raise StartFailed("command: it is empty; give the program and its arguments as a list")
@@ -80,7 +80,8 @@ def environment(
     alloc: str = "",
     identity: str = "",
 ) -> dict[str, str]:
-    """Return the task's environment. Values of the job file replace defaults, and `BORG_*` variables replace both.
+    """Return the task's environment. Values of the job file replace defaults, and `BORG_*` variables replace defaults
+    and values of the job file.
 
     `alloc`: path of the alloc's folder for the task, empty without an alloc. `identity`: path of the file with the
     task's signed identity. Raises `StartFailed` if a name or a value is not valid.

@@ -69,7 +69,8 @@ def choose_address(
 
 
 class FormerNetworks:
-    """Remove the networks of tasks of one home, which may still exist after their tasks have ended.
+    """Remove the networks of the tasks of one Borglet (one home folder), which may still exist after their tasks have
+    ended.
 
     The names are computed from the task's name. So any runtime can remove the network of an ended task.
     """
@@ -128,10 +129,14 @@ class FormerNetworks:
 
 
 class TaskNetworks(FormerNetworks):
-    """Make and remove the networks of the tasks of one home. `network`: the range of their addresses."""
+    """Make and remove the networks of the tasks of one Borglet. `network`: the range of the tasks' addresses. `home`:
+    the Borglet's folder, which the names of the networks depend on.
+    """
 
     def __init__(self, network: ipaddress.IPv4Network, home: Path) -> None:
-        """Prepare for networks of tasks. Raises `BadMachine` if the machine has no `ip` command."""
+        """Store the range and the folder, and make no network yet. Raises `BadMachine` if the machine has no `ip`
+        command.
+        """
         super().__init__(home)
         if not Path(self._ip).is_absolute():
             raise BadMachine(

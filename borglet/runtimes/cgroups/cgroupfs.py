@@ -1,6 +1,7 @@
-"""Read and write the files of a task's control groups. This module imports little, because supervisors use it.
+"""Read and write the files of a task's control groups. This module imports few others, because supervisors use it and
+must stay small.
 
-The groups of a task are a dict of controller name to directory. Version 2 has one entry, `unified`.
+The control groups of a task are a dict from controller name to directory. With version 2, it has one entry, `unified`.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ def watch_oom(groups: Groups) -> int:
     """Return a file descriptor that becomes readable when the groups run out of memory, or -1 if there is no such
     event.
 
-    With version 2 there is none, because the kernel kills the whole group. Some kernels do not have it with version 1.
+    With version 2 there is no such event, because the kernel kills the whole group. With version 1, some kernels lack
+    the event.
     """
     directory = groups.get("memory", "")
     if not directory or not os.path.exists(os.path.join(directory, "cgroup.event_control")):

@@ -38,9 +38,12 @@ _BATCH_SHARES = 1024
 
 
 class CgroupTree:
-    """The control groups of one home, empty if the machine supports none. `roots`: controller -> borg-<hash> directory.
+    """The control groups that one Borglet makes for its tasks; empty if the machine supports none. `roots`: the
+    directory borg-<hash> of each controller.
 
-    `disk`: `major:minor` of the home's disk; empty if its bandwidth can't be limited."""
+    `disk`: `major:minor` of the disk that contains the Borglet's home folder; empty if the bandwidth of this disk
+    cannot be limited.
+    """
 
     def __init__(self, version: str, roots: Mapping[str, Path], controllers: frozenset[str], *, disk: str = "") -> None:
         self.version = version
@@ -199,7 +202,7 @@ class CgroupTree:
                     log.warning("control group %s belongs to no known task, but it has processes", entry.path)
 
     def remove(self) -> None:
-        """Remove the control groups of the home. Call this when no task is left."""
+        """Remove all control groups that this Borglet made for its home folder. Call this when no task is left."""
         for directory in list(self._parents()):
             cgroupfs.remove({"": str(directory)})
 
@@ -248,7 +251,7 @@ def _detect_v1(own: dict[str, Path], name: str, disk: str) -> CgroupTree:
 
 def _takes_limits(root: Path, name: str, nothing: str) -> bool:
     """Return whether the disk's bandwidth can be limited. To test this, write `nothing` (which means no limit) to the
-    file `name`. Some drivers and combined disks reject it.
+    file `name`. Some drivers and combined disks reject such a limit.
     """
     try:
         cgroupfs.write_text(str(root), name, nothing)
@@ -303,8 +306,8 @@ def _detect_v2(own: dict[str, Path], name: str, disk: str) -> CgroupTree | None:
 
 
 def _leave_for_leaf(base: Path) -> bool:
-    """Move this process from its control group `base` into a child group. If `base` has other processes too, do nothing
-    and return False.
+    """Move this process from its control group `base` into a child group. Return whether it was moved. If `base` has
+    other processes too, nothing is moved.
     """
     if cgroupfs.members({"": str(base)}) != {os.getpid()}:
         return False

@@ -75,7 +75,7 @@ def is_best_effort(task: RunTask) -> bool:
 def kernel_limits(task: RunTask, *, grant: Grant = NO_GRANT, cpus: frozenset[int] = frozenset()) -> KernelLimits:
     """Return the kernel's limits for a task. CPU is compressible: a task may use idle CPU above its limit (§6.2).
 
-    If `task.slack` does not include CPU, the CPU limit is also a ceiling. Within one class, CPU shares are
+    If `task.slack` does not include CPU, the task cannot use more CPU than its limit. Within one class, CPU shares are
     proportional to the limit. Latency-sensitive tasks come before batch tasks if the kernel has an idle class;
     otherwise they get eight times the shares. If memory runs out, the kernel kills best-effort tasks first and
     production tasks last.

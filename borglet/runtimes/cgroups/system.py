@@ -8,7 +8,9 @@ from pathlib import Path
 
 
 def own_groups(proc: Path) -> dict[str, Path]:
-    """Return controller -> directory of this process's own group. The key of version 2 is the empty string."""
+    """Return the directories of this process's own control groups, by controller. The key of version 2 is the empty
+    string.
+    """
     paths = {}
     try:
         lines = (proc / "cgroup").read_text().splitlines()
@@ -56,8 +58,8 @@ def disk_of(directory: Path, *, devices: Path = Path("/sys/dev/block")) -> str:
 
 
 def places_of(cores: Collection[int], *, system: Path = Path("/sys/devices/system/cpu")) -> dict[int, tuple[int, int]]:
-    """Return core -> (NUMA node, lowest core number of the same physical core). The pair of a core whose place is
-    unknown is (0, core).
+    """Return for each core a pair: its NUMA node, and the lowest core number of the same physical core. If the place of
+    a core is unknown, its pair is (0, core).
     """
     found = {}
     for core in cores:

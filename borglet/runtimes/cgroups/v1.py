@@ -113,7 +113,7 @@ def write_where_present(directory: str, name: str, value: str) -> None:
 
 
 def open_cpuset(directory: str) -> None:
-    """Give a new group the cores and memory nodes of its parent. Otherwise it accepts no process."""
+    """Give a new group the cores and memory nodes of its parent. Without them, the group accepts no process."""
     above = os.path.dirname(directory)
     for name in ("cpuset.mems", "cpuset.cpus"):
         if not cgroupfs.read_text(directory, name).strip():
@@ -131,7 +131,9 @@ def pin(directory: str, cpus: frozenset[int]) -> None:
 def bound_memory(directory: str, ram_bytes: int) -> list[str]:
     """Set the memory limit; 0 for none. Return a text per write that the kernel rejected.
 
-    The limit must never exceed the limit with swap, so the order of the two writes depends on the values."""
+    The kernel has a limit of memory, and may have a second limit of memory plus swap. The first must never exceed the
+    second, so the order of the two writes depends on the values.
+    """
     value = str(ram_bytes) if ram_bytes else _UNLIMITED
     names = ["memory.limit_in_bytes"]
     if os.path.exists(os.path.join(directory, "memory.memsw.limit_in_bytes")):

@@ -1,4 +1,6 @@
-"""Find the tasks that an earlier Borglet of this home started. A new Borglet does this once, before anything else."""
+"""Find the tasks that an earlier Borglet with the same home folder started. A new Borglet does this once, before
+anything else.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ allocs/<job>.<index>.<incarnation>/
     logs/        the logs of its tasks, <job>.<index>.<incarnation>/stdout.<offset>, which its tasks can read
 
 The Borglet makes the folder when the first task in the alloc starts, or when the master lists the alloc. It removes the
-folder when the master stops the alloc and no task uses it. The logs stay longer, like the logs of any removed task.
+folder when the master stops the alloc and no task uses it. The logs are kept longer, like the logs of any removed task.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class AllocFolders:
-    """All alloc folders of a home. An alloc is a task of its alloc set, so it has a task key."""
+    """All alloc folders of one Borglet. An alloc is a task of its alloc set, so it has a task key."""
 
     def __init__(self, home: Path) -> None:
         self._home = home

@@ -31,7 +31,7 @@ class LaunchPlan:
 
 
 class Confinement(ABC):
-    """A way to confine all tasks of one home. Call its methods from one asyncio loop; none blocks it."""
+    """A way to confine all tasks of one Borglet. Call the methods from one asyncio loop; no method blocks the loop."""
 
     name: str
 
@@ -53,8 +53,8 @@ class Confinement(ABC):
     ) -> LaunchPlan:
         """Return the plan for one start. The only side effect: a new user for the task's tenant may be stored.
 
-        `kept`: the records of all tasks of the home by directory name, including an earlier run of this task. Raises
-        `StartFailed` if the task asks for something that is not possible on this machine.
+        `kept`: the records of all tasks of this Borglet by directory name, including an earlier run of this task.
+        Raises `StartFailed` if the task asks for something that is not possible on this machine.
         """
 
     @abstractmethod

@@ -35,7 +35,7 @@ class _Held:
 
 
 class Containers:
-    """The control groups and scheduling of all running tasks of one home."""
+    """The control groups, scheduling classes and cores of all running tasks of one Borglet."""
 
     def __init__(self, tree: CgroupTree) -> None:
         self.tree = tree
@@ -58,10 +58,11 @@ class Containers:
         return held.grant if held is not None else NO_GRANT
 
     def manners(self, limits: KernelLimits) -> dict[str, int]:
-        """Return the niceness and the scheduling class of a task's threads.
+        """Return the niceness and the scheduling class for the threads of a task with the limits `limits`.
 
         With CPU weights, threads of all batch tasks are in the idle class: otherwise a latency-sensitive thread that
-        wakes may wait until the next timer tick. Without weights, only threads of best-effort tasks are.
+        wakes may wait until the next timer tick. Without CPU weights, only threads of best-effort tasks are in the idle
+        class.
         """
         if self.tree.enforces("cpu"):
             return {"nice": 0, "policy": os.SCHED_IDLE if limits.batch else os.SCHED_OTHER}
@@ -71,7 +72,8 @@ class Containers:
     def behave(self, task: RunTask, pids: Collection[int]) -> None:
         """Apply the niceness and scheduling class of `task` to all threads of the processes `pids`.
 
-        Without privilege, this can only lower the class of a thread."""
+        Unless the Borglet has privileges, this call can only lower the class of a thread.
+        """
         manners = self.manners(self.limits_of(task))
         for pid in pids:
             for thread in proctable.threads_of(pid):

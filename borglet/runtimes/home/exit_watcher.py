@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class ExitWatcher:
-    """Watches the supervisors of all tasks in one home directory of the Borglet, and reports each task that ends."""
+    """Watches the supervisors of all tasks of one Borglet, and reports each task that ends."""
 
     def __init__(self, home: RuntimeHome) -> None:
         self._home = home

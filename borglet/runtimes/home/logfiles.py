@@ -31,7 +31,9 @@ SEARCH_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class LogRetention:
-    """Logs stay for `keep_s` after their task was removed, while all logs of the machine fit into `budget_bytes`."""
+    """How long logs are kept: for `keep_s` seconds after their task was removed, or shorter if the logs of the machine
+    exceed `budget_bytes`.
+    """
 
     keep_s: float = 7 * 86400.0
     budget_bytes: int = 2 * 2**30
@@ -215,8 +217,8 @@ def sweep_logs(home: Path, *, now: float, present: set[str], retention: LogReten
     """Delete expired logs, then more until all logs fit into the budget. Return the names of deleted directories.
 
     To fit into the budget, this deletes logs of removed tasks first, then rotated files of tasks in `present` (names of
-    directories), the oldest first. It never deletes the newest file of a stream of tasks in `present`. Logs expire
-    `keep_s` after `RuntimeHome.discard`.
+    directories), the oldest first. The newest file of each stream of a task in `present` is never deleted. Logs expire
+    `keep_s` seconds after the call of `RuntimeHome.discard` for their task.
     """
     left = []  # (time of removal, bytes, name)
     deleted = []

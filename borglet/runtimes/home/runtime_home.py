@@ -1,4 +1,4 @@
-"""The state of one home, which is the directory in which a Borglet keeps its tasks. See `supervised`.
+"""The state of a home folder, in which a Borglet keeps its tasks. See `supervised`.
 
 The state contains the tasks with their directories and control groups, and the allocs.
 """
@@ -61,8 +61,8 @@ class SupervisedTask:
 
 
 class RuntimeHome:
-    """The home of one runtime: its folders, tasks and control groups, which all parts of the runtime use. It belongs to
-    one asyncio loop.
+    """The state of one Borglet's home folder: the folders, tasks and control groups that all parts of the runtime use.
+    Use it from one asyncio loop.
     """
 
     def __init__(self, home: Path, settings: SupervisedSettings, confinement: Confinement) -> None:

@@ -46,7 +46,7 @@ MOST_UNCLAIMED = 4096
 
 
 class SupervisedRuntime:
-    """A runtime for the tasks of one home. The caller makes sure that only one Borglet owns the home."""
+    """A runtime for the tasks of one Borglet. The caller makes sure that only one Borglet uses the home folder."""
 
     def __init__(self, home: Path, settings: SupervisedSettings, confinement: Confinement) -> None:
         self.name = confinement.name

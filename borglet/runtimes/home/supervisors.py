@@ -91,8 +91,8 @@ async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
 
 
 async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) -> bool:
-    """Return whether an adopted supervisor runs. If it has not started its task, wait until it does or ends: the
-    earlier Borglet may have died before it sent the task.
+    """Return whether an adopted supervisor runs. If the supervisor has not started its task yet, wait until it has done
+    so or has ended: the earlier Borglet may have died before it sent the task to the supervisor.
     """
     gone = select.poll()
     gone.register(pidfd, select.POLLIN)
@@ -116,7 +116,7 @@ def open_pidfd(supervisor: SupervisorId) -> int:
 
 
 def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, detail: str) -> None:
-    """Ask the supervisor to stop its task. If the supervisor has already ended, do nothing but log it."""
+    """Ask the supervisor to stop its task. If the supervisor has already ended, only write a log line."""
     text = " ".join(detail.split())[:1000]
     line = f"stop {int(max(0.0, notice_s) * 1000)} {cause.value} {text}\n".encode(errors="replace")
     try:

@@ -35,7 +35,9 @@ def tenant_of(task: RunTask) -> str:
 
 
 class TenantUsers:
-    """The user numbers of tenants in one home: `count` numbers from `first` on. Use it from one asyncio loop."""
+    """The Unix user ids of the tenants with tasks on this machine, one id per tenant. `first` and `count`: the range of
+    ids. The ids are stored in the Borglet's folder `home`. Call `uid_of` from one asyncio loop.
+    """
 
     def __init__(self, home: Path, *, first: int, count: int) -> None:
         self._home, self._first, self._count = home.absolute(), first, count

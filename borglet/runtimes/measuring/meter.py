@@ -45,7 +45,7 @@ class Metered:
 
 
 class _Table:
-    """The processes of the machine. They are read once, when they are first needed."""
+    """The processes of the machine. The table reads all processes once, when a caller first needs them."""
 
     @cached_property
     def _read(self) -> tuple[dict[int, Process], float]:
@@ -66,7 +66,9 @@ class _Table:
 
 
 class Meter:
-    """The meter of all tasks of a home. CPU is the mean since the last measurement, over at least 0.2 s."""
+    """The meter of all tasks of one Borglet. The CPU usage of a task is the mean since the last measurement, over at
+    least 0.2 s.
+    """
 
     def __init__(self, tree: CgroupTree) -> None:
         self._tree = tree

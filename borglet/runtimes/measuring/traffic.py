@@ -1,8 +1,8 @@
 """Measure the rates at which a task reads and writes, on disks and over its own network, from the kernel's counters.
 
-Disk traffic comes from `io.stat` of the task's group (version 2), otherwise from `/proc/<pid>/io` of its processes,
-because version 1 does not count writes to the page cache. Traffic of a process after its last measurement is not
-counted.
+Disk traffic comes from `io.stat` of the task's group (version 2), otherwise from `/proc/<pid>/io` of the task's
+processes, because version 1 does not count writes to the page cache. Traffic of a process after its last measurement is
+not counted.
 """
 
 from __future__ import annotations

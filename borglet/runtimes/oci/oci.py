@@ -271,7 +271,7 @@ class ContainerConfinement(Confinement):
 
 
 class OciRuntime(SupervisedRuntime):
-    """The runtime that runs each task of one home in a container."""
+    """The runtime that runs each task of one Borglet in a container."""
 
     def __init__(self, home: Path, settings: OciSettings = OciSettings()) -> None:
         """Check the engine, and set up the runtime. Raises `Unavailable` if the machine does not support containers."""
@@ -308,8 +308,8 @@ def find_engine(search: str = "") -> tuple[str, str]:
 
 
 def probe(home: Path, engine: str, init: str) -> None:
-    """Open a container that ends at once, to check that the machine supports containers. Raises `Unavailable` if the
-    container cannot be opened.
+    """Open a container whose program ends immediately, to check that the machine supports containers. Raises
+    `Unavailable` if the container cannot be opened.
     """
     trash = home / "trash"  # if the Borglet is killed here, its files are deleted with the trash
     trash.mkdir(mode=0o700, exist_ok=True)
@@ -338,7 +338,7 @@ def write_bundle(directory: Path, config: dict[str, object], process: dict[str, 
 
 
 def _roots_in_use(home: Path) -> set[str]:
-    """Return the paths of the roots of all containers in this home."""
+    """Return the paths of the root directories of all containers of the Borglet with the folder `home`."""
     used = set()
     for description in (home / "tasks").glob("*/bundle/config.json"):
         with contextlib.suppress(OSError, msgspec.DecodeError, KeyError):

@@ -58,10 +58,11 @@ _MAX_ETC_BYTES = 2**20
 
 
 class SharedRoot:
-    """The root directory that all containers share whose task uses the machine's /usr. One directory serves many tasks,
+    """The root directory that all containers share whose task uses the machine's /usr. Tasks share this directory,
     because writing forty small files per start is slow.
 
-    If the machine's files from which it is made change, the next task gets a new root. Running tasks keep theirs.
+    If files of the machine from which this directory is made change, the next task gets a new root directory. Running
+    tasks keep their old root directory.
     """
 
     def __init__(self, folder: Path, machine: Path = Path("/")) -> None:

@@ -3,9 +3,9 @@
     supervisor ── run --detach ──► init of the container, which waits and reaps      (its own PID 1)
                ── exec --detach ─► the task's program, inside                        (a child of the supervisor)
 
-The engine ends when both run. The supervisor, a subreaper, is then the parent of both, and the kernel reports the end
-of the program to the supervisor. The engine changes no control groups. This module imports little, because supervisors
-use it.
+The engine's process ends when the init and the program run. The supervisor, a subreaper, is then the parent of these
+two processes, and the kernel reports the end of the program to the supervisor. The engine changes no control groups.
+This module imports few others, because supervisors use it and must stay small.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) ->
 
 
 def hide_hybrid_groups() -> None:
-    """Unmount version 2 of control groups in a new mount namespace of this process, if both versions are mounted and
+    """Unmount version 2 of control groups in a new mount namespace of this process, if versions 1 and 2 are mounted and
     version 2 has a controller. Otherwise crun cannot open a container. Raises OSError if the kernel rejects a call.
     """
     try:

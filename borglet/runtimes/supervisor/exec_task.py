@@ -1,4 +1,6 @@
-"""Turn a forked process into a task: enter groups, limits and user, then execute the program. Imports little."""
+"""Turn a forked process into a task: enter groups, limits and user, then execute the program. This module imports few
+others, so that a start is fast and supervisors stay small.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Write the exit of a task to exit.json, in its supervisor. Imports little, and not `json`, which takes 8 ms."""
+"""Write the exit of a task to exit.json, in its supervisor. This module imports few others, and not `json`, whose
+import takes 8 ms.
+"""
 
 from __future__ import annotations
 

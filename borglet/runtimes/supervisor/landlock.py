@@ -1,7 +1,7 @@
 """Restrict a process and its children to their own TCP ports, with the kernel's Landlock.
 
-Tasks on one machine share its address (§8.1), and each task gets ports as a resource. This module imports little,
-because supervisors use it.
+Tasks on one machine share its address (§8.1), and each task gets ports as a resource. This module imports few others,
+because supervisors use it and must stay small.
 """
 
 from __future__ import annotations

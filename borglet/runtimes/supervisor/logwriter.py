@@ -1,4 +1,5 @@
-"""Write the rotated log files of one stream, in the task's supervisor. Imports little.
+"""Write the rotated log files of one stream, in the task's supervisor. This module imports few others, to keep
+supervisors small.
 
 A file is named `<stream>.<offset of its first byte>`, with 16 digits. So the offset of any byte since the task's first
 start is the number in the name plus the position in the file.
@@ -37,7 +38,9 @@ def files_of(names: list[str], stream: str) -> list[tuple[int, str]]:
 
 
 class TokenBucket:
-    """A limit of `bytes_s` per second for a writer, which may use the bytes of one second at once."""
+    """A limit of `bytes_s` bytes per second for a writer. After a pause, the writer may write the bytes of one second
+    without waiting.
+    """
 
     def __init__(self, bytes_s: int, *, now: float) -> None:
         self.bytes_s = bytes_s
@@ -121,7 +124,7 @@ class LogWriter:
         self.dropped += len(data) - written
 
     def _mark(self, now: float) -> None:
-        """If it is due, write a time mark: a line with the offset of the following output and the time of this output.
+        """If a time mark is due, write it: a line with the offset of the following output and the time of this output.
         A mark is also due after the clock was set back.
         """
         since = abs(now - self.marked_at)

@@ -1,4 +1,6 @@
-"""Copy the output of a task from two pipes into rotated files, in its supervisor. Imports little."""
+"""Copy the output of a task from two pipes into rotated files, in its supervisor. This module imports few other
+modules, to keep the supervisor small.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ DRAIN_BYTES = 4 * 2**20
 
 
 class Outputs:
-    """Copies the output of one task to its log files. Its pipes are registered with `poll` while they are read."""
+    """Copies the output of one task to its log files. The pipes with the output are registered with `poll` while this
+    class reads them.
+    """
 
     def __init__(self, launch: TaskLaunch, poll: select.poll) -> None:
         self._launch, self._poll = launch, poll
@@ -41,7 +45,9 @@ class Outputs:
             self._poll.register(reader, select.POLLIN)
 
     def pause(self) -> float:
-        """Stop reading if the task has printed more than its limit. Return the seconds until it may print again."""
+        """Stop reading the output if the task has printed more than its limit. Return the seconds until reading
+        continues.
+        """
         pause_s = self._valve.wait_s(now=time.monotonic())
         self.listen(pause_s == 0.0)
         return pause_s

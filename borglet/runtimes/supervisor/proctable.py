@@ -1,4 +1,6 @@
-"""Read processes from /proc: identity, ancestry and usage. Imports only `os`, because supervisors use it."""
+"""Read processes from /proc: identity, ancestry and usage. This module imports only `os`, because supervisors use it
+and must stay small.
+"""
 
 from __future__ import annotations
 

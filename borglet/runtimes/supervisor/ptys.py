@@ -56,7 +56,7 @@ class PtyRequest:
 
 
 class Pty:
-    """The Borglet's end of the terminal. It belongs to one asyncio loop. Always call `close`."""
+    """The Borglet's end of the terminal. Use it from one asyncio loop. Call `close` at the end, even after an error."""
 
     def __init__(self, pid: int, pidfd: int, master: int, *, engine: bool = False) -> None:
         self._engine = engine

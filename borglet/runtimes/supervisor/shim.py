@@ -133,7 +133,9 @@ class TaskSupervisor:
         return ContainerPlace(*self.launch.container)
 
     def _make_room(self) -> None:
-        """Raise the task's limit of processes while the engine runs, which needs three processes at a time."""
+        """Raise the task's limit of processes while the container engine runs, because the engine needs processes of
+        its own.
+        """
         limit = cgroupfs.processes_limit(self.launch.groups)
         if 0 < limit < ENGINE_PROCESSES:
             self.processes = limit
@@ -202,7 +204,9 @@ class TaskSupervisor:
         self._reap()
 
     def _take_commands(self) -> None:
-        """Read lines of `stop <notice in ms> <cause> <detail>`."""
+        """Read commands of the form `stop <notice in ms> <cause> <detail>` from the pipe `control`, and stop the task
+        with the given notice period, cause and detail.
+        """
         *lines, self.unread = (self.unread + os.read(self.control, COMMAND_BYTES)).split(b"\n")
         for line in lines:
             word, _, rest = line.decode(errors="replace").partition(" ")
@@ -224,7 +228,7 @@ class TaskSupervisor:
             self.stop_deadline, self.stop_notice_s = deadline, notice_s
 
     def _reap(self) -> bool:
-        """Collect ended children. Return whether any child still runs."""
+        """Collect the exit statuses of ended child processes. Return whether any child still runs."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -240,7 +244,9 @@ class TaskSupervisor:
         return found | cgroupfs.members(self.launch.groups)
 
     def _signal_everything(self, number: int) -> None:
-        """Send a signal to all processes of the task, but to a container's init only SIGKILL, which ends them all."""
+        """Send a signal to all processes of the task, but to a container's init only SIGKILL, because the end of the
+        init ends all processes of the container.
+        """
         for pid in self._everyone() - ({self.init} if number != signal.SIGKILL else set()):
             proctable.send_signal(pid, number)
 

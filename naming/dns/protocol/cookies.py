@@ -1,4 +1,4 @@
-"""DNS cookies (RFC 7873, RFC 9018): a client that returns a valid server cookie has not forged its address. Pure.
+"""DNS cookies (RFC 7873, RFC 9018): a client that sends back a valid server cookie has not forged its address. Pure.
 
     server cookie = version, three zeros, time in s (4 octets), keyed hash of these fields and of the client (8 octets)
 
@@ -61,9 +61,10 @@ class Cookies:
 
 
 def at_the_end(query: bytes) -> tuple[bytes, bytes] | None:
-    """Return the client cookie and the server cookie at the end of a message, or None if it does not end with both.
+    """Return the client cookie and the server cookie at the end of a message, or None if the message does not end with
+    these two cookies.
 
-    Clients send both cookies as the only option of the last record (EDNS).
+    Clients send the two cookies as the only option of the last record (EDNS).
     """
     both = CLIENT_SIZE + SERVER_SIZE
     if query[-both - len(_TAIL) : -both] != _TAIL:

@@ -103,8 +103,8 @@ def _idlest(streams: dict[DnsStream, None]) -> DnsStream | None:
 
 
 def source_of(address: str) -> str:
-    """Return what counts as one client in the limit of connections per source: an IPv4 address, or a /64 network of
-    IPv6.
+    """Return the text that stands for one client (a source) in the limit of connections: an IPv4 address, or the /64
+    network of an IPv6 address.
     """
     read = plain_address(address)
     if read.version == 4:

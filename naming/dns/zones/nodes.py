@@ -138,8 +138,8 @@ def one_address(address: str, ttl_s: int) -> Read:
 def soa(directory: ZoneDirectory, mailbox: dns.name.Name, serial: int) -> dns.rdata.Rdata:
     """Return the SOA record of a zone.
 
-    Clients cache a negative answer for the TTL or the minimum of the SOA, whichever is smaller (RFC 2308 §3). Here both
-    values are equal.
+    Clients cache a negative answer for the TTL or the minimum of the SOA, whichever is smaller (RFC 2308 §3). In this
+    server's zones, the TTL and the minimum are equal.
     """
     times = (REFRESH_S, RETRY_S, EXPIRE_S, directory.negative_ttl_s)
     record: dns.rdata.Rdata = _soa_record(IN, SOA, absolute(["ns"], directory), mailbox, serial, *times)

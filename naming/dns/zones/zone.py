@@ -57,7 +57,7 @@ class Zone:
 
     The zone is empty until `fill` has ended. `taken_by`: addresses of the secondaries that received this zone. Any
     other secondary received its copy from another process or table. The revision record of that copy may differ, so
-    such a secondary gets the whole zone instead of changes.
+    that secondary gets the whole zone instead of changes.
     """
 
     def __init__(self, directory: ZoneDirectory, table: NameTable, *, most_remembered: int = MOST_REMEMBERED) -> None:
@@ -233,8 +233,8 @@ class _Work:
                 yield
 
     def before(self, event: Event) -> None:
-        """Render the names that `event` will change as they are now. The table calls this method before it applies the
-        event.
+        """Render, as they are now, the names that `event` will change. The table calls this method before it applies
+        the event.
         """
         if not self._left:
             return
@@ -255,7 +255,9 @@ class _Work:
                 self._take(list(self._left.get((job.service.name, SERVICE, job.tenant), ())))
 
     def _before_job(self, names: set[tuple[str, str]]) -> None:
-        """Render all names of these jobs and of their tenants' services, because jobs may join or leave services."""
+        """Render all names of the jobs in `names` (pairs of job and tenant) and of the services of their tenants,
+        because jobs may join or leave services.
+        """
         tenants = {tenant for _, tenant in names}
         for named in list(self._left):
             if named in names or (named[1:2] == (SERVICE,) and named[-1] in tenants):
@@ -273,7 +275,9 @@ class _Work:
         self._take((host, "machine") for host in hosts)
 
     def _take(self, owners: Iterable[Owner]) -> int:
-        """Render those of `owners` that are not rendered yet. Return the number of these names plus their records."""
+        """Render the names in `owners` that are not rendered yet. Return how many names and records were rendered, in
+        total.
+        """
         done = 0
         for owner in owners:
             left = self._left.get(_named(owner))

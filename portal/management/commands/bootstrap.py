@@ -1,4 +1,6 @@
-"""Create the first cell, tenant and users of a new installation, if they are missing. Print the results as JSON."""
+"""Create the first cell, tenant and users of a new installation, if they are missing. Print names, new passwords and
+new tokens as JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Start a new history of each cell after a restore, so that Borglets keep tasks that the backup does not contain."""
+"""Give each cell a new history number after its database was restored from a backup, so that Borglets do not stop tasks
+that the backup does not contain.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Write the fonts of `portal.fonts` again. This is needed after an upgrade of unfold, or for a new icon."""
+"""Write the fonts of `portal.fonts` again. Run this command after an upgrade of the library unfold, or when a page uses
+a new icon.
+"""
 
 from __future__ import annotations
 

@@ -121,7 +121,9 @@ def _costs(chosen: CostsFilter) -> list[Cost]:
 
 
 def _rows(found: list[Cost], by: str) -> list[dict[str, Any]]:
-    """Return the table's rows. Each has a bar; the widths of its parts are in thousandths of the longest bar."""
+    """Return the table's rows. Each row has a bar; the widths of the bar's parts are in thousandths of the
+    longest bar.
+    """
     names = {
         "job": _("bought, but not requested by any job"),
         "label": _("without this label"),

@@ -33,7 +33,7 @@ _FIELDS = {"csrfmiddlewaretoken", "until", "do", "key", "note", *LABELS}
 @never_cache
 @page
 def change(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
-    """Show the order (GET), preview a change (POST `do=plan`), or make it (POST `do=change`)."""
+    """Show the order (GET), preview a change (POST `do=plan`), or make the change (POST `do=change`)."""
     row = order_numbered(principal, number)
     require(principal, Action.QUOTA_BUY, tenant=row.tenant.name, cell=row.cell)
     wish = wish_of(row)

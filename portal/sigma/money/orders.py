@@ -168,7 +168,9 @@ def _wish_again(row: Order) -> Wish:
 
 
 def _least(row: Order, now: dt.datetime) -> list[dict[str, Any]]:
-    """Return the lowest free amount of each resource during the order. It is negative if the cell is oversold."""
+    """Return the lowest free amount of each resource in the order's period. An amount is negative if the cell is
+    oversold.
+    """
     wish = wish_of(row)
     first = max(wish.period.first, now.astimezone(wish.zone).date())
     days = calendar_days(row.cell, row.band, first, max(1, (wish.period.last - first).days + 1), wish.zone)

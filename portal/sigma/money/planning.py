@@ -102,7 +102,9 @@ def _points(principal: Principal, chosen: PlanningFilter) -> list[Planned]:
 
 
 def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> list[plots.Plot]:
-    """Return the plots. `spare`: whether one plot shows the quota that could be given back."""
+    """Return the plots of owned, requested, reserved and used quota. `spare`: whether one plot shows the quota that the
+    tenant could give back.
+    """
     period = chosen.period
 
     def drawn(title: str, series: dict[str, list[int]]) -> plots.Plot:

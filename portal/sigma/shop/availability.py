@@ -43,8 +43,8 @@ class Chart:
     """The free amount of one resource on several days, and the requested amount, for a bar chart. `asked_y`: the
     vertical position of the requested amount.
 
-    `least`: the lowest free amount in the requested period. `short_days`: the number of its days with too little free;
-    `short_from`: the first of these days.
+    `least`: the lowest free amount in the requested period. `short_days`: the number of days of the period on which too
+    little is free; `short_from`: the first of these days.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""The page of a quote, whose price is fixed for some time. On this page, the user orders the quote, at most once."""
+"""The page of a quote, whose price is fixed for some time. On this page, the user orders the quoted quota, at most
+once.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from quota.vocabulary.permissions import Action, Principal, may
 @never_cache
 @page
 def quote(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
-    """Show the quote (GET), or order it (POST).
+    """Show the quote (GET), or place the order for it (POST).
 
     The amounts and the price of the order come from the stored quote, so that users cannot change them in the form.
     """
@@ -114,7 +116,9 @@ def wish_of(row: Quote | Order) -> Wish:
 
 
 def _key(row: Quote) -> str:
-    """Return the idempotency key for the order of a quote. It prevents a second order if the form is sent twice."""
+    """Return the idempotency key for the order of a quote. The key prevents a second order if the form is sent
+    twice.
+    """
     return f"quote-{row.pk}"
 
 

@@ -29,8 +29,8 @@ class Own:
 
 
 def own_of(principal: Principal, tenant: Tenant, cell: str, band: str) -> Own | None:
-    """Return the quota and the usage of a tenant in a band of a cell, or None if it never had quota there. Makes four
-    queries.
+    """Return the quota and the usage of a tenant in a band of a cell, or None if the tenant never had quota in this
+    band. Makes four queries.
     """
     usage = usage_of(principal, tenant, cell, band)
     uses = QuotaUse.objects.filter(tenant=tenant, cell=cell, band__name=band)

@@ -23,7 +23,7 @@ class DayError(ValueError):
 
 
 class QuotaPeriod(NamedTuple):
-    """The days for which quota is requested, from `first` to `last`, both included."""
+    """The days for which quota is requested, from `first` to `last`. The two days are included."""
 
     first: dt.date
     last: dt.date

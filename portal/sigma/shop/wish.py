@@ -41,7 +41,9 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A valid request to the shop. The shop can price and order it. The period ends just before `ends_at`."""
+    """A valid request to the shop, for which the shop can compute a price and place an order. The period ends just
+    before `ends_at`.
+    """
 
     tenant: str
     cell: str

@@ -36,8 +36,8 @@ from quota.vocabulary.permissions import Action, Principal, require
 @never_cache
 @page
 def invitation_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
-    """Show the invitations of a tenant, and send one (POST). Only the response to the POST contains the link of the
-    invitation.
+    """Show the invitations of a tenant (GET), or send an invitation (POST). Only the response to the POST contains the
+    link of the invitation.
     """
     row = tenant_named(principal, tenant)
     require(principal, Action.TENANT_ADMIN, tenant=row.name)

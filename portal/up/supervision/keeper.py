@@ -6,8 +6,8 @@
 The *needs* of a process are the processes that must be up before it starts. A failed probe counts only while all needs
 are up, because the web server is not at fault when PostgreSQL is down. A process whose probes fail but that uses CPU is
 slow, not unwell: it gets more time (`portal.up.supervision.patience`), and the supervisor logs a message. Each start
-that takes too long doubles the time limit of the next start. A pidfd reports the end of a process at once and without
-polling.
+that takes too long doubles the time limit of the next start. A pidfd reports the end of a process immediately and
+without polling.
 """
 
 from __future__ import annotations
@@ -113,13 +113,13 @@ class ProcessKeeper:
         self._task.add_done_callback(report)
 
     async def stop(self) -> None:
-        """Send the process its stop signal. Send SIGKILL after `stop_s` seconds, or at once if `hurry` is called."""
+        """Send the process its stop signal. Send SIGKILL after `stop_s` seconds, or as soon as `hurry` is called."""
         self._stopping.set()
         if self._task is not None:
             await asyncio.wait({self._task})  # an error in it was passed to `on_error`
 
     def hurry(self) -> None:
-        """Make `stop` kill the process at once instead of waiting for it."""
+        """Make `stop` kill the process immediately instead of waiting for its end."""
         self._hurry.set()
 
     async def _keep(self) -> None:
@@ -136,7 +136,9 @@ class ProcessKeeper:
                 await asyncio.wait_for(self._stopping.wait(), delay_s)
 
     async def _until_needs_are_up(self) -> bool:
-        """Wait until all processes that this one needs are up. Return True, or False if this one has to stop first."""
+        """Wait until all processes that this one needs are up. Return True when they are up, or False if this process
+        has to stop before that.
+        """
         for need in self.needs:
             up = asyncio.ensure_future(need.up.wait())
             await wait_for_either(up, self._stopping)

@@ -1,6 +1,7 @@
 """Health checks, one per kind of process. Each check returns None if the process is well, or else the problem.
 
-The client libraries are imported by the first check, in its thread, so that a start does not wait for them.
+The first check imports the client libraries in its own thread, so that the start of the processes does not wait for
+these imports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The supervisor of all processes of one host. A process starts once its needs are up, and stops before its needs."""
+"""The supervisor of all processes of one host. A process starts once the processes that it needs are up, and stops
+before these processes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class ProcessSupervisor:
         self._rotation: asyncio.Task[None] | None = None
 
     def start(self, specs: Iterable[Spec]) -> None:
-        """Add processes and start them. They may need processes of this call and of earlier calls.
+        """Add processes and start them. A process may need processes of this call and of earlier calls.
 
         Raises `SupervisorError` if a need is unknown or the needs form a circle.
         """
@@ -70,7 +72,9 @@ class ProcessSupervisor:
                 wait.cancel()
 
     async def stop(self, names: Sequence[str] | None = None) -> None:
-        """Stop the processes with these names, or all processes. Each process is stopped before those that it needs."""
+        """Stop the processes `names`, or all processes if `names` is None. Each process is stopped before the processes
+        that it needs.
+        """
         left = {name: keeper for name, keeper in self.keepers.items() if names is None or name in names}
         while left:
             needed = {need for keeper in left.values() for need in keeper.spec.needs}
@@ -86,7 +90,9 @@ class ProcessSupervisor:
                 await self._rotation
 
     def hurry(self) -> None:
-        """Kill all processes that are stopping now, and from now on each process that has to stop, without waiting."""
+        """Kill all processes that are stopping now. From now on, kill each process that has to stop, instead of waiting
+        for its end.
+        """
         for keeper in self.keepers.values():
             keeper.hurry()
 

@@ -1,4 +1,4 @@
-"""`manage.py ledger_check`: verify the whole ledger, also of a live system."""
+"""`manage.py ledger_check`: check the whole ledger, even while the system runs."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class CellState:
 
     def count_by_limit(self, policy: Policy) -> None:
         """Mark the tasks that `policy` places by limit (§5.5), and store the sum of their limits per machine. The bands
-        of the policy decide which tasks these are. If they are the same as in the last call, nothing changes.
+        of the policy decide which tasks these are. If the bands are the same as in the last call, nothing changes.
         """
         if (policy.bands, policy.batch_in_prod_by_reservation) == (
             self._rule.bands,

@@ -124,9 +124,9 @@ def _keep(t: Tables, g: int, k: int, m: int, score: float) -> None:
 
 @compiled
 def _offer(t: Tables, g: int) -> None:
-    """Add machines to the candidates of group `g`: those on which this pass preempted tasks and capacity is still free.
-    If the list of candidates is full, such a machine replaces the worst candidate, unless that one needs no preemption
-    either.
+    """Add machines on which this pass preempted tasks to the candidates of group `g`, if a task of the group fits
+    without further preemption. If the list of candidates is full, such a machine replaces the worst candidate, but only
+    if the worst candidate needs preemption.
     """
     cache, width = t.cache, t.cache.machine.shape[1]
     while cache.offered[g] < t.placed.figures[3]:

@@ -44,7 +44,7 @@ def place_in_allocs(
 
     `slots`: pending tasks in queue order, of which about `most` are placed. `gone` [T]: tasks that this plan preempts.
     `ports_free` [M]: number of free ports by slot of the machine. `taken`: port numbers that this pass has assigned.
-    Both are updated.
+    This call updates `ports_free` and `taken`.
     """
     if len(slots) == 0:
         return [], [], False

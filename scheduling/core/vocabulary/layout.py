@@ -71,8 +71,8 @@ class Levels(NamedTuple):
     placement.
 
     A level has a `ceiling` (the task may preempt all priorities below it) and `by_limit`, which decides what counts as
-    used. If it is false, this is the sum of all reservations. If it is true, it is the larger of this sum and the sum
-    of the limits of tasks that are placed by limit (§5.5).
+    used. If `by_limit` is false, the used capacity is the sum of all reservations. If `by_limit` is true, the used
+    capacity is the larger of this sum and the sum of the limits of tasks that are placed by limit (§5.5).
 
     `most` [levels, resources, blocks]: an upper bound of `left` for each block of `SKIPPED` neighbouring machines.
     `ascending`: the levels, sorted by ceiling.

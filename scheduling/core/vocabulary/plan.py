@@ -47,7 +47,7 @@ class PassStats:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The plan of a pass. `assignments`: in the order in which the pass decided. `unplaced`: one explanation (`Why`)
-    per class that stays pending.
+    per group of equal tasks that stay pending.
     """
 
     revision: int  # of the state it was made from

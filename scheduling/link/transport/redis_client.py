@@ -65,7 +65,9 @@ class RedisClient:
         """Called when the subscription begins. Earlier messages may be lost. Subclasses may override this method."""
 
     async def _take(self, channel: str, data: bytes) -> None:
-        """Handle one message."""
+        """Handle the message `data`, which arrived on the Redis channel `channel`. Each subclass implements this
+        method.
+        """
         raise NotImplementedError
 
     async def _attempt(self, work: Awaitable[Any]) -> Any:

@@ -4,6 +4,9 @@
         └─► uvicorn: HTTP ── an unusual GET /link ────┘ │ ◄─ write      Connection ◄─ Shard
                                                         └─ message ───► Shard.heard
 
+`LinkApp.converse` handles a socket until the machine is attached to a `Shard`. Then each message goes to `Shard.heard`,
+and the `Shard` writes through its `Connection`.
+
 The WebSocket of uvicorn would need 240 µs per poll and 178 KiB per machine, because it uses coroutines and a queue.
 """
 
