@@ -61,7 +61,7 @@ class QuotaStanding:
 
 
 def standings(principal: Principal, *, tenant: str | None = None) -> list[QuotaStanding]:
-    """Return granted and used quota by tenant, cell and band. Grants in their grace period count. Two queries."""
+    """Return granted and used quota by tenant, cell and band. Grants in their grace period count. Makes two queries."""
     values = {"now": clock.now(), "tenants": _names_visible(principal, tenant)}
     granted: dict[tuple[str, str, str], Vector] = {}
     with connection.cursor() as cursor:

@@ -3,8 +3,8 @@
     asks ─► bands ─► QuotaUse rows (locked) and budgets ─► grants in force ─► charged | Rejected
 
 The sum of the limits of the tenant's live jobs at a band in a cell is compared with the grants in force. The actual
-usage of the jobs is not compared. A grant is in force from its start until its grace period ends. A change is rejected
-only for a resource of which it requests more than before. Priority zero is free and unlimited, even for tenants without
+usage of the jobs does not matter. A grant is in force from its start until its grace period ends. A change is rejected
+only for a resource of which it requests more than before. Priority zero is free and unlimited, also for tenants without
 money.
 """
 
@@ -45,8 +45,12 @@ def bands() -> list[Band]:
     return [band for _, band in bands_with_ids()]
 
 
-def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | None]:
+def admit(
+    *, cell: str, asks: Sequence[AdmissionRequest], read: Sequence[tuple[int, Band]] | None = None
+) -> list[Rejected | None]:
     """Charge the requests `asks` in order, and reject those that exceed the quota.
+
+    `read`: the bands with their ids, if the caller has read them in this transaction.
 
     Returns one result per request: None if it is admitted, or else the rejection. The codes of rejections are
     `quota-exceeded`, `budget-exhausted`, `no-band` and `too-large`. Locks the `QuotaUse` rows of all (tenant, band)
@@ -84,9 +88,7 @@ def admit(*, cell: str, asks: Sequence[AdmissionRequest]) -> list[Rejected | Non
 
 
 def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
-    """Return, per resource, by how much the requests of the tenant's live jobs exceed the tenant's grants; 0 if they do
-    not exceed them.
-    """
+    """Return, per resource, by how much the requests of the tenant's live jobs exceed its grants; 0 if they do not."""
     used = QuotaUse.objects.filter(cell=cell, tenant_id=tenant_id, band_id=band_id).values_list("used").first()
     if used is None:
         return ZERO

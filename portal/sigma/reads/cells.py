@@ -30,8 +30,8 @@ class MachineRow:
 
 
 def cell_counts(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Return the numbers of machines and tasks by state, per cell id. Two queries. These statements are SQL, because
-    the ORM needs as much time to write them as PostgreSQL needs to run them.
+    """Return the numbers of machines and tasks by state, per cell id. Makes two queries. These statements are SQL,
+    because the ORM needs as much time to write them as PostgreSQL needs to run them.
 
     The keys are machines_up, machines_draining, machines_down, tasks_pending, tasks_placed and tasks_up. Tasks are
     those of live jobs. The user interface calls tasks that are up "running".
@@ -48,7 +48,7 @@ def cell_counts(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
 
 
 def cell_counts_and_racks(cell_id: int) -> tuple[dict[str, int], list[str]]:
-    """Return the counts of one cell as `cell_counts` does, and the names of its racks. Two queries."""
+    """Return the counts of one cell as `cell_counts` does, and the names of its racks. Makes two queries."""
     counts, racks = _no_machines(), set()
     for state, rack, number in query(
         "SELECT state, rack, count(*) FROM scheduling_machine WHERE cell_id = %s GROUP BY 1, 2", [cell_id]
@@ -87,7 +87,7 @@ def machines_of(cell: Cell, *, state: str = "", rack: str = "", search: str = ""
 
 
 def machine_rows(machines: Sequence[Machine]) -> list[MachineRow]:
-    """Return the machines, each with the number and the total limits of its tasks. One query."""
+    """Return the machines, each with the number and the total limits of its tasks. Makes one query."""
     rows = query(
         'SELECT machine_id, count(*), sum("limit"[1])::bigint, sum("limit"[2])::bigint, sum("limit"[3])::bigint'
         " FROM scheduling_task WHERE machine_id = ANY(%s) GROUP BY machine_id",

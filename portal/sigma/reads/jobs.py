@@ -49,7 +49,7 @@ def jobs_visible(principal: Principal) -> QuerySet[Job]:
 
 
 def with_owners(jobs: Iterable[Job]) -> list[Job]:
-    """Return the jobs with their cells and tenants, which they share. Two queries.
+    """Return the jobs with their cells and tenants, which they share. Makes two queries.
 
     A join would make new objects of the cell and the tenant for each job.
     """
@@ -62,7 +62,7 @@ def with_owners(jobs: Iterable[Job]) -> list[Job]:
 
 
 def failing_by_tenant(principal: Principal, tenant_ids: Sequence[int]) -> Counter[int]:
-    """Return the number of failing live jobs per tenant, among the newest `MOST_LOOKED_AT` jobs. Two queries."""
+    """Return the number of failing live jobs per tenant, among the newest `MOST_LOOKED_AT` jobs. Makes two queries."""
     rows = jobs_visible(principal).select_related(None).filter(tenant__in=tenant_ids, tasks_up__lt=F("tasks_total"))
     found = with_health(rows.exclude(state=JobState.DEAD.value).order_by("-id")[:MOST_LOOKED_AT])
     return Counter(job.tenant_id for job in found if job.health.state is JobHealth.FAILING)  # type: ignore[attr-defined]
