@@ -34,7 +34,8 @@ class _Rule(NamedTuple):
 
 
 def _oldest(table: str, over: str) -> str:
-    """Return SQL that reads the oldest rows of a table and deletes the rows that fulfil the SQL condition `over`.
+    """Return SQL that reads a batch of the oldest rows of a table and deletes those of them that fulfil the SQL
+    condition `over`.
 
     The table's ids must grow with time.
     """

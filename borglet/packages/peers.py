@@ -43,7 +43,7 @@ class PeerSettings:
 
 
 class _Answer(Exception):
-    """Raised to answer a request without an archive: with an HTTP error."""
+    """Raised if the requested archive cannot be sent. The server then answers the request with an HTTP error."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)

@@ -43,8 +43,8 @@ class Reporter:
                 self._awaits_acknowledgement = True
 
     def unmoved_by(self, session: int) -> bool:
-        """Return whether a poll without a desired state would change nothing in this state, because its session is not
-        new and no reported end of a task waits for its acknowledgement.
+        """Return whether a poll with this session, and without a desired state, would leave this state as it is. This
+        holds if the session is not new and every reported end of a task is already acknowledged.
         """
         return session == self._session and not self._awaits_acknowledgement
 

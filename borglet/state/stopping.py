@@ -46,8 +46,8 @@ def is_served(inc: Incarnation) -> bool:
 
 
 def ask(inc: Incarnation, stop: StopTask, out: list[Instruction], *, now: float) -> bool:
-    """Apply the master's instruction to stop a task that has processes, and append the instructions to `out`. Return
-    whether this changed anything.
+    """Apply the master's request `stop` to a task that has processes. Append the resulting instructions for the
+    Borglet's runtime to `out`. Return whether the request changed anything.
     """
     notice = notice_s(inc.task, stop)
     shorter = inc.stop_notice_s is None or notice < inc.stop_notice_s

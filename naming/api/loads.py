@@ -31,7 +31,7 @@ class Busy(NamedTuple):
 
 
 class PlacedTask(Protocol):
-    """A `Busy`, or a row with the same columns."""
+    """A placed task whose load is read: a `Busy`, or a database row with the same columns."""
 
     @property
     def task_id(self) -> int: ...

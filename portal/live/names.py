@@ -160,7 +160,7 @@ class WatchedName:
             return self._read_again({_task(event) for event in events} if only_tasks else None)
 
     def busy(self) -> list[Busy]:
-        """Return the tasks whose load the names hub reads."""
+        """Return the placed tasks of this name. The hub for names reads the load of each."""
         with self._lock:
             return busy_of(self._rows.values())
 

@@ -341,7 +341,7 @@ def _end_within(ends_at: dt.datetime | None, until: dt.datetime | None) -> dt.da
 
 @once
 def _horizon() -> dt.datetime:
-    """Return a time before all periods that pages show."""
+    """Return the instant two days ago. Within `reads_once`, `_spans` reads once for all periods that begin after it."""
     return clock.now() - 2 * calendar.DAY
 
 

@@ -47,7 +47,8 @@ def token_issue(
     """Return a new token and its secret, which is not stored.
 
     The caller is a session, or a token with scope admin, which becomes the parent of the new token. Raises `Forbidden`
-    for other callers, and `Rejected`, which names the wrong field. Locks: the parent and all its ancestors.
+    for other callers. Raises `Rejected` if `user` is not a person, or if another argument is invalid; then the error
+    names the field. Locks: the parent and all its ancestors.
     """
     if user.pk is None:
         raise Rejected(

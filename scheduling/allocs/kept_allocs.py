@@ -1,13 +1,14 @@
 """Kept allocs: after an alloc has left its machine, its folder stays there until all its log savers have ended with
-status 0, or its time is over (§4). A log saver is a task inside the alloc whose job has `saves_for_s`.
+status 0, or until the longest `saves_for_s` (seconds) of their jobs has passed (§4). A log saver is a task inside the
+alloc whose job has `saves_for_s`.
 
     an alloc with log savers leaves its machine ─► allocs_keep ──► KeptAlloc
     all its log savers have ended with status 0 ─► savers_done ──┐
-    master, each second: its time is over ───────► release_late ─┼─► released ─► the Borglet removes the folder ─► gone
+    master, each second: `saves_for_s` passed ───► release_late ─┼─► released ─► the Borglet removes the folder ─► gone
     an SRE needs its capacity ───────────────────► kept_release ─┘
 
-The link runs each log saver on the machine again until it ends with status 0. Before the release, the `hold` of a
-`KeptAlloc` is subtracted from the machine's capacity.
+Until the release, `scheduling.link` runs each log saver on the machine again until it ends with status 0, and the
+capacity that a `KeptAlloc` holds (`hold`) is subtracted from the machine's capacity.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def _forgotten(brake: Brake, now: dt.datetime) -> bool:
 
 def brake_release(*, principal: Principal, cell: Cell, kind: str, reason: str, seconds: float = RELEASED_S) -> Brake:
     """Release a held brake. Kind `lost`: tasks move again, at a limited rate, while too many machines are lost. Kind
-    `stops`: tasks are stopped without a limit for `seconds`. Raises `Conflict` if the brake holds nothing back. Locks
+    `stops`: for `seconds`, any number of tasks may be stopped. Raises `Conflict` if the brake holds nothing back. Locks
     the cell's row.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
@@ -223,7 +223,9 @@ def brake_release(*, principal: Principal, cell: Cell, kind: str, reason: str, s
 
 
 def brake_keep(*, principal: Principal, cell: Cell, kind: str, reason: str) -> Brake:
-    """Keep a brake held. It raises no more alarms and opens when its cause ends. Raises `Conflict` if not held."""
+    """Confirm that a held or released brake holds tasks back until its cause ends. A confirmed brake raises no more
+    alarms. Raises `Conflict` if the brake is neither held nor released.
+    """
     return _decide(principal, cell, kind, BrakeState.KEPT, reason, None)
 
 

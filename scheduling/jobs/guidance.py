@@ -33,7 +33,7 @@ KINDS = 3
 @dataclass(frozen=True, slots=True)
 class Guidance:
     """Advice about the limits of `tasks` equal tasks of a job. `shapes`: how many of these tasks fit into the machines
-    of the cell, and other limits that fit better.
+    of the cell, and other limits with which the tasks would use the machines better.
     """
 
     tasks: int

@@ -1,6 +1,7 @@
 """Decide whether running tasks can change to a new version of their spec in place (§2.3) or have to move.
 
-a task on a machine grows         ─► compare with the free capacity: limits of prod tasks, reservations of all (§5.5)
+a task on a machine grows         ─► compare with the free capacity of the machine: its capacity minus the limits of
+                                     prod tasks and minus the reservations of the other tasks (§5.5)
 a task in an alloc grows          ─► compare with the free capacity of the alloc (§2.4)
 an alloc shrinks                  ─► compare with the tasks inside it
 a job moves to production         ─► compare the sum of the limits of all prod tasks, including the tasks of this

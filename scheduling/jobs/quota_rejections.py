@@ -27,8 +27,9 @@ _Pair = tuple[int, str]
 def explain(principal: Principal, cell: Cell, refused: Sequence[tuple[Rejected, AdmissionRequest]]) -> None:
     """Add `holders`, `holding_jobs` and `cure` to the figures of rejections with code `quota-exceeded`.
 
-    `holders`: the live jobs that use most of the missing quota, with their amounts. `holding_jobs`: how many live
-    jobs use this quota. `cure`: an order of quota that would help.
+    `holders`: the live jobs of the same tenant and band that use most of the resource whose quota is short, with their
+    amounts. `holding_jobs`: the number of all live jobs that use quota of this tenant and band. `cure`: an order of
+    quota that would help.
     """
     firsts: dict[_Pair, Rejected] = {}
     wanted: dict[_Pair, Vector] = {}

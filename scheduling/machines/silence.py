@@ -4,8 +4,8 @@
     rows:  machines up, draining ────────┘
 
 A machine counts as silent only if this process has watched it for long enough. Counting starts from scratch when no
-shard is alive, when Redis was unreachable or lost a machine, when this process stood still, and while a shard is
-overloaded.
+shard is alive, when Redis was unreachable or no longer has the contact of a machine, when this process stood still, and
+while a shard is overloaded.
 
 If too many machines fall silent together, in the cell or at one shard, the link is suspected first, for a limited
 time. This time starts again when some of the machines report, because the others may be waiting for their turn. The

@@ -1,4 +1,6 @@
-"""Metering: hours whose usage was reported to `quota`, and the reservations of hours not reported yet."""
+"""Metering: the hours, with the time when their usage was reported to `quota`, and the amounts that jobs reserved in
+the hours that are not reported yet.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def live_specs(cell_id: int, digests: Collection[str]) -> QuerySet[JobSpec]:
 
 
 def in_use(cell_id: int, digests: Collection[str]) -> dict[tuple[int, str], list[str]]:
-    """Return by (tenant id, digest) the names of the live jobs that may run this package."""
+    """Return, by (tenant id, digest), the names of the live jobs that may run the package with that digest."""
     found: dict[tuple[int, str], set[str]] = {}
     if not digests:
         return {}

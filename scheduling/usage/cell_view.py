@@ -122,8 +122,8 @@ _attributes: dict[int, tuple[str, Attributes]] = {}
 
 
 def read(cell_id: int, *, revision: int) -> CellView | None:
-    """Return the stored view of a cell if it is at least at `revision` or recent. Otherwise, and if Redis is
-    unreachable, return None.
+    """Return the stored view of a cell if its revision is `revision` or later, or if the view is recent. Return None
+    otherwise, and also if Redis is unreachable.
     """
     if not wakeups.answers():
         return None

@@ -1,10 +1,10 @@
 """The system calls that a task in a container may make: an allow-list by groups, as data for `bundle`.
 
 A call in no group fails with ENOSYS, as on an older kernel, so that programs use older calls (C libraries try `clone3`
-and then `clone`). Calls in `REFUSED`, which leave a container or use rare parts of the kernel, fail with EPERM. The
-kernel ignores unknown names. Not allowed are: new namespaces and mounts; tracing, and reading the memory of other
-processes; kernel modules, keys, BPF, performance counters, io_uring and userfaultfd, which had many security holes;
-setting clocks; swapping; quota; accounting.
+and then `clone`). Calls in `REFUSED`, which leave a container or use rare parts of the kernel, fail with EPERM. Names
+of system calls that the machine does not know are ignored. Not allowed are: new namespaces and mounts; tracing, and
+reading the memory of other processes; kernel modules, keys, BPF, performance counters, io_uring and userfaultfd, which
+had many security holes; setting clocks; swapping; quota; accounting.
 """
 
 from __future__ import annotations

@@ -41,7 +41,9 @@ class ShellRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PtyRequest:
-    """The program to run. `user`: uid, gid and supplementary groups, None for our own. `plain`: use a socket."""
+    """The program to run on a pseudo-terminal. `user`: uid, gid and supplementary groups, or None for the Borglet's
+    user. `plain`: connect the program to a socket instead of a pseudo-terminal.
+    """
 
     argv: list[str]
     environment: dict[str, str]

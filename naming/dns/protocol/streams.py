@@ -23,8 +23,8 @@ _SOURCE_6 = 64  # bits: the owner of an IPv6 address usually has the whole netwo
 
 @dataclass(eq=False, slots=True)
 class DnsStream:
-    """A TCP connection. `busy`: an answer is being built or sent. `used`: a number that is higher the
-    later the connection was last used. `give_way`: a function that closes the connection.
+    """A TCP connection. `busy`: an answer is being built or sent. `used`: a number that grows with each use, so the
+    connection that was unused longest has the lowest number. `give_way`: a function that closes the connection.
     """
 
     source: str

@@ -1,4 +1,6 @@
-"""Conversion between the days that users enter and the instants that are sold, in the tenant's time zone. Pure."""
+"""Conversion between the days that users enter and the start and end instants of the period that is sold, in the
+tenant's time zone. Pure.
+"""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def fork(
 
 
 def accepts(preload: Path) -> str | None:
-    """Probe whether a process listens on the socket `preload`. Return None, or the reason why not."""
+    """Return None if a process listens on the socket `preload`, otherwise the reason why the probe failed."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, short_path(preload) as short:
             connection.settimeout(_ANSWER_S)

@@ -14,7 +14,9 @@ _KEY_BYTES = 16
 
 
 class Upgrade(NamedTuple):
-    """A valid request. `authorization`: the value of its header. `answer`: the bytes that accept it."""
+    """A valid request to upgrade a connection to a WebSocket. `authorization`: the value of the request's Authorization
+    header, or an empty text. `answer`: the bytes of the response that accepts the request.
+    """
 
     authorization: str
     answer: bytes

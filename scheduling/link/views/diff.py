@@ -31,7 +31,7 @@ class ExpectedTask:
     """An incarnation that should run, with its data from the database. `checked`: it has a health check.
 
     `alloc`: it is an alloc (§2.4), which has no processes and is up as soon as a shard serves its machine. `unwanted`:
-    the machine has asked the cell to remove it.
+    the machine has asked the cell to remove this incarnation.
     """
 
     task_id: int

@@ -1,7 +1,7 @@
 """The last report of a machine. It is decoded only if something other than usage is new. No I/O.
 
     frame ─► WireReport ─► the same tasks, allocs, generation as before? ─┬─ yes: only usage is new
-                                                                         └─ no:  opened, compared with the view
+                                                                         └─ no:  decoded, compared with the `View`
 
 Nearly all reports contain only new usage. To decode the tasks of two thousand reports per second would cost too much.
 """
