@@ -28,7 +28,7 @@ from scheduling.core.kernels.walk import NOT_TRIED
 from scheduling.core.placing.classes import GroupedQueue
 from scheduling.core.vocabulary.layout import Bools, Groups, Ints, Ints32, Tables
 from scheduling.core.vocabulary.reasons import Basis, ExpectedStart, ReasonCode, SuggestedChange, Why
-from scheduling.core.vocabulary.requirement import split_task_id
+from scheduling.core.vocabulary.requirement import Constraint, split_task_id
 
 # Capacities of machines hardly ever change: kinds are counted again after this, or when a machine joins or leaves.
 PLATFORMS_KEPT_S = 30.0
@@ -85,6 +85,8 @@ class Explainer:
     _order: Ints32 | None = None
     _platforms: Platforms | None = None
     _platforms_at: float = 0.0
+    # Machines of each kind that satisfy constraints and have as many cores: the same for many classes of a pass.
+    _satisfying: dict[tuple[tuple[Constraint, ...], int], Ints] = field(default_factory=dict)
 
     def explain(
         self, state: CellState, sorting: GroupedQueue, tables: Tables, *, now: float, crashed_pair_s: float
@@ -96,6 +98,7 @@ class Explainer:
         if not unchanged:
             self._left_over = left_over(state, sorting, tables.placed.machine)
             self._sorting, self._examining = sorting, None
+            self._satisfying.clear()
         waiting, keys = self._left_over
         due = self._due(keys, now)
         if unchanged and not due:
@@ -170,7 +173,7 @@ class Explainer:
         if gang:
             changes = tuple(change for change in changes if room_after(judged, change) >= gang)
         # A gang can never be placed if the empty cell has no room for all tasks of the smallest gang.
-        never = not judged.able.any() or (shapes.asked is not None and gang > shapes.asked.in_all)
+        never = judged.never or (shapes.asked is not None and gang > shapes.asked.in_all)
         tenants, ahead_of = shared.tenants.at(waiting.first[position])
         return Why(
             tasks=(),
@@ -196,11 +199,15 @@ class Explainer:
         if self._platforms is None or self._order is not judged.order or now - self._platforms_at >= PLATFORMS_KEPT_S:
             self._platforms = platforms_of(judged.state.machines.capacity[judged.order])
             self._order, self._platforms_at = judged.order, now
+            self._satisfying.clear()
         if not judged.demands and judged.cores <= 0:
             return self._platforms.capacity, self._platforms.number
-        satisfied = (judged.failures == 0) & (judged.cores <= judged.state.machines.cores[judged.order])
-        number = np.bincount(self._platforms.of[satisfied], minlength=len(self._platforms.number)).astype(np.int64)
-        return self._platforms.capacity, number
+        wanted = (judged.demands, judged.cores)
+        if wanted not in self._satisfying:
+            satisfied = (judged.failures == 0) & (judged.cores <= judged.state.machines.cores[judged.order])
+            number = np.bincount(self._platforms.of[satisfied], minlength=len(self._platforms.number))
+            self._satisfying[wanted] = number.astype(np.int64)
+        return self._platforms.capacity, self._satisfying[wanted]
 
     def _expected(
         self, judged: Judgement, shared: _Pass, position: int, code: str, never: bool, gang: int

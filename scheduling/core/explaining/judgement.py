@@ -11,7 +11,16 @@ import numpy as np
 from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
 from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.cores import judge_cores
-from scheduling.core.kernels.verdicts import ABLE, BY_RESERVATION, EVICTABLE, OPEN, device_room, judge
+from scheduling.core.kernels.verdicts import (
+    ABLE,
+    OPEN,
+    SUM_ABLE,
+    SUM_BY_RESERVATION,
+    SUM_EVICTABLE,
+    SUM_HELD,
+    device_room,
+    judge,
+)
 from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, Judged, Tables
 from scheduling.core.vocabulary.reasons import WHOLE_CORES, Lack, Nearest, Preemption, ReasonCode, Reclamation, RuledOut
 from scheduling.core.vocabulary.requirement import Constraint, Requirement, spelled
@@ -51,6 +60,12 @@ class Judgement:
     judged: Judged
     cores: int  # as in `Groups`
     largest: Ints  # [R] the largest capacity of a machine
+    closest_open: int  # position of the machine that is closest to fitting the task, of those that are open; -1 none
+
+    @property
+    def never(self) -> bool:
+        """Return whether no machine could hold a task of the class, even if it were empty."""
+        return not self.judged.sums[SUM_ABLE]
 
     @property
     def axis(self) -> int:
@@ -136,8 +151,8 @@ class Judgement:
         """Return the machine that is closest to fitting the task, of the machines that are up. Among equal machines
         it is the one with the lowest id.
         """
-        i = self.closest(self.open)
-        if i is None:
+        i = self.closest_open
+        if i < 0:
             return None
         lacks = tuple(
             Lack(self.names[r], max(0, int(self.left[r, i])), want - max(0, int(self.left[r, i])))
@@ -175,12 +190,8 @@ class Judgement:
         return 0 < self.bounds[kind] <= int(self.judged.there[i, kind])
 
     def preemption(self) -> Preemption:
-        lacking = (self.judged.lacking >= 0) & self.open & (self.failures == 0)
-        flags = self.judged.flags
-        return Preemption(
-            not_enough=int(np.count_nonzero(lacking & ((flags & EVICTABLE) != 0))),
-            held=int(np.count_nonzero(lacking & self.able)),
-        )
+        sums = self.judged.sums
+        return Preemption(not_enough=int(sums[SUM_EVICTABLE]), held=int(sums[SUM_HELD]))
 
     def reclamation(self, by_limit: bool) -> Reclamation:
         """Return the number of machines where the task would fit if it were placed by reservation (§5.5). `by_limit`:
@@ -188,9 +199,7 @@ class Judgement:
         """
         if not by_limit:
             return Reclamation()
-        fits = self.able & self.open & ((self.judged.flags & BY_RESERVATION) != 0)
-        fits &= (self.judged.lacking >= 0) & (self.left[PORTS] >= self.requirement.limit[PORTS])
-        return Reclamation(int(np.count_nonzero(fits)))
+        return Reclamation(int(self.judged.sums[SUM_BY_RESERVATION]))
 
 
 class Judge:
@@ -207,7 +216,8 @@ class Judge:
         self._capacity: Ints = np.ascontiguousarray(machines.capacity.T)
         self._largest: Ints = self._capacity.max(axis=1, initial=0)
         self._spare: Ints | None = None
-        self._failing: dict[tuple[Constraint, ...], tuple[Ints32, Ints32]] = {}
+        self._failing: dict[tuple[Constraint, ...], tuple[Ints32, Ints32, Ints]] = {}
+        self._cores: dict[tuple[int, int], tuple[Bools, Ints32]] = {}
         self._scratch = Judged(
             constraints=0,
             fell=np.zeros(0, dtype=np.int64),
@@ -215,6 +225,8 @@ class Judge:
             alone=np.zeros(0, dtype=np.int64),
             alone_largest=np.zeros(0, dtype=np.int64),
             alone_at_largest=np.zeros(0, dtype=np.int64),
+            sums=np.zeros(0, dtype=np.int64),
+            first=np.empty(number, dtype=np.int32),
             only=np.empty(number, dtype=np.int32),
             lacking=np.empty(number, dtype=np.int32),
             distance=np.empty(number, dtype=np.float64),
@@ -235,7 +247,7 @@ class Judge:
             device_room(machines, tables.running, want, int(groups.ceiling[g]), left[ACCELERATORS])
             device_room(machines, tables.running, want, 0, direct[ACCELERATORS])
         demands = tuple(constraint for constraint in requirement.constraints if constraint.hard)
-        failed, failures = self._failed(demands)
+        excluded, failures, fell = self._excluded(demands)
         obstacles = len(demands) + self._state.axis + 6
         judged = self._scratch._replace(
             constraints=len(demands),
@@ -244,14 +256,17 @@ class Judge:
             alone=np.zeros(obstacles, dtype=np.int64),
             alone_largest=np.zeros(obstacles, dtype=np.int64),
             alone_at_largest=np.zeros(obstacles, dtype=np.int64),
+            sums=np.zeros(4, dtype=np.int64),
         )
+        judged.fell[1 : 1 + len(fell)] = fell
         cores = int(groups.cores[g])
         if cores >= 0:
-            judge_cores(machines, tables.running, cores, int(groups.ceiling[g]), judged.few, judged.cores)
-        else:  # the task shares cores with all that run there
-            judged.few[:], judged.cores[:] = False, 0
+            few, most = self._cores_of(cores, int(groups.ceiling[g]))
+            judged = judged._replace(few=few, cores=most)
         spare = self._unreserved() if groups.by_limit[g] else self._capacity[:0]
-        judge(machines, self._capacity, spare, left, direct, groups, g, tables.counts, failed, failures, judged)
+        closest = judge(
+            machines, self._capacity, spare, left, direct, groups, g, tables.counts, excluded, failures, judged
+        )
         return Judgement(
             self._state,
             requirement,
@@ -265,24 +280,43 @@ class Judge:
             judged,
             cores,
             self._largest,
+            closest,
         )
 
-    def _failed(self, demands: tuple[Constraint, ...]) -> tuple[Ints32, Ints32]:
-        """Return two arrays over the machines: the index in `demands` of the first hard constraint that fails, or -1,
-        and the number of those that fail.
+    def _excluded(self, demands: tuple[Constraint, ...]) -> tuple[Ints32, Ints32, Ints]:
+        """Return three arrays, which are the same for all classes with these constraints.
+
+        Two are over the machines: the obstacle (see `Judged`) of the first hard constraint that fails, or of the state
+        of the machine, or -1; and the number of constraints that fail. The third has the number of machines by this
+        obstacle.
         """
         if demands not in self._failing:
             if len(self._failing) >= _MOST_FAILING:
                 self._failing.clear()
             machines = self._tables.machines
-            failed: Ints32 = np.full(len(machines.slot), -1, dtype=np.int32)
+            excluded: Ints32 = np.where(machines.up, -1, len(demands)).astype(np.int32)
             failures: Ints32 = np.zeros(len(machines.slot), dtype=np.int32)
             for index, constraint in reversed(list(enumerate(demands))):
                 fails = ~self._state.machines.attributes.mask(constraint)[machines.slot]
-                failed[fails] = index
+                excluded[fails] = index
                 failures += fails
-            self._failing[demands] = failed, failures
+            fell = np.bincount(excluded + 1, minlength=len(demands) + 2)[1:]
+            self._failing[demands] = excluded, failures, fell
         return self._failing[demands]
+
+    def _cores_of(self, cores: int, ceiling: int) -> tuple[Bools, Ints32]:
+        """Return what `judge_cores` finds out for tasks that ask for `cores` and may preempt priorities below
+        `ceiling`: per machine, whether there are too few cores, and the most that one task could have.
+        """
+        if (cores, ceiling) not in self._cores:
+            if len(self._cores) >= _MOST_FAILING:
+                self._cores.clear()
+            machines = self._tables.machines
+            few: Bools = np.empty(len(machines.slot), dtype=np.bool_)
+            most: Ints32 = np.empty(len(machines.slot), dtype=np.int32)
+            judge_cores(machines, self._tables.running, cores, ceiling, few, most)
+            self._cores[cores, ceiling] = few, most
+        return self._cores[cores, ceiling]
 
     def _unreserved(self) -> Ints:
         """Return, per resource and machine, the capacity that no reservation holds (§5.5): int64[R, P]."""

@@ -89,6 +89,7 @@ class TenantsAhead:
         _, first = np.unique(waiting.job, return_index=True)
         self._tasks = self._by_tenant(tenant_of[waiting.job], np.arange(len(waiting.job)))
         self._jobs = self._by_tenant(tenant_of[waiting.job[first]], first)
+        self._at: dict[int, tuple[int, tuple[Ahead, ...]]] = {}
 
     def _by_tenant(self, tenant: NDArray[np.int64], places: NDArray[np.intp]) -> tuple[Ints, Ints]:
         """Return two arrays: the pairs (tenant, place in the queue), each encoded as one integer and sorted; and for
@@ -99,11 +100,14 @@ class TenantsAhead:
 
     def at(self, place: int) -> tuple[int, tuple[Ahead, ...]]:
         """Return how many tenants have tasks before the `place` in the queue, and the tenants with most tasks there."""
+        if place in self._at:
+            return self._at[place]
         until = np.arange(len(self._names)) * self._length + place
         jobs, tasks = (np.searchsorted(keys, until) - begins for keys, begins in (self._jobs, self._tasks))
         most = np.argsort(-tasks, kind="stable")[:TENANTS_NAMED].tolist()
         named = tuple(Ahead(self._names[n], int(jobs[n]), int(tasks[n])) for n in most if tasks[n])
-        return int(np.count_nonzero(tasks)), named
+        self._at[place] = int(np.count_nonzero(tasks)), named
+        return self._at[place]
 
 
 def left_over(state: CellState, sorting: GroupedQueue, answer: Ints) -> tuple[UnplacedGroups, list[Key]]:

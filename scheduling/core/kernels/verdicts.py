@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from quota.vocabulary.resources import ACCELERATORS, PORTS
 from scheduling.core.kernels.compiled import compiled, constant, inlined
-from scheduling.core.kernels.counts import count_of
+from scheduling.core.kernels.counts import MACHINE, POWER, count_of
 from scheduling.core.kernels.devices import WHOLE, share_of
 from scheduling.core.kernels.filters import has_crashed
 from scheduling.core.vocabulary.layout import Groups, Ints, Ints32, Judged, MachineArrays, Running, TaskCounts
@@ -14,6 +16,12 @@ ABLE = 1  # could hold one if it were empty
 OPEN = 2  # up, and the task has not crashed there lately
 EVICTABLE = 4  # lower priorities hold some of what it lacks
 BY_RESERVATION = 8  # it has room by reservations, as non-prod sees it; only for groups placed by limit
+
+# Indices of `Judged.sums`.
+SUM_ABLE = 0
+SUM_HELD = 1
+SUM_EVICTABLE = 2
+SUM_BY_RESERVATION = 3
 
 _NONE = constant(0)
 # Machines whose intermediate results stay in the processor's cache.
@@ -54,34 +62,53 @@ def judge(
     groups: Groups,
     g: int,
     counts: TaskCounts,
-    failed: Ints32,
+    excluded: Ints32,
     failures: Ints32,
     judged: Judged,
-) -> None:
-    """Write into `judged` the obstacles for group `g` on each machine (by position), and sums of these over all
-    machines.
+) -> int:
+    """Write into `judged` the obstacles for group `g` on each machine (by position), and add them to the sums over all
+    machines. Return the position of the machine that is closest to fitting the task, of those that are up and where the
+    task has not crashed. Return -1 if there is none. Among equal machines it is the one with the lowest id.
 
     Four arrays [R, P] contain the capacity of each machine: all of it (`capacity`), the part that no reservation uses
     (`spare`), the part that is free after preemption (`left`), and the part that is free without (`direct`). `spare` is
-    empty if the group is placed by reservations. Two arrays [P] are about hard constraints: the index of the first one
-    that fails on the machine, or -1 (`failed`), and how many fail (`failures`). `Judged` explains the numbers of
-    obstacles.
+    empty if the group is placed by reservations. Two arrays [P] are about hard constraints: the obstacle of the first
+    one that fails, or the state of the machine, or -1 (`excluded`), and how many constraints fail (`failures`).
+
+    `Judged` explains the numbers of obstacles. `judged.fell` must already count the machines by `excluded`; the other
+    sums must be 0.
     """
-    judged.fell[:] = 0
-    judged.largest[:] = 0
-    judged.alone[:] = 0
-    judged.alone_largest[:] = 0
-    judged.alone_at_largest[:] = 0
+    plain = groups.job[g] < 0 and groups.cores[g] < 0 and groups.avoid_from[g] == groups.avoid_to[g]
+    nearest = -1
+    best = np.inf
     number = machines.slot.shape[0]
     for begin in range(0, number, _BLOCK):
         end = min(number, begin + _BLOCK)
-        _count_shortages(capacity, spare, left, direct, groups.limit[g], failures, judged, begin, end)
+        _count_shortages(machines, capacity, spare, left, direct, groups.limit[g], failures, judged, begin, end)
+        _rule_out(judged, excluded, begin, end)
+        if plain:
+            distance = judged.distance[begin:end]
+            fails = failures[begin:end]
+            for i in range(end - begin):
+                distance[i] = groups.limit.shape[1] * fails[i] + distance[i]
+        else:
+            _count_tasks(machines, groups, g, counts, judged, begin, end)
+            bounds = (groups.max_machine[g], groups.max_rack[g], groups.max_power[g])
+            for m in range(begin, end):
+                _judge_further(machines, groups, g, bounds, failures, judged, m)
+        _sum_up(left, groups.limit[g], failures, judged, begin, end)
         for m in range(begin, end):
-            _judge_machine(machines, left, direct, groups, g, counts, failed, failures, judged, m)
+            if judged.distance[m] <= best and judged.flags[m] & OPEN:
+                if judged.distance[m] < best or machines.rank[m] < machines.rank[nearest]:
+                    nearest = m
+                best = judged.distance[m]
+    judged.fell[0] = number - judged.fell[1:].sum()
+    return nearest
 
 
 @inlined
 def _count_shortages(
+    machines: MachineArrays,
     capacity: Ints,
     spare: Ints,
     left: Ints,
@@ -93,11 +120,10 @@ def _count_shortages(
     end: int,
 ) -> None:
     """Compare the free capacity of the machines at the positions `begin` to `end` - 1 with the request `limit` [R], in
-    loops that can be vectorised.
+    loops that can be vectorised. This writes `judged.lacking` and `judged.flags`.
 
-    This writes intermediate values: into `judged.only` the number of resources of which the machine has too little, and
-    into `judged.distance` the sum of the missing amounts, each divided by the requested amount. `_judge_machine`
-    replaces these values.
+    It also writes intermediate values: into `judged.only` the number of resources of which the machine has too little,
+    and into `judged.distance` the sum of the missing amounts, each divided by the requested amount.
     """
     n = end - begin
     lacking = judged.lacking[begin:end]
@@ -105,13 +131,15 @@ def _count_shortages(
     short = judged.distance[begin:end]
     flags = judged.flags[begin:end]
     fails = failures[begin:end]
+    up = machines.up[begin:end]
     by_limit = spare.shape[0] > 0
     start = BY_RESERVATION if by_limit else 0
     for i in range(n):
         lacking[i] = -1
         lacked[i] = 0
         short[i] = 0.0
-        flags[i] = start | (ABLE if fails[i] == 0 else 0)
+    for i in range(n):
+        flags[i] = start | (ABLE if fails[i] == 0 else 0) | (OPEN if up[i] else 0)
     for r in range(limit.shape[0]):
         want = limit[r]
         if want == 0:
@@ -132,90 +160,170 @@ def _count_shortages(
             unreserved = spare[r][begin:end]
             for i in range(n):
                 flags[i] &= ~BY_RESERVATION if unreserved[i] < want else ~0
+            if r == PORTS:
+                ports = machines.ports_free[begin:end]
+                for i in range(n):
+                    flags[i] &= ~BY_RESERVATION if ports[i] < want else ~0
+            if r == ACCELERATORS:
+                for i in range(n):
+                    flags[i] &= ~BY_RESERVATION if now[i] < want else ~0
 
 
 @inlined
-def _judge_machine(
+def _rule_out(judged: Judged, excluded: Ints32, begin: int, end: int) -> None:
+    """Write into `judged.first` the first obstacle of the machines at the positions `begin` to `end` - 1: what
+    `excluded` says, or else the first resource of which there is too little.
+    """
+    first = judged.first[begin:end]
+    lacking = judged.lacking[begin:end]
+    out = excluded[begin:end]
+    base = judged.constraints + 1
+    for i in range(end - begin):
+        resource = base + lacking[i] if lacking[i] >= 0 else -1
+        first[i] = out[i] if out[i] >= 0 else resource
+
+
+@inlined
+def _count_tasks(
+    machines: MachineArrays, groups: Groups, g: int, counts: TaskCounts, judged: Judged, begin: int, end: int
+) -> None:
+    """Write into `judged.there` how many tasks the job of group `g` has at the positions `begin` to `end` - 1: on the
+    machine, in its rack and in its power domain. Counts for which the job has no maximum are 0.
+    """
+    job = groups.job[g]
+    row = counts.row[job] if job >= 0 else -1
+    per_machine = row >= 0 and groups.max_machine[g] > 0
+    per_rack = row >= 0 and groups.max_rack[g] > 0
+    per_power = row >= 0 and groups.max_power[g] > 0
+    there = judged.there
+    for m in range(begin, end):
+        rack = machines.rack[m]
+        in_rack = counts.rack[row, rack] if row >= 0 and rack >= 0 else 0
+        # The rack's count is at hand: most racks have no task of the job, and then the machine has none.
+        there[m, 0] = count_of(counts, job, MACHINE, m) if per_machine and (rack < 0 or in_rack > 0) else 0
+        there[m, 1] = in_rack if per_rack else 0
+        there[m, 2] = count_of(counts, job, POWER, machines.power[m]) if per_power else 0
+
+
+@inlined
+def _judge_further(
     machines: MachineArrays,
-    left: Ints,
-    direct: Ints,
     groups: Groups,
     g: int,
-    counts: TaskCounts,
-    failed: Ints32,
+    most: tuple[int, int, int],
     failures: Ints32,
     judged: Judged,
     m: int,
 ) -> None:
-    """Write into `judged` the obstacles for group `g` on machine `m`, and add them to the sums over machines. The
-    arguments are the same as in `judge`. `_count_shortages` must run before, because this function uses its results.
+    """Add to `judged` the obstacles for group `g` on machine `m` that few groups have: the job's maximum numbers of
+    tasks per machine, rack and power domain (`most`; 0: none), crashes and whole cores. `judged.there` must be written.
     """
-    limit = groups.limit[g]
-    axis = limit.shape[0]
+    axis = groups.limit.shape[1]
     cores = groups.cores[g]
-    state = judged.constraints
-    lacks = judged.lacking[m]
-    lacked = judged.only[m]
-    short = judged.distance[m]
-    flags = judged.flags[m]
-    if (limit[PORTS] > 0 and machines.ports_free[m] < limit[PORTS]) or (
-        limit[ACCELERATORS] > 0 and direct[ACCELERATORS, m] < limit[ACCELERATORS]
-    ):
-        flags &= ~BY_RESERVATION
     few = judged.few[m]
+    short = judged.distance[m]
     if few:
-        flags &= ~BY_RESERVATION
+        judged.flags[m] &= ~BY_RESERVATION
         want = max(1, cores)
         short += (want - min(want - 1, judged.cores[m])) / want
     if cores > 0 and cores > machines.cores[m]:
-        flags &= ~ABLE
+        judged.flags[m] &= ~ABLE
     bounds = 0
     bound = 0
-    if groups.job[g] >= 0:
-        for kind in range(3):
-            judged.there[m, kind] = 0
-            most = groups.max_machine[g]
-            domain = m
-            if kind == 1:
-                most, domain = groups.max_rack[g], machines.rack[m]
-            elif kind == 2:
-                most, domain = groups.max_power[g], machines.power[m]
-            if most > 0:
-                there = count_of(counts, groups.job[g], kind, domain)
-                judged.there[m, kind] = there
-                if there >= most:
-                    bounds += 1
-                    if bound == 0:
-                        bound = kind + 1
+    for kind in range(3):
+        if 0 < most[kind] <= judged.there[m, kind]:
+            bounds += 1
+            if bound == 0:
+                bound = kind + 1
     crashed = has_crashed(groups, g, m)
-    first = -1
-    value = _NONE
-    if failures[m] > 0:
-        first = failed[m]
-    elif not machines.up[m]:
-        first = state
-    elif lacked > 0:
-        first = state + 1 + lacks
-        value = left[lacks, m]
-    elif bounds > 0:
-        first = state + axis + bound
-    elif crashed:
-        first = state + axis + 4
-    elif few:
-        first = state + axis + 5
-        value = judged.cores[m]
-    judged.fell[first + 1] += 1
-    judged.largest[first + 1] = max(judged.largest[first + 1], value)
-    only = -1
-    is_open = machines.up[m] and not crashed
-    if is_open and failures[m] + lacked + bounds + (1 if few else 0) == 1:
-        only = first
-        judged.alone[only] += 1
-        if value > judged.alone_largest[only]:
-            judged.alone_largest[only], judged.alone_at_largest[only] = value, 0
-        if value == judged.alone_largest[only]:
-            judged.alone_at_largest[only] += 1
-    judged.only[m] = only
+    if crashed:
+        judged.flags[m] &= ~OPEN
     # Constraints and bounds weigh more than any shortage: each is another decision of the user's.
     judged.distance[m] = axis * (failures[m] + bounds) + short
-    judged.flags[m] = flags | (OPEN if is_open else 0)
+    judged.only[m] += bounds + (1 if few else 0)
+    if judged.first[m] >= 0:
+        return
+    value = _NONE
+    first = -1
+    if bounds > 0:
+        first = judged.constraints + axis + bound
+    elif crashed:
+        first = judged.constraints + axis + 4
+    elif few:
+        first = judged.constraints + axis + 5
+        value = judged.cores[m]
+    else:
+        return
+    judged.first[m] = first
+    judged.fell[first + 1] += 1
+    judged.largest[first + 1] = max(judged.largest[first + 1], value)
+    if judged.flags[m] & OPEN and judged.only[m] == 1:
+        judged.alone[first] += 1
+        if value > judged.alone_largest[first]:
+            judged.alone_largest[first], judged.alone_at_largest[first] = value, 0
+        if value == judged.alone_largest[first]:
+            judged.alone_at_largest[first] += 1
+
+
+@inlined
+def _sum_up(left: Ints, limit: Ints, failures: Ints32, judged: Judged, begin: int, end: int) -> None:
+    """Write `judged.only` of the machines at the positions `begin` to `end` - 1, and add the machines to the sums over
+    constraints and resources, in loops that can be vectorised.
+    """
+    n = end - begin
+    first = judged.first[begin:end]
+    only = judged.only[begin:end]
+    lacking = judged.lacking[begin:end]
+    flags = judged.flags[begin:end]
+    fails = failures[begin:end]
+    for i in range(n):
+        only[i] = first[i] if flags[i] & OPEN and fails[i] + only[i] == 1 else -1
+    for obstacle in range(judged.constraints):
+        alone = 0
+        for i in range(n):
+            alone += only[i] == obstacle
+        judged.alone[obstacle] += alone
+        judged.alone_at_largest[obstacle] += alone
+    for r in range(limit.shape[0]):
+        if limit[r] == 0:
+            continue
+        obstacle = judged.constraints + 1 + r
+        has = left[r][begin:end]
+        fell = 0
+        alone = 0
+        largest = _NONE
+        alone_largest = _NONE
+        for i in range(n):
+            fell += first[i] == obstacle
+            largest = max(largest, has[i] if first[i] == obstacle else 0)
+        for i in range(n):
+            alone += only[i] == obstacle
+            alone_largest = max(alone_largest, has[i] if only[i] == obstacle else 0)
+        judged.fell[obstacle + 1] += fell
+        judged.largest[obstacle + 1] = max(judged.largest[obstacle + 1], largest)
+        judged.alone[obstacle] += alone
+        if alone_largest > judged.alone_largest[obstacle]:
+            judged.alone_largest[obstacle], judged.alone_at_largest[obstacle] = alone_largest, 0
+        if alone > 0 and alone_largest == judged.alone_largest[obstacle]:
+            at_largest = 0
+            for i in range(n):
+                at_largest += only[i] == obstacle and has[i] == alone_largest
+            judged.alone_at_largest[obstacle] += at_largest
+    ports = left[PORTS][begin:end]
+    able = 0
+    held = 0
+    evictable = 0
+    by_reservation = 0
+    for i in range(n):
+        able += (flags[i] & ABLE) != 0
+    for i in range(n):
+        lacks = lacking[i] >= 0 and flags[i] & OPEN and fails[i] == 0
+        held += lacks and (flags[i] & ABLE) != 0
+        evictable += lacks and (flags[i] & EVICTABLE) != 0
+    for i in range(n):
+        wanted = ABLE | OPEN | BY_RESERVATION
+        by_reservation += lacking[i] >= 0 and (flags[i] & wanted) == wanted and ports[i] >= limit[PORTS]
+    judged.sums[SUM_ABLE] += able
+    judged.sums[SUM_HELD] += held
+    judged.sums[SUM_EVICTABLE] += evictable
+    judged.sums[SUM_BY_RESERVATION] += by_reservation

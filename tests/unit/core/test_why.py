@@ -45,6 +45,31 @@ def test_the_nearest_machine_says_what_it_lacks() -> None:
     assert (nearest.machine_id, nearest.lacks) == (world.id_of("m2"), (Lack("cpu", 3000, 1000),))
 
 
+def test_counts_and_the_nearest_machine_cover_machines_of_all_blocks() -> None:
+    world = World()
+    for number in range(2500):
+        world.machine(f"m{number}", cpu=2000 + 100 * (number % 7))
+    why = verdict(world.job("a", cpu=4000))
+    assert [(one.code, one.machines, one.largest) for one in why.ruled_out] == [(ReasonCode.RESOURCE, 2500, 2600)]
+    assert [(change.subject, change.to, change.machines) for change in why.changes] == [("cpu", 2600, 2500 // 7)]
+    assert why.nearest is not None
+    assert why.nearest.machine_id == world.id_of("m6"), "of equal machines, the one with the lowest id"
+
+
+def test_the_maximum_per_machine_counts_machines_with_and_without_a_rack() -> None:
+    world = World().machine("m1").machine("m2", rack="r1").machine("m3", rack="r1", cpu=50)
+    world.job("a", needs(max_per_machine=1, cpu=100), tasks=3).place("a", 0, on="m1").place("a", 1, on="m2")
+    why = verdict(world)
+    assert [(one.code, one.machines) for one in why.ruled_out] == [
+        (ReasonCode.RESOURCE, 1),
+        (ReasonCode.MAX_PER_MACHINE, 2),
+    ]
+    assert [(change.subject, change.to, change.machines) for change in why.changes] == [
+        ("cpu", 50, 1),
+        ("max-per-machine", 2, 2),
+    ]
+
+
 def test_another_value_is_offered_where_machines_have_it() -> None:
     world = World().machine("m1", zone="a").machine("m2", zone="b").machine("m3", zone="b")
     why = verdict(world.job("a", needs(constraints=(must("zone", "=", "c"),))))
