@@ -290,7 +290,7 @@ def test_a_master_does_it_by_itself_and_metrics_tell(cell, client) -> None:
     running(cell)
     Master(cell.id).tick()
     figures = utilisation.figures_of([cell.id])[cell.id]
-    assert (figures.setting, figures.running, figures.measured) == ("medium", 0, 0)
+    assert (figures.setting, figures.running, figures.measured) == ("medium", 1, 0)
     labels = {"cell": cell.name, "resource": "cpu", "what": "capacity"}
     assert f'borg_cell_resources{{cell="{cell.name}",resource="cpu",what="capacity"}}' in (
         client.get("/metrics").content.decode()
