@@ -70,7 +70,7 @@ def prometheus(services: Iterable[FeedService], *, port: str = "") -> Prometheus
             for name, number in one.ports.items():
                 if port in ("", name):
                     targets.append(
-                        f'{{"targets":["{_host(one.address, number)}"],"labels":{of_task}'
+                        f'{{"targets":[{_as_json(_host(one.address, number))}],"labels":{of_task}'
                         f'"__meta_borg_port":{quoted[name]}'
                     )
                     loads.append(load)
@@ -83,8 +83,12 @@ class _Quoted(dict[str, str]):
     """Texts as JSON strings. Equal texts are converted once."""
 
     def __missing__(self, text: str) -> str:
-        found = self[text] = msgspec.json.encode(text).decode()
+        found = self[text] = _as_json(text)
         return found
+
+
+def _as_json(text: str) -> str:
+    return msgspec.json.encode(text).decode()
 
 
 def _target_list(targets: Iterable[str]) -> bytes:

@@ -119,7 +119,8 @@ def _read_for_feeds(jobs: QuerySet[Job]) -> list[Job]:
     A join would make new objects of the cell and the tenant for each job, which took most of the time.
     """
     cells = Cell.objects.in_bulk()  # first, so that no row is older than the revision of its cell
-    found = list(jobs.select_related(None).only(*_FEED_COLUMNS))
+    # A cell that was created since then has no row in `cells`. The next request has its jobs.
+    found = [job for job in jobs.select_related(None).only(*_FEED_COLUMNS) if job.cell_id in cells]
     tenants = Tenant.objects.in_bulk({job.tenant_id for job in found})
     for job in found:
         job.cell, job.tenant = cells[job.cell_id], tenants[job.tenant_id]

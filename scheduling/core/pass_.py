@@ -128,7 +128,6 @@ def _best_attempt(
     return the attempt that places most tasks of the highest priorities.
     """
     held = cores_held(state, slots)
-
     everywhere = np.arange(len(state.machines))
     began = rng.bit_generator.state  # all attempts begin their walks at the same machines
 

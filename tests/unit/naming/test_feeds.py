@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from naming.api import feeds
@@ -79,6 +80,12 @@ def test_prometheus_targets_are_json_for_any_label() -> None:
     labels = one["labels"]
     assert (labels["__meta_borg_label_a_b"], labels["__meta_borg_label_empty"]) == ('say "\\"', "")
     assert (labels["__meta_borg_task"], labels["__meta_borg_port"]) == ("0", "http")
+
+
+def test_prometheus_targets_are_json_for_any_address() -> None:
+    odd = msgspec.structs.replace(task(0), address='ho"st')
+    (one,) = json.loads(feeds.prometheus([a_service(odd)]).body)
+    assert one["targets"] == ['ho"st:20000']
 
 
 def test_prometheus_scrapes_a_task_once_though_a_service_has_it_too() -> None:
