@@ -151,6 +151,7 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
         sockets=sockets,
         record=record,
         stop_signal=signal.SIGINT,  # the fast shutdown: PostgreSQL ends all sessions and writes a checkpoint
+        kill_signal=signal.SIGQUIT,  # the immediate shutdown: after SIGKILL, processes of PostgreSQL would stay a while
         account=account,
         cwd=data,
     )

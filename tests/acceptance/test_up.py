@@ -87,11 +87,12 @@ def test_a_second_ctrl_c_does_not_wait_for_the_notice_of_tasks(own: Installation
     own.submit("stubborn", [], task=stubborn)
     wait_for(lambda: len(own.task_pids("stubborn")) == 1, BOUND_S, story=lambda: own.borgctl("why", "stubborn"))
     ours = tree_of(own.supervisor_pid) | own.task_pids("stubborn")
+    names = {pid: _command(pid) for pid in ours}
     os.kill(own.supervisor_pid, signal.SIGINT)
     wait_for((own.home / "run" / "stop-tasks.pid").exists, BOUND_S, story=own.output)
     assert own.stop(signal.SIGINT, timeout_s=90.0) == 0
     left = [pid for pid in ours if children.start_time_ticks(pid) is not None]
-    assert left == [], "nothing may be left, stubborn tasks included"
+    assert left == [], f"nothing may be left, stubborn tasks included: {[names[pid] for pid in left]}"
 
 
 def test_tasks_outlive_a_killed_supervisor_and_are_adopted(own: Installation) -> None:

@@ -47,6 +47,7 @@ class Spec:
     process that still makes progress gets at least ten times as long. `needs`: names of the processes that must be up
     before. `pulse`: a file that the process touches; the supervisor deletes the file of an earlier run before a start.
     `preload`: the socket of the process that forks this process; None: the supervisor starts it.
+    `kill_signal` ends the process at once, together with its own children.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Spec:
     unwell_limit: int = 3
     stop_signal: signal.Signals = signal.SIGTERM
     stop_s: float = 10.0
+    kill_signal: signal.Signals = signal.SIGKILL
     account: SystemUser | None = None
     cwd: Path | None = None
     pulse: Path | None = None
@@ -113,7 +115,9 @@ class ProcessKeeper:
         self._task.add_done_callback(report)
 
     async def stop(self) -> None:
-        """Send the process its stop signal. Send SIGKILL after `stop_s` seconds, or as soon as `hurry` is called."""
+        """Send the process its stop signal, and its kill signal after `stop_s` seconds or as soon as `hurry` is called.
+        Send SIGKILL 10 s later.
+        """
         self._stopping.set()
         if self._task is not None:
             await asyncio.wait({self._task})  # an error in it was passed to `on_error`
@@ -246,7 +250,7 @@ class ProcessKeeper:
         if not ended.done():
             if not self._hurry.is_set():  # otherwise the process had no time to react
                 log.warning("%s did not end after %s; killing it", self.spec.name, self.spec.stop_signal.name)
-            process.kill()
+            process.send_signal(self.spec.kill_signal)
             await asyncio.wait({ended}, timeout=10.0)
         process.poll()
 

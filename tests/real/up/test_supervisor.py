@@ -212,6 +212,26 @@ def test_a_process_that_is_stopped_in_a_hurry_is_not_reported_as_stubborn(
     assert "did not end after" not in caplog.text
 
 
+def test_a_hurried_process_gets_the_signal_that_also_ends_its_children(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    code = (
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"signal.signal(signal.SIGQUIT, lambda *_: (open({str(ended)!r}, 'w').close(), sys.exit(0)))\n"
+        + writes(tmp_path / "ready", "x")
+        + "time.sleep(600)"
+    )
+
+    async def scenario() -> None:
+        async with supervisor(tmp_path) as kept:
+            kept.start([script("postgres", code, kill_signal=signal.SIGQUIT, ready=_has(tmp_path / "ready", "x"))])
+            await kept.wait_up(10.0)
+            kept.hurry()
+            await kept.stop()
+
+    run(scenario())
+    assert ended.exists()
+
+
 def test_a_start_that_fails_shows_the_end_of_the_log(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with supervisor(tmp_path) as kept:
