@@ -47,3 +47,19 @@ def members_changed_after(name: ServiceName, cell_id: int, tenant_id: int, *, af
         [cell_id, after, tenant_id, SERVICE, name.service],
     )
     return bool(left)
+
+
+def changed_jobs(cell_id: int, *, after: int, until: int) -> set[int] | None:
+    """Return the ids of the jobs whose names may have changed between the revisions `after` and `until` of the cell.
+
+    Return None if the names of any job may have changed. The function makes at most one query.
+    """
+    if until - after > MOST_REVISIONS:
+        return None
+    rows = query(
+        "SELECT DISTINCT job_id FROM scheduling_event"
+        " WHERE cell_id = %s AND revision > %s AND revision <= %s AND kind = ANY(%s)",
+        [cell_id, after, until, list(NAMING_KINDS)],
+    )
+    found = {job_id for (job_id,) in rows}
+    return None if None in found else found  # an event of a machine concerns all its tasks

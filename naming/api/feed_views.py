@@ -19,13 +19,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from naming.api import feeds, selectors
+from naming.api import feeds, selectors, targets
 from naming.api.feeds import FeedService
 from naming.table.names import InvalidName, JobName, ServiceName, check_label, check_service, parse_dns
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 
 F = TypeVar("F", bound=Callable[..., Any])
+Found = TypeVar("Found")
 MOST_CLUSTERS = 1_000  # in one discovery request
 _FILTERS = {
     "cell": "Only tasks in this cell.",
@@ -64,13 +65,11 @@ def _known_tag(asked: Hashable) -> dict[str, str]:
     return {}
 
 
-def _fed(
-    request: Request, read: Callable[[], list[FeedService]], form: Callable[[list[FeedService]], tuple[bytes, bytes]]
-) -> Response:
+def _fed(request: Request, read: Callable[[], Found], form: Callable[[Found], tuple[bytes, bytes]]) -> Response:
     """Return the answer of a feed, or status 304 if the caller sent the ETag of this answer.
 
-    `read` returns the services. `form` converts the services to the answer as JSON, and to the bytes from which the
-    ETag is computed.
+    `read` returns what the database has. `form` converts it to the answer as JSON, and to the bytes from which the ETag
+    is computed.
     """
     shown = {part.strip() for part in request.headers.get("If-None-Match", "").split(",")} - {""}
     stamp = selectors.names_stamp()  # before the rows are read, so that they are never older than the stamp
@@ -106,8 +105,8 @@ def _rights(principal: Principal) -> Hashable:
     )
 
 
-def _reader(request: Request, *also: str) -> Callable[[], list[FeedService]]:
-    """Return a function that reads the requested services. `also`: further parameters that the request may have.
+def _filters(request: Request, *also: str) -> dict[str, Any]:
+    """Return the filters of a request as parameters of `feed_jobs`. `also`: further parameters that it may have.
 
     Raises `Rejected` for an unknown parameter, or for a value that is not valid.
     """
@@ -122,7 +121,12 @@ def _reader(request: Request, *also: str) -> Callable[[], list[FeedService]]:
         name: request.query_params.get(name, "") for name in ("cell", "tenant", "job", "service")
     }
     filters["labels"] = dict(text.split(":", 1) for text in request.query_params.getlist("label"))
-    return partial(selectors.services, request.auth, **filters)  # type: ignore[arg-type]
+    return filters
+
+
+def _services(request: Request, *also: str) -> Callable[[], list[FeedService]]:
+    """Return a function that reads the requested services. The parameters and errors are those of `_filters`."""
+    return partial(selectors.services, request.auth, **_filters(request, *also))  # type: ignore[arg-type]
 
 
 def _wrong(name: str, values: Sequence[str]) -> str:
@@ -170,7 +174,8 @@ class PrometheusView(APIView):
     )
     def get(self, request: Request) -> Response:
         """List every port of every placed task, with facts about the task as `__meta_borg_…` labels."""
-        return _fed(request, _reader(request), partial(feeds.prometheus, port=request.query_params.get("port", "")))
+        read = partial(selectors.feed_jobs, request.auth, **_filters(request), most=selectors.MOST_TARGETS)  # type: ignore[arg-type]
+        return _fed(request, read, partial(targets.cache.answer, port=request.query_params.get("port", "")))
 
 
 class TraefikView(APIView):
@@ -187,7 +192,7 @@ class TraefikView(APIView):
 
         Their names are `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`.
         """
-        read, port = _reader(request, "scheme"), request.query_params.get("port", "")
+        read, port = _services(request, "scheme"), request.query_params.get("port", "")
         scheme = request.query_params.get("scheme", "http")
         if scheme not in ("http", "https", "h2c"):
             detail = f"scheme: {scheme!r} is unknown; use http, https or h2c"

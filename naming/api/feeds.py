@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import add
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,40 +42,50 @@ class FeedService:
         return fails_open(self.endpoints)
 
 
-class PrometheusTargets(NamedTuple):
-    """The answer for Prometheus as JSON. `compared`: the same targets without their loads, to compare two answers."""
+class JobTargets(NamedTuple):
+    """The targets of one job for Prometheus. `texts`: one JSON object per target, without its two closing braces.
 
-    body: bytes
-    compared: bytes
+    `tasks`: for each target, the position of its task in the endpoints of the job.
+    """
+
+    texts: Sequence[str]
+    tasks: Sequence[int]
 
 
-def prometheus(services: Iterable[FeedService], *, port: str = "") -> PrometheusTargets:
-    """Return the targets to scrape: the port `port` of each task of each job, or all ports if `port` is empty.
+def job_targets(service: FeedService, *, port: str = "") -> JobTargets:
+    """Return the targets of a job: the port `port` of each task, or all ports if `port` is empty. Loads are omitted.
 
     The function writes JSON itself, because an answer can have thousands of targets whose labels are mostly equal.
     """
-    targets: list[str] = []
-    loads: list[str] = []
+    texts: list[str] = []
+    tasks: list[int] = []
     quoted = _Quoted()
-    for service, shared in _jobs_with_labels(services):
-        labels = msgspec.json.encode(shared).decode().removesuffix("}")
-        for one in service.endpoints:
-            of_task = (
-                f'{labels},"__meta_borg_task":"{one.index}","__meta_borg_machine":{quoted[one.machine]},'
-                f'"__meta_borg_phase":{quoted[one.phase]},"__meta_borg_health":{quoted[one.health]},'
-                f'"__meta_borg_serving":"{"true" if one.serving else "false"}","__meta_borg_weight":"{one.weight}",'
-            )
-            load = f',"{LOAD}":"{one.load:.2f}"' if one.load is not None else ""
-            for name, number in one.ports.items():
-                if port in ("", name):
-                    targets.append(
-                        f'{{"targets":[{_as_json(_host(one.address, number))}],"labels":{of_task}'
-                        f'"__meta_borg_port":{quoted[name]}'
-                    )
-                    loads.append(load)
-    compared = _target_list(targets)
-    with_loads = any(loads)
-    return PrometheusTargets(_target_list(map(add, targets, loads)) if with_loads else compared, compared)
+    labels = msgspec.json.encode(_labels_of(service)).decode().removesuffix("}")
+    for position, one in enumerate(service.endpoints):
+        of_task = (
+            f'{labels},"__meta_borg_task":"{one.index}","__meta_borg_machine":{quoted[one.machine]},'
+            f'"__meta_borg_phase":{quoted[one.phase]},"__meta_borg_health":{quoted[one.health]},'
+            f'"__meta_borg_serving":"{"true" if one.serving else "false"}","__meta_borg_weight":"{one.weight}",'
+        )
+        for name, number in one.ports.items():
+            if port in ("", name):
+                texts.append(
+                    f'{{"targets":[{_as_json(_host(one.address, number))}],"labels":{of_task}'
+                    f'"__meta_borg_port":{quoted[name]}'
+                )
+                tasks.append(position)
+    return JobTargets(texts, tasks)
+
+
+def load_label(load: float) -> str:
+    """Return the label of a task's load, which follows the text of a target of this task."""
+    return f',"{LOAD}":"{load:.2f}"'
+
+
+def target_list(targets: Iterable[str]) -> bytes:
+    """Return the JSON list of targets for Prometheus. Each text lacks the two closing braces of its target."""
+    text = "}},".join(targets)
+    return f"[{text}}}}}]".encode() if text else b"[]"
 
 
 class _Quoted(dict[str, str]):
@@ -91,26 +100,19 @@ def _as_json(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-def _target_list(targets: Iterable[str]) -> bytes:
-    """Return a JSON list of targets. Each text lacks the two closing braces of its target."""
-    text = "}},".join(targets)
-    return f"[{text}}}}}]".encode() if text else b"[]"
-
-
-def _jobs_with_labels(services: Iterable[FeedService]) -> Iterable[tuple[FeedService, dict[str, str]]]:
-    """Yield each job and the labels that all its targets have. Skip services: their tasks also belong to jobs."""
-    for service in services:
-        if isinstance(service.name, JobName):
-            labels = {f"__meta_borg_label_{_NO_LABEL.sub('_', key)}": str(text) for key, text in service.labels.items()}
-            labels |= {
-                "__meta_borg_cell": service.name.cell,
-                "__meta_borg_tenant": service.name.tenant,
-                "__meta_borg_job": service.name.job,
-                "__meta_borg_fail_open": "true" if service.fails_open else "false",
-            }
-            if SERVICE in service.labels:
-                labels["__meta_borg_service"] = str(service.labels[SERVICE])
-            yield service, labels
+def _labels_of(service: FeedService) -> dict[str, str]:
+    """Return the labels that all targets of a job have."""
+    assert isinstance(service.name, JobName)
+    labels = {f"__meta_borg_label_{_NO_LABEL.sub('_', key)}": str(text) for key, text in service.labels.items()}
+    labels |= {
+        "__meta_borg_cell": service.name.cell,
+        "__meta_borg_tenant": service.name.tenant,
+        "__meta_borg_job": service.name.job,
+        "__meta_borg_fail_open": "true" if service.fails_open else "false",
+    }
+    if SERVICE in service.labels:
+        labels["__meta_borg_service"] = str(service.labels[SERVICE])
+    return labels
 
 
 def traefik(services: Iterable[FeedService], *, port: str = "", scheme: str = "http") -> dict[str, Any]:

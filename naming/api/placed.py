@@ -60,13 +60,16 @@ def rows_of(jobs: Collection[int], *, tasks: Collection[int] | None = None, pend
     return list(map(PlacedRow._make, found))
 
 
-def endpoints_of(jobs: Mapping[int, Job], rows: Sequence[PlacedRow], *, zone: str) -> list[TaskEndpoint]:
+def endpoints_of(
+    jobs: Mapping[int, Job], rows: Sequence[PlacedRow], *, zone: str, with_loads: bool = True
+) -> list[TaskEndpoint]:
     """Return one endpoint per row. `jobs`: the jobs by id, read together with their cells and tenants.
 
-    The function makes one query per cell with a running update, and one request to Redis per cell with placed tasks.
+    The function makes one query per cell with a running update. If `with_loads`, it makes one request to Redis per cell
+    with placed tasks; otherwise no endpoint has a load.
     """
     ports = _port_names(jobs, rows)
-    loads = _loads(jobs, rows)
+    loads = _loads(jobs, rows) if with_loads else {}
     found: list[TaskEndpoint] = []
     for job_id, group in groupby(rows, key=attrgetter("job_id")):
         job, name = jobs[job_id], name_of(jobs[job_id])

@@ -27,7 +27,18 @@ from scheduling.journal.sql import query
 from scheduling.models import Cell, Job
 
 MOST_ENDPOINTS = 100_000  # in one answer
-_FEED_COLUMNS = ("cell_id", "tenant_id", "name", "kind", "labels", "spec_version", "port_names", "published")
+MOST_TARGETS = 300_000  # tasks in one answer for Prometheus, which is made from texts
+_FEED_COLUMNS = (
+    "cell_id",
+    "tenant_id",
+    "name",
+    "kind",
+    "labels",
+    "spec_version",
+    "port_names",
+    "published",
+    "tasks_running",
+)
 
 
 def endpoints(
@@ -79,13 +90,40 @@ def services(
 ) -> list[FeedService]:
     """Return live jobs that `principal` may see, with their placed tasks, followed by the services of these jobs.
 
-    `service`: only this service and its jobs. `names`: only these jobs and services. With `job` or `labels` the answer
-    has no services, because it would contain only a part of their tasks. The function makes six queries, and for each
-    cell one query and one request to Redis (`endpoints_of`).
+    The parameters are those of `feed_jobs`. With `job` or `labels` the answer has no services, because it would contain
+    only a part of their tasks. The function makes six queries, and for each cell one query and one request to Redis
+    (`endpoints_of`).
 
-    Raises `Rejected` for more than `MOST_ENDPOINTS` tasks, before it reads a job or a task. Raises `NotFound` for a
-    cell or tenant that does not exist or that the caller may not see, so that a misspelt name does not look like a name
-    without tasks.
+    Raises `Rejected` for more than `MOST_ENDPOINTS` tasks, before it reads a job or a task, and `NotFound` like
+    `feed_jobs`.
+    """
+    found = feed_jobs(principal, cell=cell, tenant=tenant, job=job, service=service, labels=labels, names=names)
+    # A feed lists ports, so it needs no tasks of jobs without ports.
+    rows = rows_of([i for i, one in found.items() if one.port_names or one.spec_version > 1 or SERVICE in one.labels])
+    by_job: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
+    for row, endpoint in zip(rows, endpoints_of(found, rows, zone=settings.BORG_ZONE), strict=True):
+        by_job[row.job_id].append(endpoint)
+    of_jobs = [FeedService(name_of(one), one.labels, by_job[job_id]) for job_id, one in found.items()]
+    return of_jobs if job or labels else [*of_jobs, *_feed_services(found, by_job)]
+
+
+def feed_jobs(
+    principal: Principal,
+    *,
+    cell: str = "",
+    tenant: str = "",
+    job: str = "",
+    service: str = "",
+    labels: Mapping[str, str] | None = None,
+    names: Collection[JobName | ServiceName] | None = None,
+    most: int = MOST_ENDPOINTS,
+) -> dict[int, Job]:
+    """Return the live jobs that `principal` may see by id, with the columns that feeds need. Makes at most six queries.
+
+    `service`: only the jobs of this service. `names`: only these jobs and the jobs of these services.
+
+    Raises `Rejected` if the jobs have more than `most` placed tasks. Raises `NotFound` for a cell or tenant that does
+    not exist or that the caller may not see, so that a misspelt name does not look like a name without tasks.
     """
     if cell:
         cell_named(principal, cell)
@@ -98,19 +136,12 @@ def services(
         jobs = jobs.filter(labels__contains=dict(labels))
     if names is not None:
         jobs = jobs.filter(_named(names))
-    _check_number(principal, jobs)
-    found = {
+    _check_number(principal, jobs, most)
+    return {
         one.id: one
         for one in _read_for_feeds(jobs)
         if may(principal, Action.JOB_VIEW, tenant=one.tenant.name, cell=one.cell.name)
     }
-    # A feed lists ports, so it needs no tasks of jobs without ports.
-    rows = rows_of([i for i, one in found.items() if one.port_names or one.spec_version > 1 or SERVICE in one.labels])
-    by_job: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
-    for row, endpoint in zip(rows, endpoints_of(found, rows, zone=settings.BORG_ZONE), strict=True):
-        by_job[row.job_id].append(endpoint)
-    of_jobs = [FeedService(name_of(one), one.labels, by_job[job_id]) for job_id, one in found.items()]
-    return of_jobs if job or labels else [*of_jobs, *_feed_services(found, by_job)]
 
 
 def _read_for_feeds(jobs: QuerySet[Job]) -> list[Job]:
@@ -144,17 +175,17 @@ def _named(names: Collection[JobName | ServiceName]) -> Q:
     return reduce(or_, parts)
 
 
-def _check_number(principal: Principal, jobs: QuerySet[Job]) -> None:
+def _check_number(principal: Principal, jobs: QuerySet[Job], most: int) -> None:
     """Raise `Rejected` if these jobs have more placed tasks than one answer may list. The check makes one query."""
     sums = jobs.order_by().values_list("cell__name", "tenant__name").annotate(placed=Sum("tasks_running"))
     placed = sum(number for cell, tenant, number in sums if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell))
-    if placed > MOST_ENDPOINTS:
+    if placed > most:
         raise Rejected(
             "too-many-endpoints",
-            f"The feed would list {placed:,} tasks, but one answer may list at most {MOST_ENDPOINTS:,}."
+            f"The feed would list {placed:,} tasks, but one answer may list at most {most:,}."
             " Use the filters cell, tenant, job, service or label to request fewer tasks.",
             fields={"cell": "request fewer tasks with a filter"},
-            figures={"tasks": placed, "most": MOST_ENDPOINTS},
+            figures={"tasks": placed, "most": most},
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,12 +10,15 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from naming.api.selectors import MOST_ENDPOINTS
+from naming.api import targets
+from naming.api.selectors import MOST_ENDPOINTS, MOST_TARGETS, feed_jobs
 from quota.models import Capability, Tenant
 from quota.vocabulary.permissions import Role, Scope
+from scheduling.journal import journal
+from scheduling.journal.row_events import machine_set_event
 from scheduling.models import Cell, Job, Machine
-from tests.integration.naming_rows import place, report, use
-from tests.integration.rows import a_cell, a_job, a_machine, a_tenant
+from tests.integration.naming_rows import evict, place, report, use
+from tests.integration.rows import ME, a_cell, a_job, a_machine, a_tenant
 from tests.integration.world import a_user, bearer
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -216,24 +220,22 @@ def test_clusters_that_are_not_jobs_are_refused(ann: Client, cluster: str) -> No
 @pytest.mark.parametrize("path", [PROMETHEUS, TRAEFIK, ENVOY])
 def test_a_feed_of_too_many_tasks_is_rejected_before_a_job_or_task_is_read(ann: Client, job: Job, path: str) -> None:
     """Another job, so that the sum decides; its counter alone says that it has so many tasks."""
+    most = MOST_TARGETS if path == PROMETHEUS else MOST_ENDPOINTS
     whole = a_job(job.cell, job.tenant, "whole", tasks=1)
-    Job.objects.filter(pk=whole.pk).update(tasks_running=MOST_ENDPOINTS - 1)
+    Job.objects.filter(pk=whole.pk).update(tasks_running=most - 1)
     clusters = (CLUSTER, "whole.ubar.cc.borg.internal")
     with CaptureQueriesContext(connection) as asked:
         told = discover(ann, *clusters, status=422) if path == ENVOY else ask(ann, path, 422, cell="cc")
-    assert (told["code"], told["figures"]) == (
-        "too-many-endpoints",
-        {"tasks": MOST_ENDPOINTS + 1, "most": MOST_ENDPOINTS},
-    )
+    assert (told["code"], told["figures"]) == ("too-many-endpoints", {"tasks": most + 1, "most": most})
     read = [one["sql"] for one in asked if "scheduling_task" in one["sql"] or "published" in one["sql"]]
     assert not read, "jobs or tasks were read for an answer that is rejected"
-    Job.objects.filter(pk=whole.pk).update(tasks_running=MOST_ENDPOINTS - 2)
+    Job.objects.filter(pk=whole.pk).update(tasks_running=most - 2)
     assert discover(ann, *clusters) if path == ENVOY else ask(ann, path, cell="cc")
 
 
 def test_tasks_that_the_caller_does_not_ask_for_or_may_not_see_do_not_count(ann: Client, job: Job) -> None:
     theirs = a_job(job.cell, a_tenant("other"), "jfoo", tasks=1)
-    Job.objects.filter(pk=theirs.pk).update(tasks_running=MOST_ENDPOINTS + 1)
+    Job.objects.filter(pk=theirs.pk).update(tasks_running=MOST_TARGETS + 1)
     assert len(ask(ann, PROMETHEUS, cell="cc")) == 2
     sre = bearer(a_user("sre", sre=True), scopes=[Scope.READ])
     assert len(discover(sre, CLUSTER)["resources"][0]["endpoints"][0]["lb_endpoints"]) == 2
@@ -251,3 +253,80 @@ def test_the_number_of_queries_is_not_the_number_of_jobs(
     ask(ann, PROMETHEUS)
     with django_assert_max_num_queries(8):
         assert len(ask(ann, PROMETHEUS)) == 8
+
+
+def _targets(**more: Any) -> Any:
+    """Return the targets of all live jobs as a process without kept targets computes them."""
+    return json.loads(targets.TargetCache().answer(feed_jobs(ME), **more).body)
+
+
+def test_kept_targets_are_as_fresh_as_targets_that_are_read_anew(ann: Client, job: Job) -> None:
+    """Each kind of event that can change a target is written once, between two requests."""
+    cell, machine = job.cell, Machine.objects.get()
+    other = a_job(cell, job.tenant, "other", tasks=2)
+    changes = [
+        lambda: place(cell, other, machine, 0, 1, ports=22_000),
+        lambda: report(cell, other, 1, phase="starting", health="unknown"),
+        lambda: report(cell, job, 1),
+        lambda: evict(cell, other, 0),
+        lambda: _move(machine, "10.9.9.9"),
+        lambda: report(cell, job, 0, address="10.20.30.4"),
+    ]
+    before = ask(ann, PROMETHEUS)
+    for number, change in enumerate(changes):
+        change()
+        assert ask(ann, PROMETHEUS) == _targets() != before, f"change {number} is not in the answer"
+        before = ask(ann, PROMETHEUS)
+        assert ask(ann, PROMETHEUS, port="http") == _targets(port="http")
+
+
+def test_tasks_of_jobs_without_changes_are_not_read_again(ann: Client, job: Job) -> None:
+    ask(ann, PROMETHEUS)
+    place(job.cell, a_job(job.cell, job.tenant, "other"), Machine.objects.get(), 0, ports=21_000)
+    with CaptureQueriesContext(connection) as asked:
+        assert len(ask(ann, PROMETHEUS)) == 3
+    (read,) = [one["sql"] for one in asked if "FROM scheduling_task" in one["sql"]]
+    assert f"{job.id}" not in read.split("ANY(")[1].split(")")[0].split(",")
+
+
+def test_kept_targets_get_their_present_loads(ann: Client, job: Job) -> None:
+    ask(ann, PROMETHEUS)
+    use(job, 1, cpu_milli=50)
+    first, second = ask(ann, PROMETHEUS)
+    assert "__meta_borg_load" not in first["labels"]
+    assert second["labels"]["__meta_borg_load"] == "0.50"
+
+
+def test_targets_read_before_a_change_are_not_kept_after_it(ann: Client, job: Job) -> None:
+    """A slow request has read a job; meanwhile the job changes, and a request for another port notices the change."""
+    cache = targets.TargetCache()
+    early = feed_jobs(ME)
+
+    def meanwhile(*arguments: Any) -> Any:
+        found = read(*arguments)
+        if not seen:
+            seen.append(True)
+            report(job.cell, job, 1)
+            cache.answer(feed_jobs(ME), port="other")
+        return found
+
+    read, seen = targets._read_targets, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(targets, "_read_targets", meanwhile)
+        cache.answer(early)
+    assert json.loads(cache.answer(feed_jobs(ME)).body) == _targets()
+
+
+def test_a_full_cache_begins_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "MOST_CHARACTERS", 500)
+    cache = targets.TargetCache()
+    for _ in range(2):
+        assert json.loads(cache.answer(feed_jobs(ME)).body) == _targets()
+    assert cache._cells == {}
+
+
+def _move(machine: Machine, address: str) -> None:
+    with journal.write(machine.cell_id, ME) as entry:
+        machine.address = address
+        machine.save(update_fields=["address"])
+        entry.append(machine_set_event(machine))

@@ -59,24 +59,35 @@ def test_clients_go_to_serving_tasks_by_weight(tasks: list[tuple[int, int, bool]
     assert [(one.index, weight) for one, weight in found] == expected
 
 
-def test_prometheus_hears_of_weight_load_service_and_failing_open() -> None:
-    told = feeds.prometheus([a_service(task(0, weight=3, load=0.5), task(1), labels={"service": "front"})])
-    first, second = json.loads(told.body)
+def targets(service: FeedService) -> Any:
+    """Return the decoded targets of a job, as Prometheus gets them."""
+    return json.loads(feeds.target_list(feeds.job_targets(service).texts))
+
+
+def test_prometheus_hears_of_weight_service_and_failing_open() -> None:
+    service = a_service(task(0, weight=3, load=0.5), task(1), labels={"service": "front"})
+    first, second = targets(service)
     labels = first["labels"]
     assert first["targets"] == ["10.0.0.1:20000"]
-    assert (labels["__meta_borg_weight"], labels["__meta_borg_load"]) == ("3", "0.50")
+    assert (labels["__meta_borg_weight"], second["labels"]["__meta_borg_weight"]) == ("3", "1")
     assert (labels["__meta_borg_service"], labels["__meta_borg_fail_open"]) == ("front", "false")
-    compared = json.loads(told.compared)
-    assert "__meta_borg_load" not in compared[0]["labels"]
-    assert compared[1] == second
-    (failing,) = json.loads(feeds.prometheus([a_service(task(0, serving=False))]).body)
+    assert "__meta_borg_load" not in labels
+    (failing,) = targets(a_service(task(0, serving=False)))
     assert failing["labels"]["__meta_borg_fail_open"] == "true"
-    assert "__meta_borg_load" not in failing["labels"]
-    assert feeds.prometheus([]).body == feeds.prometheus([a_service()]).compared == b"[]"
+    assert feeds.target_list([]) == b"[]"
+    assert targets(a_service()) == []
+
+
+def test_the_load_of_a_task_follows_the_text_of_its_targets() -> None:
+    found = feeds.job_targets(a_service(task(0), task(1)))
+    assert list(found.tasks) == [0, 1]
+    first, second = json.loads(feeds.target_list([found.texts[0] + feeds.load_label(0.5), found.texts[1]]))
+    assert first["labels"]["__meta_borg_load"] == "0.50"
+    assert "__meta_borg_load" not in second["labels"]
 
 
 def test_prometheus_targets_are_json_for_any_label() -> None:
-    (one,) = json.loads(feeds.prometheus([a_service(task(0), labels={'a"b': 'say "\\"', "empty": ""})]).body)
+    (one,) = targets(a_service(task(0), labels={'a"b': 'say "\\"', "empty": ""}))
     labels = one["labels"]
     assert (labels["__meta_borg_label_a_b"], labels["__meta_borg_label_empty"]) == ('say "\\"', "")
     assert (labels["__meta_borg_task"], labels["__meta_borg_port"]) == ("0", "http")
@@ -84,13 +95,14 @@ def test_prometheus_targets_are_json_for_any_label() -> None:
 
 def test_prometheus_targets_are_json_for_any_address() -> None:
     odd = msgspec.structs.replace(task(0), address='ho"st')
-    (one,) = json.loads(feeds.prometheus([a_service(odd)]).body)
+    (one,) = targets(a_service(odd))
     assert one["targets"] == ['ho"st:20000']
 
 
-def test_prometheus_scrapes_a_task_once_though_a_service_has_it_too() -> None:
-    both = [a_service(task(0)), FeedService(ServiceName("cc", "ubar", "front"), {"service": "front"}, [task(0)])]
-    assert len(json.loads(feeds.prometheus(both).body)) == 1
+def test_only_the_named_port_is_a_target() -> None:
+    both = msgspec.structs.replace(task(0), ports={"http": 1, "admin": 2})
+    (one,) = json.loads(feeds.target_list(feeds.job_targets(a_service(both), port="admin").texts))
+    assert one["targets"] == ["10.0.0.1:2"]
 
 
 def test_traefik_gets_weights_that_are_not_one_and_services_by_their_dots() -> None:

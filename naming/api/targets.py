@@ -1,0 +1,178 @@
+"""The feed for Prometheus, whose targets each process keeps from one request to the next.
+
+Prometheus requests all targets every few seconds, and only a few jobs change in this time. So the targets of a job are
+computed again only if the journal has an event about its names after the revision at which they were computed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+from django.conf import settings
+
+from naming.api import changes, feeds
+from naming.api.feeds import FeedService
+from naming.api.loads import Busy, loads_of
+from naming.api.placed import endpoints_of, name_of, rows_of
+from scheduling.models import Cell, Job
+
+# One process keeps at most this many characters. A target has about 400.
+MOST_CHARACTERS = 48 * 2**20
+# The cache of a cell begins again after so many changed jobs.
+MOST_CHANGED = 100_000
+# The tasks whose rows are in memory at the same time.
+TASKS_AT_ONCE = 20_000
+
+
+class PrometheusTargets(NamedTuple):
+    """The answer for Prometheus as JSON. `compared`: the same targets without their loads, to compare two answers."""
+
+    body: bytes
+    compared: bytes
+
+
+class KeptTargets(NamedTuple):
+    """The targets of a job at a revision of its cell: the text and the task of each target."""
+
+    revision: int
+    texts: Sequence[str]
+    tasks: Sequence[Busy]
+
+
+@dataclass(slots=True)
+class _CellTargets:
+    """The targets of one cell. `jobs`: by job id and by the requested port. All targets are those of `revision`.
+
+    `changed`: for each job that changed, the revision up to which its older targets are not valid any more.
+    """
+
+    history: str
+    revision: int
+    jobs: dict[int, dict[str, KeptTargets]] = field(default_factory=dict)
+    changed: dict[int, int] = field(default_factory=dict)
+
+
+class TargetCache:
+    """The targets that one process keeps. Any thread may call its methods."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cells: dict[int, _CellTargets] = {}
+        self._characters = 0
+
+    def answer(self, jobs: Mapping[int, Job], *, port: str = "") -> PrometheusTargets:
+        """Return the targets of these jobs: the port `port` of each task, or all ports if `port` is empty.
+
+        `jobs`: live jobs by id, read after their cells. The function makes one query per cell, one per 20,000 tasks of
+        changed jobs, and one request to Redis per cell.
+        """
+        by_cell: dict[int, list[Job]] = defaultdict(list)
+        for job in jobs.values():
+            by_cell[job.cell_id].append(job)
+        texts: list[str] = []
+        loads: list[str] = []
+        for members in by_cell.values():
+            found = self._targets(members[0].cell, members, port)
+            texts += chain.from_iterable(one.texts for one in found)
+            loads += _load_labels(members[0].cell_id, [task for one in found for task in one.tasks])
+        compared = feeds.target_list(texts)
+        if not any(loads):
+            return PrometheusTargets(compared, compared)
+        return PrometheusTargets(feeds.target_list(map(str.__add__, texts, loads)), compared)
+
+    def _targets(self, cell: Cell, jobs: Sequence[Job], port: str) -> list[KeptTargets]:
+        """Return the targets of jobs of one cell, in the order of `jobs`."""
+        with self._lock:
+            kept = self._follow(cell)
+            found = {job.id: kept.jobs[job.id][port] for job in jobs if port in kept.jobs.get(job.id, ())}
+        for batch in _batches([job for job in jobs if job.id not in found]):
+            fresh = _read_targets(cell, batch, port)
+            found |= fresh
+            with self._lock:
+                self._keep(cell, kept, fresh, port)
+        return [found[job.id] for job in jobs]
+
+    def _follow(self, cell: Cell) -> _CellTargets:
+        """Forget the targets of jobs that changed up to the revision of `cell`. Call it with the lock."""
+        kept = self._cells.get(cell.id)
+        if kept is None or kept.history != str(cell.history_id) or len(kept.changed) > MOST_CHANGED:
+            return self._begin(cell)
+        if cell.revision > kept.revision:
+            changed = changes.changed_jobs(cell.id, after=kept.revision, until=cell.revision)
+            if changed is None:
+                return self._begin(cell)
+            for job_id in changed:
+                kept.changed[job_id] = cell.revision
+                self._characters -= sum(_size(one) for one in kept.jobs.pop(job_id, {}).values())
+            kept.revision = cell.revision
+        return kept
+
+    def _begin(self, cell: Cell) -> _CellTargets:
+        if (former := self._cells.get(cell.id)) is not None:
+            self._characters -= sum(_size(one) for ports in former.jobs.values() for one in ports.values())
+        self._cells[cell.id] = kept = _CellTargets(str(cell.history_id), cell.revision)
+        return kept
+
+    def _keep(self, cell: Cell, kept: _CellTargets, fresh: Mapping[int, KeptTargets], port: str) -> None:
+        """Keep targets, unless their job has changed since they were read. Call it with the lock."""
+        if self._cells.get(cell.id) is not kept:
+            return
+        for job_id, one in fresh.items():
+            ports = kept.jobs.setdefault(job_id, {})
+            if port not in ports and one.revision >= kept.changed.get(job_id, 0):
+                ports[port] = one
+                self._characters += _size(one)
+        if self._characters > MOST_CHARACTERS:
+            self._cells.clear()
+            self._characters = 0
+
+
+def _size(kept: KeptTargets) -> int:
+    return sum(map(len, kept.texts))
+
+
+def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """Yield the jobs in lists with about `TASKS_AT_ONCE` placed tasks."""
+    batch: list[Job] = []
+    tasks = 0
+    for job in jobs:
+        batch.append(job)
+        tasks += job.tasks_running
+        if tasks >= TASKS_AT_ONCE:
+            yield batch
+            batch, tasks = [], 0
+    if batch:
+        yield batch
+
+
+def _read_targets(cell: Cell, jobs: Sequence[Job], port: str) -> dict[int, KeptTargets]:
+    """Return the targets of jobs by job id. The rows are read after `cell`, so they contain all its revisions."""
+    found = {job.id: KeptTargets(cell.revision, (), ()) for job in jobs}
+    # Targets are ports, so jobs that never had a port need no tasks.
+    with_ports = {job.id: job for job in jobs if job.port_names or job.spec_version > 1}
+    rows = rows_of(with_ports)
+    endpoints = iter(endpoints_of(with_ports, rows, zone=settings.BORG_ZONE, with_loads=False))
+    for job_id, group in groupby(rows, key=attrgetter("job_id")):
+        job = with_ports[job_id]
+        tasks = [Busy(row.task_id, row.incarnation, row.machine_id or 0, row.limit_mcpu or 0) for row in group]
+        service = FeedService(name_of(job), job.labels, [next(endpoints) for _ in tasks])
+        texts, positions = feeds.job_targets(service, port=port)
+        found[job_id] = KeptTargets(cell.revision, texts, [tasks[position] for position in positions])
+    return found
+
+
+def _load_labels(cell_id: int, tasks: Sequence[Busy]) -> list[str]:
+    """Return the label with the load of each task, or an empty text if the load is unknown."""
+    loads = loads_of(cell_id, tasks)
+    if not loads:
+        return [""] * len(tasks)
+    return [feeds.load_label(loads[task.task_id]) if task.task_id in loads else "" for task in tasks]
+
+
+cache = TargetCache()
