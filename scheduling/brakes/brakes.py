@@ -122,13 +122,13 @@ def _lost_turn(cell_id: int, settings: CellSettings, look: _Losses, state: Brake
 
 def _look(cell_id: int, late: int) -> _Losses:
     machines, vanished, waiting, now = query(
-        "SELECT count(*), count(*) FILTER (WHERE m.state = 'down' AND (t.tasks > 0"
-        " OR m.state_since > clock_timestamp() - make_interval(secs => %s))),"
+        "SELECT (SELECT count(*) FROM scheduling_machine WHERE cell_id = %(cell)s AND state <> 'removed'),"
+        " count(*) FILTER (WHERE t.tasks > 0"
+        " OR m.state_since > clock_timestamp() - make_interval(secs => %(together)s)),"
         " coalesce(sum(t.tasks), 0)::int, clock_timestamp() FROM scheduling_machine AS m"
-        " LEFT JOIN LATERAL (SELECT count(*) AS tasks FROM scheduling_task WHERE machine_id = m.id"
-        " AND m.state = 'down') AS t ON m.state = 'down'"
-        " WHERE m.cell_id = %s AND m.state <> 'removed'",
-        [brakes.TOGETHER_S, cell_id],
+        " CROSS JOIN LATERAL (SELECT count(*) AS tasks FROM scheduling_task WHERE machine_id = m.id) AS t"
+        " WHERE m.cell_id = %(cell)s AND m.state = 'down'",
+        {"cell": cell_id, "together": brakes.TOGETHER_S},
     )[0]
     lost = vanished + late
     return _Losses(Extent(machines, lost, tasks_running(cell_id) if lost else 0), waiting, now)

@@ -86,7 +86,7 @@ class Silence:
         if time.monotonic() < self._away_until:
             return []
         live = Machine.objects.filter(cell_id=cell_id, state__in=[UP, DRAINING])
-        ids = list(live.values_list("id", flat=True))
+        ids = list(live.order_by().values_list("id", flat=True))
         try:
             contacts = contact.read(cell_id)
             silent = self.judge(contacts, ids, settings, holders=lambda: contact.holders(cell_id))
