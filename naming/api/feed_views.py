@@ -81,7 +81,7 @@ def _fed(request: Request, read: Callable[[], Found], form: Callable[[Found], tu
         known.clear()
         known[stamp] = tag
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-    return Response(status=304, headers=headers) if tag in shown else Response(msgspec.Raw(body), headers=headers)
+    return Response(status=304, headers=headers) if tag in shown else Response(body, headers=headers)
 
 
 def _encoded(answer: Any) -> bytes:
@@ -106,7 +106,7 @@ def _rights(principal: Principal) -> Hashable:
 
 
 def _filters(request: Request, *also: str) -> dict[str, Any]:
-    """Return the filters of a request as parameters of `feed_jobs`. `also`: further parameters that it may have.
+    """Return the filters of a request as parameters of `visible_jobs`. `also`: further parameters that it may have.
 
     Raises `Rejected` for an unknown parameter, or for a value that is not valid.
     """
@@ -174,7 +174,7 @@ class PrometheusView(APIView):
     )
     def get(self, request: Request) -> Response:
         """List every port of every placed task, with facts about the task as `__meta_borg_…` labels."""
-        read = partial(selectors.feed_jobs, request.auth, **_filters(request), most=selectors.MOST_TARGETS)  # type: ignore[arg-type]
+        read = partial(selectors.visible_jobs, request.auth, **_filters(request), most=selectors.MOST_TARGETS)  # type: ignore[arg-type]
         return _fed(request, read, partial(targets.cache.answer, port=request.query_params.get("port", "")))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
+from itertools import chain
 from operator import or_
+from typing import NamedTuple
 
 from django.conf import settings
 from django.db.models import Q, QuerySet, Sum
@@ -90,14 +92,15 @@ def services(
 ) -> list[FeedService]:
     """Return live jobs that `principal` may see, with their placed tasks, followed by the services of these jobs.
 
-    The parameters are those of `feed_jobs`. With `job` or `labels` the answer has no services, because it would contain
-    only a part of their tasks. The function makes six queries, and for each cell one query and one request to Redis
-    (`endpoints_of`).
+    The parameters are those of `visible_jobs`. With `job` or `labels` the answer has no services, because it would
+    contain only a part of their tasks. The function makes seven queries, and for each cell one query and one request to
+    Redis (`endpoints_of`).
 
     Raises `Rejected` for more than `MOST_ENDPOINTS` tasks, before it reads a job or a task, and `NotFound` like
-    `feed_jobs`.
+    `visible_jobs`.
     """
-    found = feed_jobs(principal, cell=cell, tenant=tenant, job=job, service=service, labels=labels, names=names)
+    visible = visible_jobs(principal, cell=cell, tenant=tenant, job=job, service=service, labels=labels, names=names)
+    found = read_jobs(visible.cells, visible.ids)
     # A feed lists ports, so it needs no tasks of jobs without ports.
     rows = rows_of([i for i, one in found.items() if one.port_names or one.spec_version > 1 or SERVICE in one.labels])
     by_job: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
@@ -107,7 +110,22 @@ def services(
     return of_jobs if job or labels else [*of_jobs, *_feed_services(found, by_job)]
 
 
-def feed_jobs(
+class VisibleJobs(NamedTuple):
+    """Live jobs that a caller may see. `cells`: cells by id. `ids`: job ids by cell id, the oldest job first.
+
+    The jobs were read after the cells, so the jobs are at least as new as the revisions of the cells.
+    """
+
+    cells: Mapping[int, Cell]
+    of_cells: Mapping[int, Sequence[int]]
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the jobs of all cells."""
+        return list(chain.from_iterable(self.of_cells.values()))
+
+
+def visible_jobs(
     principal: Principal,
     *,
     cell: str = "",
@@ -117,8 +135,8 @@ def feed_jobs(
     labels: Mapping[str, str] | None = None,
     names: Collection[JobName | ServiceName] | None = None,
     most: int = MOST_ENDPOINTS,
-) -> dict[int, Job]:
-    """Return the live jobs that `principal` may see by id, with the columns that feeds need. Makes at most six queries.
+) -> VisibleJobs:
+    """Return the live jobs that match all given filters and that `principal` may see. Makes at most six queries.
 
     `service`: only the jobs of this service. `names`: only these jobs and the jobs of these services.
 
@@ -137,23 +155,32 @@ def feed_jobs(
     if names is not None:
         jobs = jobs.filter(_named(names))
     _check_number(principal, jobs, most)
-    return {
-        one.id: one
-        for one in _read_for_feeds(jobs)
-        if may(principal, Action.JOB_VIEW, tenant=one.tenant.name, cell=one.cell.name)
+    cells = Cell.objects.in_bulk()
+    rows = list(jobs.values_list("id", "cell_id", "tenant_id"))
+    tenants = Tenant.objects.in_bulk({tenant_id for _, _, tenant_id in rows})
+    allowed = {
+        pair: may(principal, Action.JOB_VIEW, tenant=tenants[pair[1]].name, cell=cells[pair[0]].name)
+        for pair in {(cell_id, tenant_id) for _, cell_id, tenant_id in rows}
+        if pair[0] in cells  # the next request has the jobs of a cell that was created since then
     }
+    of_cells: dict[int, list[int]] = defaultdict(list)
+    for job_id, cell_id, tenant_id in rows:
+        if allowed.get((cell_id, tenant_id)):
+            of_cells[cell_id].append(job_id)
+    return VisibleJobs(cells, of_cells)
 
 
-def _read_for_feeds(jobs: QuerySet[Job]) -> list[Job]:
-    """Return the jobs with the columns that feeds need. Jobs share the objects of their cells and tenants.
+def read_jobs(cells: Mapping[int, Cell], ids: Collection[int]) -> dict[int, Job]:
+    """Return the jobs with these ids, the oldest first, with the columns that feeds need. Makes two queries.
 
-    A join would make new objects of the cell and the tenant for each job, which took most of the time.
+    The jobs share the objects of `cells` and of their tenants. A join would make new objects of the cell and the tenant
+    for each job, which took most of the time.
     """
-    cells = Cell.objects.in_bulk()  # first, so that no row is older than the revision of its cell
-    # A cell that was created since then has no row in `cells`. The next request has its jobs.
-    found = [job for job in jobs.select_related(None).only(*_FEED_COLUMNS) if job.cell_id in cells]
-    tenants = Tenant.objects.in_bulk({job.tenant_id for job in found})
-    for job in found:
+    if not ids:
+        return {}
+    found = {job.id: job for job in Job.objects.filter(id__in=ids).only(*_FEED_COLUMNS).order_by("id")}
+    tenants = Tenant.objects.in_bulk({job.tenant_id for job in found.values()})
+    for job in found.values():
         job.cell, job.tenant = cells[job.cell_id], tenants[job.tenant_id]
     return found
 

@@ -7,7 +7,6 @@ computed again only if the journal has an event about its names after the revisi
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
@@ -20,10 +19,11 @@ from naming.api import changes, feeds
 from naming.api.feeds import FeedService
 from naming.api.loads import Busy, loads_of
 from naming.api.placed import endpoints_of, name_of, rows_of
+from naming.api.selectors import VisibleJobs, read_jobs
 from scheduling.models import Cell, Job
 
-# One process keeps at most this many characters. A target has about 400.
-MOST_CHARACTERS = 48 * 2**20
+# One process keeps at most this many bytes of targets. A target has about 400.
+MOST_BYTES = 48 * 2**20
 # The cache of a cell begins again after so many changed jobs.
 MOST_CHANGED = 100_000
 # The tasks whose rows are in memory at the same time.
@@ -41,7 +41,7 @@ class KeptTargets(NamedTuple):
     """The targets of a job at a revision of its cell: the text and the task of each target."""
 
     revision: int
-    texts: Sequence[str]
+    texts: Sequence[bytes]
     tasks: Sequence[Busy]
 
 
@@ -64,39 +64,37 @@ class TargetCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cells: dict[int, _CellTargets] = {}
-        self._characters = 0
+        self._bytes = 0
 
-    def answer(self, jobs: Mapping[int, Job], *, port: str = "") -> PrometheusTargets:
+    def answer(self, jobs: VisibleJobs, *, port: str = "") -> PrometheusTargets:
         """Return the targets of these jobs: the port `port` of each task, or all ports if `port` is empty.
 
-        `jobs`: live jobs by id, read after their cells. The function makes one query per cell, one per 20,000 tasks of
-        changed jobs, and one request to Redis per cell.
+        The function makes one query per cell, three per 20,000 tasks of changed jobs, and one request to Redis per
+        cell.
         """
-        by_cell: dict[int, list[Job]] = defaultdict(list)
-        for job in jobs.values():
-            by_cell[job.cell_id].append(job)
-        texts: list[str] = []
-        loads: list[str] = []
-        for members in by_cell.values():
-            found = self._targets(members[0].cell, members, port)
+        texts: list[bytes] = []
+        loads: list[bytes] = []
+        for cell_id, ids in jobs.of_cells.items():
+            found = self._targets(jobs.cells[cell_id], ids, port)
             texts += chain.from_iterable(one.texts for one in found)
-            loads += _load_labels(members[0].cell_id, [task for one in found for task in one.tasks])
+            loads += _load_labels(cell_id, [task for one in found for task in one.tasks])
         compared = feeds.target_list(texts)
         if not any(loads):
             return PrometheusTargets(compared, compared)
-        return PrometheusTargets(feeds.target_list(map(str.__add__, texts, loads)), compared)
+        return PrometheusTargets(feeds.target_list(list(map(bytes.__add__, texts, loads))), compared)
 
-    def _targets(self, cell: Cell, jobs: Sequence[Job], port: str) -> list[KeptTargets]:
-        """Return the targets of jobs of one cell, in the order of `jobs`."""
+    def _targets(self, cell: Cell, ids: Sequence[int], port: str) -> list[KeptTargets]:
+        """Return the targets of the jobs `ids` of a cell, in this order."""
         with self._lock:
             kept = self._follow(cell)
-            found = {job.id: kept.jobs[job.id][port] for job in jobs if port in kept.jobs.get(job.id, ())}
-        for batch in _batches([job for job in jobs if job.id not in found]):
+            found = {job_id: kept.jobs[job_id][port] for job_id in ids if port in kept.jobs.get(job_id, ())}
+        missing = [job_id for job_id in ids if job_id not in found]
+        for batch in _batches(list(read_jobs({cell.id: cell}, missing).values())):
             fresh = _read_targets(cell, batch, port)
             found |= fresh
             with self._lock:
                 self._keep(cell, kept, fresh, port)
-        return [found[job.id] for job in jobs]
+        return [found[job_id] for job_id in ids if job_id in found]
 
     def _follow(self, cell: Cell) -> _CellTargets:
         """Forget the targets of jobs that changed up to the revision of `cell`. Call it with the lock."""
@@ -109,13 +107,13 @@ class TargetCache:
                 return self._begin(cell)
             for job_id in changed:
                 kept.changed[job_id] = cell.revision
-                self._characters -= sum(_size(one) for one in kept.jobs.pop(job_id, {}).values())
+                self._bytes -= sum(_size(one) for one in kept.jobs.pop(job_id, {}).values())
             kept.revision = cell.revision
         return kept
 
     def _begin(self, cell: Cell) -> _CellTargets:
         if (former := self._cells.get(cell.id)) is not None:
-            self._characters -= sum(_size(one) for ports in former.jobs.values() for one in ports.values())
+            self._bytes -= sum(_size(one) for ports in former.jobs.values() for one in ports.values())
         self._cells[cell.id] = kept = _CellTargets(str(cell.history_id), cell.revision)
         return kept
 
@@ -127,10 +125,10 @@ class TargetCache:
             ports = kept.jobs.setdefault(job_id, {})
             if port not in ports and one.revision >= kept.changed.get(job_id, 0):
                 ports[port] = one
-                self._characters += _size(one)
-        if self._characters > MOST_CHARACTERS:
+                self._bytes += _size(one)
+        if self._bytes > MOST_BYTES:
             self._cells.clear()
-            self._characters = 0
+            self._bytes = 0
 
 
 def _size(kept: KeptTargets) -> int:
@@ -167,12 +165,12 @@ def _read_targets(cell: Cell, jobs: Sequence[Job], port: str) -> dict[int, KeptT
     return found
 
 
-def _load_labels(cell_id: int, tasks: Sequence[Busy]) -> list[str]:
+def _load_labels(cell_id: int, tasks: Sequence[Busy]) -> list[bytes]:
     """Return the label with the load of each task, or an empty text if the load is unknown."""
     loads = loads_of(cell_id, tasks)
     if not loads:
-        return [""] * len(tasks)
-    return [feeds.load_label(loads[task.task_id]) if task.task_id in loads else "" for task in tasks]
+        return [b""] * len(tasks)
+    return [feeds.load_label(loads[task.task_id]) if task.task_id in loads else b"" for task in tasks]
 
 
 cache = TargetCache()

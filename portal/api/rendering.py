@@ -21,8 +21,10 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_encoded, decimal_format="number")
 
 class FastJSONRenderer(JSONRenderer):
     """A renderer of compact JSON in UTF-8. For types that msgspec does not support, it uses the encoder
-    of its base class.
+    of its base class. Data of type `bytes` is JSON already.
     """
 
     def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
+        if isinstance(data, bytes):
+            return data
         return b"" if data is None else _ENCODER.encode(data)

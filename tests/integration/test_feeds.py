@@ -11,7 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from naming.api import targets
-from naming.api.selectors import MOST_ENDPOINTS, MOST_TARGETS, feed_jobs
+from naming.api.selectors import MOST_ENDPOINTS, MOST_TARGETS, visible_jobs
 from quota.models import Capability, Tenant
 from quota.vocabulary.permissions import Role, Scope
 from scheduling.journal import journal
@@ -257,7 +257,7 @@ def test_the_number_of_queries_is_not_the_number_of_jobs(
 
 def _targets(**more: Any) -> Any:
     """Return the targets of all live jobs as a process without kept targets computes them."""
-    return json.loads(targets.TargetCache().answer(feed_jobs(ME), **more).body)
+    return json.loads(targets.TargetCache().answer(visible_jobs(ME), **more).body)
 
 
 def test_kept_targets_are_as_fresh_as_targets_that_are_read_anew(ann: Client, job: Job) -> None:
@@ -300,28 +300,28 @@ def test_kept_targets_get_their_present_loads(ann: Client, job: Job) -> None:
 def test_targets_read_before_a_change_are_not_kept_after_it(ann: Client, job: Job) -> None:
     """A slow request has read a job; meanwhile the job changes, and a request for another port notices the change."""
     cache = targets.TargetCache()
-    early = feed_jobs(ME)
+    early = visible_jobs(ME)
 
     def meanwhile(*arguments: Any) -> Any:
         found = read(*arguments)
         if not seen:
             seen.append(True)
             report(job.cell, job, 1)
-            cache.answer(feed_jobs(ME), port="other")
+            cache.answer(visible_jobs(ME), port="other")
         return found
 
     read, seen = targets._read_targets, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(targets, "_read_targets", meanwhile)
         cache.answer(early)
-    assert json.loads(cache.answer(feed_jobs(ME)).body) == _targets()
+    assert json.loads(cache.answer(visible_jobs(ME)).body) == _targets()
 
 
 def test_a_full_cache_begins_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "MOST_CHARACTERS", 500)
+    monkeypatch.setattr(targets, "MOST_BYTES", 500)
     cache = targets.TargetCache()
     for _ in range(2):
-        assert json.loads(cache.answer(feed_jobs(ME)).body) == _targets()
+        assert json.loads(cache.answer(visible_jobs(ME)).body) == _targets()
     assert cache._cells == {}
 
 
