@@ -4,6 +4,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import re
+from pathlib import Path
+
 import numpy as np
 
 from quota.vocabulary.resources import SIZE
@@ -14,6 +19,8 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.presets import MEDIUM
 from scheduling.core.vocabulary.requirement import Group, Requirement
+
+_LLVM = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r-[x-]p .*libllvmlite")  # a part that the process only reads
 
 
 def compile_kernels() -> None:
@@ -60,3 +67,15 @@ def compile_kernels() -> None:
             )
             state.apply(placed, revision=state.revision + 1, time=0.0)
     UsageHistory().look(state.tasks, Samples.none(), MEDIUM, passed_s=1.0)
+
+
+def release_compiler() -> None:
+    """Give the memory of LLVM's code back, about 65 MiB. LLVM is needed when compiled kernels are loaded, and not when
+    they run. If the code is needed again, the operating system reads it from its file again.
+    """
+    libc = ctypes.CDLL(None)
+    for part in re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text()):
+        found = _LLVM.match(part)
+        if found and "Private_Dirty:         0 kB" in part:  # a page that was changed cannot be read from the file
+            begin, end = int(found[1], 16), int(found[2], 16)
+            libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)

@@ -35,7 +35,7 @@ from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
-from scheduling.core.warm import compile_kernels
+from scheduling.core.warm import compile_kernels, release_compiler
 from scheduling.jobs import updates
 from scheduling.journal import journal, wakeups
 from scheduling.machines import silence
@@ -235,6 +235,7 @@ class Master:
     def _warm(self) -> CellState:
         if self.state is None:
             compile_kernels()  # from the cache: the first pass must not wait for it
+            release_compiler()
             started = time.perf_counter()
             self.state = self.load(self.cell_id)
             seen = self._explainer.seen
