@@ -28,20 +28,20 @@ HOPELESS_RESTARTS = 3
 _COLUMNS = "id", "index", "state", "machine_id", "incarnation", "spec_version", "alloc_id", "limit", "outcome", "detail"
 
 
-def advance(cell_id: int, job_id: int, *, principal: Principal, in_turns: bool = False) -> bool:
+def advance(cell_id: int, job_id: int, *, principal: Principal, most: int | None = None) -> bool:
     """Continue a job's open update as far as possible now, in chunks. Return whether anything changed.
 
-    `in_turns`: add at most one chunk of new tasks, so that the caller can continue with other jobs in between.
+    `most`: add at most so many new tasks, so that the caller can continue with other jobs in between; None: all.
 
     Locks: the cell's row, then the tasks in order of id; at most `journal.CHUNK` tasks at a time.
     """
     changed = False
     while True:
         with journal.write(cell_id, principal) as entry:
-            again = _advance_once(entry, job_id)
+            again = _advance_once(entry, job_id, most or journal.CHUNK)
             changed = changed or len(entry) > 0
         grew = any(isinstance(event, events.TasksAdded) for event in entry.events)
-        if not again or (in_turns and grew):
+        if not again or (most is not None and grew):
             return changed
 
 
@@ -92,13 +92,13 @@ class _Step:
         self.add_follow(row)
 
 
-def _advance_once(entry: JournalEntry, job_id: int) -> bool:
-    """Do one chunk of an update. Return whether another chunk may be possible now."""
+def _advance_once(entry: JournalEntry, job_id: int, most: int) -> bool:
+    """Do one chunk of an update, with at most `most` new tasks. Return whether another chunk may be possible now."""
     update = Update.objects.select_related("job__cell").filter(job_id=job_id, state=Update.OPEN).first()
     if update is None:
         return False
     target = _load(update, [update.to_version])[update.to_version]
-    if _add_missing(entry, update, target) or _end_surplus(entry, update, target):
+    if _add_missing(entry, update, target, most) or _end_surplus(entry, update, target):
         return True
     step = _choose(update, target)
     if not step:
@@ -124,12 +124,12 @@ def _load(update: Update, versions: list[int]) -> dict[int, job_spec.JobSpecific
     }
 
 
-def _add_missing(entry: JournalEntry, update: Update, target: job_spec.JobSpecification) -> bool:
+def _add_missing(entry: JournalEntry, update: Update, target: job_spec.JobSpecification, most: int) -> bool:
     highest = Task.objects.filter(job_id=update.job_id).aggregate(highest=Max("index"))["highest"]
     first = 0 if highest is None else highest + 1
     if first >= target.tasks:
         return False
-    groups = target.groups(first, min(target.tasks, first + journal.CHUNK) - 1)
+    groups = target.groups(first, min(target.tasks, first + most) - 1)
     entry.append(events.TasksAdded(job_id=update.job_id, groups=groups, spec_version=update.to_version))
     new_tasks.tasks_create(entry, [NewTasks(update.job_id, groups, update.to_version)])
     return True

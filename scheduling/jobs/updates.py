@@ -162,12 +162,12 @@ def update_advance_job(job: Job) -> bool:
     return advance(job.cell_id, job.id, principal=system("updates"))
 
 
-def updates_advance(cell_id: int) -> bool:
-    """Continue all open updates of a cell. Create at most a chunk of tasks per job. Return whether anything changed."""
+def updates_advance(cell_id: int, *, most: int = journal.CHUNK) -> bool:
+    """Continue all open updates of a cell. Create at most `most` tasks per job. Return whether anything changed."""
     jobs = Update.objects.filter(job__cell_id=cell_id, state=Update.OPEN).order_by("job_id")
     changed = False
     for job_id in jobs.values_list("job_id", flat=True):
-        changed |= advance(cell_id, job_id, principal=system("updates"), in_turns=True)
+        changed |= advance(cell_id, job_id, principal=system("updates"), most=most)
     return changed
 
 

@@ -60,6 +60,9 @@ EXPLAIN_EVERY_S = 0.2
 IDLE_CLASSES = 32
 # Tasks placed by one pass. Tasks that arrive meanwhile, however urgent, wait for that pass and its commit.
 PLACED_AT_ONCE = 2_500
+# For some time after a job has arrived that is more urgent than the tasks of a long queue, a pass places fewer tasks
+# and an update adds fewer. So the next urgent job waits for less.
+_FEWER_AT_ONCE, _FEWER_FOR_S = 1_000, 1.0
 _AWAY_S = 1.0
 # A warm state that was not advanced for this long is loaded again: reading rows is then faster than the journal.
 _KEEP_WARM_S = 600.0
@@ -109,6 +112,8 @@ class Master:
     _placeable: bool = True  # something happened since the last pass that may let a pending task be placed
     _kept: float = 0.0
     _updating: bool = False  # updates changed something when they were last advanced: there may be more to do
+    _left_over: int | None = None  # priority of the tasks that the last pass left over because it had placed enough
+    _hurried: float = 0.0  # until this time (monotonic), passes and updates are short
     _silence: silence.Silence = field(default_factory=silence.Silence)
     _explainer: Explainer = field(default_factory=Explainer)
     _memory: PassCache = field(default_factory=PassCache)
@@ -181,13 +186,19 @@ class Master:
         if keep_house and self.scheduler.keeps_house:
             news |= self._run_maintenance()
         if (news or self._updating) and self.scheduler.keeps_house:
-            self._updating = updates.updates_advance(self.cell_id)
+            most = _FEWER_AT_ONCE if self._in_hurry else journal.CHUNK
+            self._updating = updates.updates_advance(self.cell_id, most=most)
             if self._updating:
                 self._advance()
         if not placed_first:
             self._place(now)
         state = self._warm()
         return self._updating or (self._placeable and state.pending > 0 and self._fruitless < _FRUITLESS)
+
+    @property
+    def _in_hurry(self) -> bool:
+        """Return whether a job has arrived a short time ago that is more urgent than the tasks of a long queue."""
+        return time.monotonic() < self._hurried
 
     @property
     def _is_waited_for(self) -> bool:
@@ -302,11 +313,18 @@ class Master:
             time = record.time.timestamp()
             if self._explainer.seen is not None:
                 self._explainer.seen.observe(state, record.event, time)
+            if isinstance(record.event, events.JobSubmitted):
+                self._hurry_for(record.event)
             self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT) or (
                 # An alloc has a place: what waits to live in it has one.
                 isinstance(record.event, events.TaskPlaced) and record.event.job_id in lived_in
             )
             yield record.event, record.revision, time
+
+    def _hurry_for(self, job: events.JobSubmitted) -> None:
+        """Make the next passes and updates short if the job is more urgent than the tasks that were left over."""
+        if self._left_over is not None and job.priority > self._left_over:
+            self._hurried = time.monotonic() + _FEWER_FOR_S
 
     def _read_settings(self) -> None:
         cell = Cell.objects.only("name", "settings", "extra_resources").get(pk=self.cell_id)
@@ -355,6 +373,8 @@ class Master:
     def _pass(self, state: CellState) -> None:
         assert self._policy is not None
         policy, done = self._policy, None
+        if self._in_hurry:
+            policy = dataclasses.replace(policy, max_assignments=min(PLACED_AT_ONCE, _FEWER_AT_ONCE))
         if self._fruitless:
             # Others commit without a pause, and touch every machine meanwhile. Now they wait for us, not long.
             policy = dataclasses.replace(policy, max_assignments=_UNDER_LOCK)
@@ -368,6 +388,8 @@ class Master:
             return  # nothing pending is this scheduler's, or the state has to be read again
         plan, outcome, one = done
         self._own = outcome.records
+        last = state.tasks.jobs.get(plan.assignments[-1].job_id) if plan.assignments else None
+        self._left_over = last.priority if last is not None and (plan.stats.cut or self._updating) else None
         verdicts.store(self.cell_id, plan, book=self._book, now=time.monotonic())
         pass_log.record(self.cell_id, self._name, self.scheduler.name, one)
         log.info("pass", cell_id=self.cell_id, scheduler=self.scheduler.name, **msgspec.structs.asdict(one))

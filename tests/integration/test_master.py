@@ -111,6 +111,23 @@ def test_a_large_queue_is_placed_in_turns(cell, monkeypatch) -> None:
     assert placed(large) == 50
 
 
+def test_after_an_urgent_job_the_turns_of_a_large_queue_are_short(cell, monkeypatch) -> None:
+    monkeypatch.setattr(master_module, "PLACED_AT_ONCE", 20)
+    monkeypatch.setattr(master_module, "_FEWER_AT_ONCE", 5)
+    rows.a_machine(cell)
+    tenant = rows.a_tenant()
+    large = rows.a_job(cell, tenant, "large", tasks=60, priority=100)
+    master = Master(cell.id)
+    master.tick()
+    assert placed(large) == 20
+    equal = rows.a_job(cell, tenant, "equal", priority=100)
+    master.tick()
+    assert placed(large) + placed(equal) == 40, "a job that is not more urgent changes nothing"
+    urgent = rows.a_job(cell, tenant, "urgent")
+    master.tick()
+    assert (placed(large) + placed(equal), placed(urgent)) == (42, 3)
+
+
 class WatchedSilence(Silence):
     """Calls `watch` whenever a master looks for silent machines, which is the first part of its maintenance."""
 
