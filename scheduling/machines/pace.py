@@ -11,9 +11,10 @@ from typing import Generic, TypeVar
 SHORTEST_S, LONGEST_S = 2.0, 5.0
 _MACHINES_PER_S = 500.0
 
-# A machine whose state keeps changing is polled again after `GAP_S`, up to `BURST` times, and then at this rate.
+# A machine whose state keeps changing is polled again after `GAP_S`, up to `BURST` times, and then at this rate. Where
+# only a few machines share a shard, they may answer early more often, and the gap is shorter.
 BURST = 40
-REFILL_PER_S = 2.0
+REFILL_PER_S, MOST_PER_S = 2.0, 50.0
 # While many machines connect, it waits for two turns of the shard's database work, at most `LONGEST_GAP_S`: an earlier
 # report would not be stored sooner.
 GAP_S = 0.05
@@ -27,6 +28,11 @@ def poll_interval(machines: int, setting_s: float = 0.0) -> float:
     of machines.
     """
     return setting_s or min(LONGEST_S, max(SHORTEST_S, machines / _MACHINES_PER_S))
+
+
+def early_rate(machines: int) -> float:
+    """Return how many early answers per second each of the `machines` of a shard may give for a long time."""
+    return min(MOST_PER_S, max(REFILL_PER_S, _MACHINES_PER_S / max(1, machines)))
 
 
 class Timetable(Generic[T]):
@@ -84,19 +90,20 @@ class Timetable(Generic[T]):
 @dataclass(slots=True)
 class EarlyAnswerPace:
     """A limit on how soon a machine is polled again after it answered a poll early because its state changed. After
-    each of the first `BURST` early answers, the next poll follows in `GAP_S` seconds. After more early answers, it is
-    delayed for longer.
+    each of the first `BURST` early answers, the next poll follows in `GAP_S` seconds or sooner. After more early
+    answers, it is delayed for longer.
     """
 
     left: float = BURST
     at: float = 0.0
 
-    def gap_s(self, now: float, *, turn_s: float = 0.0) -> float:
+    def gap_s(self, now: float, *, per_s: float = REFILL_PER_S, turn_s: float = 0.0) -> float:
         """Return the seconds to wait before the next poll. Each call uses one of the `BURST` quick polls, which are
-        refilled over time. `turn_s`: how long a turn of the shard takes while many machines connect; else 0.
+        refilled over time. `per_s`: the result of `early_rate`. `turn_s`: how long a turn of the shard takes while many
+        machines connect; else 0.
         """
-        self.left = min(BURST, self.left + (now - self.at) * REFILL_PER_S) if self.at else float(BURST)
+        self.left = min(BURST, self.left + (now - self.at) * per_s) if self.at else float(BURST)
         self.at = now
         self.left -= 1.0
-        least_s = min(max(GAP_S, 2 * turn_s), LONGEST_GAP_S)
-        return least_s if self.left >= 0 else max(least_s, -self.left / REFILL_PER_S)
+        least_s = min(max(min(GAP_S, 1 / per_s), 2 * turn_s), LONGEST_GAP_S)
+        return least_s if self.left >= 0 else max(least_s, -self.left / per_s)

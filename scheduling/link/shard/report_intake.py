@@ -14,7 +14,7 @@ from scheduling.link.shard.roster import Roster
 from scheduling.link.shard.writer import MachineReportChanges
 from scheduling.link.views.diff import compare
 from scheduling.link.views.last_report import merge_report
-from scheduling.machines.pace import GAP_S
+from scheduling.machines.pace import GAP_S, early_rate
 from scheduling.usage import usage_windows
 from scheduling.usage.usage_windows import TaskWindow
 
@@ -65,7 +65,10 @@ class ReportIntake:
         if held.waiting or held.closing:
             return
         early = now - held.asked_at < 0.5 * held.hold_s or held.hold_s == 0.0
-        pause_s = held.early_pace.gap_s(now, turn_s=self._roster.attaching_turn_s) if early else 0.0
+        pause_s = 0.0
+        if early:
+            per_s = early_rate(len(self._roster.connections))
+            pause_s = held.early_pace.gap_s(now, per_s=per_s, turn_s=self._roster.attaching_turn_s)
         if held.behind:
             pause_s = OFFER_AGAIN_S if report.refused is not None else GAP_S
         if pause_s > 0:
