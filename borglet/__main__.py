@@ -1,4 +1,5 @@
-"""The commands `borglet run`, `stop-all` and `fleet`. The environment can set each option: BORGLET_HOME sets --home.
+"""The commands `borglet run`, `stop-all` and `fleet`. Each option can also be set by an environment variable: for
+example, BORGLET_HOME sets --home.
 
 Exit codes: 0 success, 1 rejected or failed (with the reason on stderr), 2 wrong usage.
 """

@@ -1,4 +1,4 @@
-"""Carry out the decisions of `AgentState`: the loop between the state, the runtime, the prober and the store.
+"""The loop of a Borglet. It passes events to `AgentState`, which decides, and carries out the resulting instructions.
 
     link ── polled ──► Agent ── handle ──► AgentState
                          │ ◄─ instructions ─┘
@@ -70,7 +70,9 @@ class AgentSettings:
 
 
 class Agent:
-    """The agent of one machine. Call `open`, then pass polls to it. `failed` gets the error that ends the Borglet."""
+    """The agent of one machine. Call `open`, then pass polls to the agent. `failed`: a future for the error that ends
+    the Borglet.
+    """
 
     def __init__(
         self,
@@ -100,16 +102,18 @@ class Agent:
         self.failed: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
-        """Adopt running tasks, record the ends of others, and restart tasks that should run. This needs no master."""
+        """Continue to manage the tasks that still run, record which other tasks have ended, and restart tasks that
+        should run. The master is not needed.
+        """
         self.failed = asyncio.get_running_loop().create_future()
         presences = await self.runtime.presences()
         self.handle(events.Adopted(self._store.load(), tuple(presences), tuple(self.runtime.allocs())))
         self._spawn(self._watch_ends())
 
     async def settle(self) -> None:
-        """Wait until adopted tasks have answered their first health check, at most `settle_s`.
-
-        Without the answers, names would not resolve to these tasks after a restart of the Borglet."""
+        """Wait until the tasks of an earlier Borglet have answered their first health check, at most `settle_s`
+        seconds.
+        """
         settled = asyncio.Event()
         self.subscribe(settled.set)
         with contextlib.suppress(TimeoutError):
@@ -144,7 +148,7 @@ class Agent:
         self.handle(events.Polled(session, poll.sequence, poll.desired))
 
     def identified(self, identities: Sequence[TaskIdentity]) -> None:
-        """Pass new identities of tasks to the runtime, before further starts."""
+        """Pass new identities of tasks to the runtime."""
         self._spawn(self._identify(identities))
 
     async def _identify(self, identities: Sequence[TaskIdentity]) -> None:
@@ -157,7 +161,7 @@ class Agent:
                 )
 
     def report(self, logs: list[LogChunk], session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
-        """Return the present answer to `poll`, in this version of the protocol. `logs`: the logs that it requests."""
+        """Return the answer to `poll` in the version `protocol`. `logs`: the parts of logs that `poll` requests."""
         report = self.state.wire_report(
             session=session,
             sequence=poll.sequence,
@@ -181,7 +185,7 @@ class Agent:
             return LogChunk(request.request_id, 0, 0, "", error=f"the machine cannot read the log: {error}")
 
     async def sample(self) -> None:
-        """Measure the usage of all tasks once, and act if tasks disturb each other."""
+        """Measure the usage of all tasks once. If CPU, memory or disk is short, limit or end tasks."""
         usages = await self.runtime.sample()
         self.handle(events.Sampled(usages))
         if self._windows is not None:
@@ -212,8 +216,8 @@ class Agent:
             await self._pause(self._settings.sample_interval_s)
 
     async def _pause(self, most_s: float) -> None:
-        """Sleep until the next sample of the usage is due: `most_s` seconds, or less if the machine's memory becomes
-        tight.
+        """Sleep for `most_s` seconds, until the usage is measured again. Return earlier if little memory of the machine
+        is free.
         """
         if self._guard is None:
             await asyncio.sleep(most_s)
@@ -231,8 +235,8 @@ class Agent:
             self.handle(events.Ended(presence.key, presence.run, presence.exit))
 
     def handle(self, event: events.Event) -> None:
-        """Handle an event and carry out its instructions. If an instruction immediately causes further events, handle
-        these before returning.
+        """Pass an event to `AgentState`, and carry out the instructions that it returns. If an instruction immediately
+        causes more events, handle these events before returning.
         """
         before = self.state.version
         pending: deque[events.Event] = deque([event])
@@ -368,7 +372,7 @@ class Agent:
             self.failed.set_exception(error)
 
     def _arm(self) -> None:
-        """Set the timer to the time at which the state must act next. If there is no such time, run no timer."""
+        """Set the timer to the time at which `AgentState` must act next. If there is no such time, set no timer."""
         at = self.state.next_wake()
         if at == self._timer_at:
             return

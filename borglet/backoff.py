@@ -11,8 +11,8 @@ REFUSED_S = 60.0
 
 
 class Backoff:
-    """Random delays below an upper bound, which doubles after each attempt. So Borglets that lose their shard do not
-    all connect again at the same time.
+    """Random delays below an upper bound. The bound doubles after each attempt. Because the delays are random, Borglets
+    that lose their shard do not all connect again at the same time.
     """
 
     def __init__(self, rng: random.Random, *, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
@@ -23,9 +23,9 @@ class Backoff:
         self._attempts = 0
 
     def next_s(self, *, hopeless: bool = False) -> float:
-        """Return the delay before the next attempt, in seconds. The first is at most twice `first_s`.
+        """Return the delay before the next attempt, in seconds. The first delay is at most twice `first_s`.
 
-        `hopeless`: whether a retry cannot help, so that the delay is long.
+        `hopeless`: the next attempt will probably fail too. The delay is then long.
         """
         if hopeless:
             return REFUSED_S * self._rng.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""Files that are replaced whole: after a crash, a file has its old or its new content, never half of it."""
+"""Replace whole files. After a crash, a file has its old content or its new content, never a mixture."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
 
 
 def sync_directory(path: Path) -> None:
-    """Force the entries of a directory to the disk, so that new names survive a power loss. Raises OSError if the
-    directory cannot be opened or synchronised.
+    """Write the entries of a directory to the disk, so that new file names in it survive a power loss. Raises OSError
+    if the directory cannot be opened or synchronised.
     """
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

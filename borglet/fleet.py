@@ -43,7 +43,9 @@ DESCRIPTORS_BESIDE_LINKS = 64
 
 
 class FleetSecrets(msgspec.Struct):
-    """The content of fleet.json: secrets by host name. The file has mode 0600."""
+    """The content of fleet.json: the secrets of each machine, by host name. Only the owner may read the file (mode
+    0600).
+    """
 
     cell: str = ""
     authority: str = ""
@@ -167,8 +169,8 @@ class Fleet:
         link: LinkSettings = LinkSettings(),
         clock: Clock | None = None,
     ) -> None:
-        """Create the machines. `home`: the folder in which renewed `secrets` are stored. `clock`: None means the real
-        clock.
+        """Create the machines. `secrets`: the secrets of the machines. `home`: the folder in which new secrets are
+        stored. `clock`: None means the real clock.
         """
         self._settings = settings
         simulation = Simulation(clock or steady_clock(), settings.seed, settings.start_delay_s)
@@ -218,7 +220,7 @@ class Fleet:
             group.create_task(self._log_when_connected())
 
     async def _sample_forever(self) -> None:
-        """Sample each machine once per interval. The samples of the machines are spread evenly over the interval."""
+        """Measure the usage of each machine once per interval. The measurements are spread evenly over the interval."""
         pause_s = self._settings.sample_interval_s / len(self.machines)
         batch = max(1, round(0.05 / pause_s)) if pause_s < 0.05 else 1
         while True:
@@ -237,7 +239,9 @@ class Fleet:
 
 
 def raise_descriptor_limit(wanted: int) -> None:
-    """Raise this process's limit of open files to `wanted`. Raises OSError if the system's limit is lower."""
+    """Increase this process's limit of open files to `wanted`. Raises OSError if the system does not allow so many
+    files.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= wanted:
         return
@@ -249,7 +253,7 @@ def raise_descriptor_limit(wanted: int) -> None:
 
 
 def tune_collector() -> None:
-    """Make the garbage collector run rarely, because connections live long."""
+    """Make Python's garbage collector run rarely."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

@@ -1,4 +1,4 @@
-"""Log lines on stderr, one JSON object each, with the standard library alone."""
+"""Write log lines to stderr. Each line is one JSON object. Only the standard library is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions of machines and of their link, from the command line or from the file of a fleet."""
+"""Read descriptions of machines and the address of their link, from the command line or from a CSV file of machines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ _RACKS_A_POWER_DOMAIN = 10
 
 
 class BadMachine(ValueError):
-    """The error for a wrong description of a machine or of its link. The message has the field and the right form."""
+    """The error for a wrong description of a machine, or a wrong address of its link. The message names the wrong field
+    and shows the right form.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,8 @@ def check_hostname(name: str) -> str:
 
 
 def parse_capacity(text: str, separator: str = ",") -> dict[str, int]:
-    """Parse `cpu=4,ram=16Gi,disk=100G`: cores and bytes as in job files, other names as counts. Raises `BadMachine` if
-    a part cannot be read.
+    """Parse a capacity such as `cpu=4,ram=16Gi,disk=100G`. CPU is in cores, RAM and disk are in bytes as in job files,
+    and all other resources are counts. Raises `BadMachine` if a part cannot be read.
     """
     return {
         name: _quantity(f"capacity.{name}", value, _SUFFIXES.get(name, {"": 1}))
@@ -99,7 +101,9 @@ def parse_capacity(text: str, separator: str = ",") -> dict[str, int]:
 
 
 def parse_bytes(field: str, text: str) -> int:
-    """Parse `20Gi` or `500M` to bytes, as in job files. Raises `BadMachine` if the text cannot be read."""
+    """Return the number of bytes in a text such as `20Gi` or `500M`. The units are those of job files. Raises
+    `BadMachine` if the text cannot be read.
+    """
     return _quantity(field, text.strip(), _SUFFIXES["disk"])
 
 
@@ -141,17 +145,20 @@ def uniform_fleet(count: int, capacity: dict[str, int]) -> list[MachineSpec]:
 
 
 def fleet_address(number: int) -> str:
-    """Return the address of a simulated machine. Raises `BadMachine` if a fleet has no address for this number."""
+    """Return the IP address of the simulated machine with this number. Raises `BadMachine` if a fleet has no address
+    for this number.
+    """
     if number >= 2**17:
         raise BadMachine(f"machines: a fleet has addresses for at most {2**17} simulated machines; give fewer")
     return f"{_FLEET_NETWORK[0]}.{_FLEET_NETWORK[1] + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
 
 def read_fleet(path: Path) -> list[MachineSpec]:
-    """Return the machines of a CSV file with the columns `CSV_COLUMNS`. Column `capacity` lists further resources:
-    `tpu=4;fpga=1`.
+    """Return the machines of a CSV file with the columns `CSV_COLUMNS`. The column `capacity` lists resources that have
+    no column, for example `tpu=4;fpga=1`.
 
-    Raises `BadMachine` with the line's number, or OSError."""
+    Raises `BadMachine`, with the number of the wrong line, and OSError if the file cannot be read.
+    """
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         columns = reader.fieldnames or ()

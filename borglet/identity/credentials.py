@@ -1,4 +1,4 @@
-"""The machine's identity in its cell and the authorities that it trusts, both stored and renewed while it runs.
+"""Store and renew the machine's identity in its cell and the certificate authorities that the machine trusts.
 
     Poll.rotate ─► offer: the Borglet makes a new secret and keeps the old one ─► Report.offer (its digest)
     Poll.accepted ─► connect with the new secret ─► admitted: Borglet and cell delete the old secret
@@ -31,7 +31,9 @@ class BadAuthority(ValueError):
 
 
 class CredentialStore(Protocol):
-    """The store of identity and authorities. What a method has stored survives a power loss. Methods raise OSError."""
+    """The store of a machine's identity and of the authorities that it trusts. The stored values survive a power loss.
+    The methods raise OSError if a write fails.
+    """
 
     def keep_identity(self, identity: Identity) -> None: ...
 
@@ -39,7 +41,9 @@ class CredentialStore(Protocol):
 
 
 class Credentials:
-    """The credentials of one machine. `context` is for TLS and trusts only the authorities of its cell."""
+    """The credentials of one machine. `context`: the TLS context, which trusts only the authorities of the machine's
+    cell.
+    """
 
     def __init__(
         self,
@@ -50,7 +54,7 @@ class Credentials:
         contexts: Callable[[str], ssl.SSLContext] | None = None,
     ) -> None:
         """Set up credentials. `authority`: certificates, PEM. `keeper`: stores the secrets. `contexts`: returns the TLS
-        context of an authority (PEM), so that the machines of one process can share it. Raises `BadAuthority` if
+        context for certificates (PEM). Machines in one process can share a context. Raises `BadAuthority` if
         `authority` is not valid PEM.
         """
         self._identity, self._keeper = identity, keeper
@@ -76,20 +80,20 @@ class Credentials:
         return f"Bearer {self._identity.hostname}:{secret}"
 
     def bearer(self) -> str:
-        """Return the `Authorization` header for all requests but the opening of the link. The header has the secret
-        that the cell accepted last.
+        """Return the `Authorization` header for all requests except the one that opens the link. The header contains
+        the secret that the cell accepted last.
         """
         return f"Bearer {self._identity.hostname}:{self._identity.secret}"
 
     def refused(self) -> bool:
-        """Record that the cell rejected the secret sent last. Return True if the other stored secret should be tried
-        immediately, and False if the cell rejected the two secrets or there is only one.
+        """Record that the cell rejected the secret sent last. Return True if this was the new secret: the Borglet
+        should then immediately try the old one.
         """
         self._newest = not self._tried_newest and bool(self._identity.next)
         return self._tried_newest
 
     def admitted(self) -> None:
-        """Record that the cell accepted the secret sent last. If this is the newest one, delete the old secret."""
+        """Record that the cell accepted the secret sent last. If this secret is the newest, delete the old one."""
         if not self._tried_newest:
             return
         log.info("the cell accepted the new secret of this machine; the old secret is no longer valid")
@@ -100,8 +104,8 @@ class Credentials:
         self._identity = renewed
 
     def offer(self) -> str:
-        """Return the SHA-256 of the next secret. If there is no next secret, create and store one. Return "" if it
-        cannot be stored.
+        """Return the SHA-256 of the secret that will replace the present one. Create and store this new secret if it
+        does not exist. Return "" if the new secret cannot be stored.
         """
         renewing = msgspec.structs.replace(self._identity, next=self._identity.next or secrets.token_urlsafe(32))
         if renewing != self._identity and not self._keep(renewing):
@@ -109,7 +113,9 @@ class Credentials:
         return hashlib.sha256(self._identity.next.encode()).hexdigest()
 
     def accepted(self, digest: str) -> bool:
-        """Record that the cell accepts the secret with this digest. Return whether this machine offered that secret."""
+        """Record that the cell will accept the secret with this digest. If this machine did not offer that secret,
+        change nothing and return False.
+        """
         if not self._identity.next or digest != self.offer():
             log.warning("the shard accepted a secret that this machine did not offer; the Borglet ignores this")
             return False
@@ -136,7 +142,7 @@ class Credentials:
         log.info("the Borglet now trusts %d authorities of the cell", authority.count("BEGIN CERTIFICATE"))
 
     def _keep(self, identity: Identity) -> bool:
-        """Store and use an identity. Return False, with no change, if the disk rejects it."""
+        """Store and use an identity. If it cannot be stored, change nothing and return False."""
         try:
             self._keeper.keep_identity(identity)
         except OSError as error:

@@ -1,11 +1,11 @@
-"""Join a cell with a token of an SRE: from a fingerprint to an identity.
+"""Join a cell with a token from an SRE. The machine receives its identity.
 
     token: borg1.<id>.<secret>.<sha256 of the authority's certificate, DER, hex>
 
     GET /authority.pem  (any certificate)  ─► its fingerprint is the token's? ─► POST /join (that authority) ─► identity
 
-No public authority signs the certificates of a cell. The token contains the fingerprint, so the Borglet detects a false
-server before it sends the token.
+No public authority signs the certificates of a cell. The fingerprint in the token lets the Borglet detect a false
+server before the Borglet sends the token.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Answer = TypeVar("Answer")
 
 
 class JoinFailed(Exception):
-    """The error if this machine could not join its cell. Nothing was stored. The message says why and what to do."""
+    """The error if this machine could not join its cell. The message contains the reason and what to do."""
 
 
 class LinkUnreachable(JoinFailed):
@@ -44,7 +44,7 @@ class LinkUnreachable(JoinFailed):
 
 
 class Problem(msgspec.Struct):
-    """The error in a server's answer (RFC 9457). `fields`: errors by field."""
+    """An error that a server sent (RFC 9457). `fields`: the error of each wrong field, by name of the field."""
 
     code: str = ""
     title: str = ""
@@ -91,11 +91,12 @@ def join_request(
 
 
 class JoinClient:
-    """A client of one link, with one open connection. Call `close` at the end."""
+    """A client that joins machines to a cell. It keeps one connection open. Call `close` at the end."""
 
     def __init__(self, url: str, fingerprint: str) -> None:
-        """Fetch the authority, and compare it with the token's fingerprint. Raises `BadMachine` if `url` is not the
-        address of a link server, and `JoinFailed` if the authority cannot be fetched or differs from the fingerprint.
+        """Download the certificate of the cell's authority, and compare it with `fingerprint` (from the token). Raises
+        `BadMachine` if `url` is not the address of a link server. Raises `JoinFailed` if the certificate cannot be
+        downloaded or has another fingerprint.
         """
         self._address = link_address(url)
         self._url = url
@@ -192,8 +193,8 @@ class JoinClient:
 
 
 def join_cell(store: DiskStore, url: str, request: JoinRequest) -> Identity:
-    """Join the cell, and store and return the identity. If the Borglet's home folder already has an identity, return
-    that and do not use the token.
+    """Join the cell. Store and return the machine's new identity. If the Borglet's home folder already contains an
+    identity, return that identity and do not join again.
 
     Raises `JoinFailed` if the identity in the folder belongs to another machine, the token is missing or wrong, or the
     cell rejects the machine.

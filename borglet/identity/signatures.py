@@ -1,4 +1,4 @@
-"""Signatures of the cell's authority: on package tickets and on permissions to open a shell."""
+"""Check signatures of the cell's authority. The authority signs package tickets and permissions to open a shell."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ALGORITHM = ec.ECDSA(hashes.SHA256())
 def authority_keys(authorities: str) -> list[ec.EllipticCurvePublicKey]:
     """Return the public keys in the certificates of the cell's authorities, which check signatures.
 
-    `authorities`: one PEM text with all certificates. There are two while one replaces the other. Raises ValueError if
-    the text is not valid PEM.
+    `authorities`: one PEM text with all certificates. While a new authority replaces the old one, the text has both.
+    Raises ValueError if the text is not valid PEM.
     """
     certificates = x509.load_pem_x509_certificates(authorities.encode("ascii"))
     keys = [certificate.public_key() for certificate in certificates]

@@ -41,10 +41,10 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class IdentityStore(Protocol):
-    """The store of the state that a Borglet must remember when it restarts."""
+    """The store of the state that a Borglet needs again after a restart."""
 
     def load(self) -> Remembered:
-        """Return the last saved state; empty on a new machine."""
+        """Return the last saved state. On a new machine, this is an empty state."""
 
     def save(self, remembered: Remembered) -> None:
         """Store the state so that it survives a power loss. Raises OSError if the write fails; the old state is then
@@ -96,9 +96,7 @@ class DiskStore:
         return (self._home / "authority.pem").read_text("ascii")
 
     def save_identity(self, identity: Identity, *, authority: str) -> None:
-        """Store the authority and then the identity, so a folder that contains an identity contains both. Raises
-        OSError if a write fails.
-        """
+        """Store the authority first and then the identity. Raises OSError if a write fails."""
         self.keep_authority(authority)
         self.keep_identity(identity)
 

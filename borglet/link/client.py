@@ -55,7 +55,7 @@ CLOSE_REASON_BYTES = 120
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """How long a Borglet waits for a shard when it connects, and for the next poll."""
+    """How long a Borglet waits for an answer when it connects to a shard, and how long it waits for the next poll."""
 
     connect_timeout_s: float = 20.0  # long, because a shard accepts machines at its own rate
     silence_s: float = 30.0  # a shard counts as gone if it sends no poll for so long after the last hold
@@ -76,7 +76,7 @@ class _Redial(Exception):
 
 
 class LinkRejected(Exception):
-    """The error if the shard rejected this connection. `retry`: whether a new attempt soon can help."""
+    """The error if the shard rejected this connection. `retry`: whether a new attempt may succeed soon."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"{refusal.code} ({refusal.field or 'no field'}): {refusal.detail}")
@@ -85,8 +85,8 @@ class LinkRejected(Exception):
 
 @dataclass(slots=True)
 class _Session:
-    """One connection of a Borglet after the welcome. `held`: the poll that the Borglet has not answered yet. Such a
-    poll asks for no logs.
+    """One connection of a Borglet after the shard's message `Welcome`. `held`: the poll that the Borglet has not
+    answered yet.
     """
 
     socket: ClientSocket
@@ -189,8 +189,8 @@ class Link:
             socket.close(CloseCode.NORMAL_CLOSURE)
 
     async def _greet(self, socket: ClientSocket) -> tuple[int, int]:
-        """Send the message `Hello`. Return the number of the session and its version of the protocol. Raises
-        `LinkRejected` if the shard rejects the hello or chooses an unknown version.
+        """Send the message `Hello`. Return two numbers from the shard's answer: the session and the protocol version.
+        Raises `LinkRejected` if the shard rejects the message or chooses an unknown version.
         """
         introduction = self._introduction
         hello = Hello(
@@ -265,7 +265,9 @@ class Link:
             self._release_after(session, COALESCE_S)
 
     def _release_after(self, session: _Session, delay_s: float) -> None:
-        """Answer the poll that `session` holds back in `delay_s` seconds, unless an earlier answer is planned."""
+        """After `delay_s` seconds, answer the poll that `session` has not answered yet. Change nothing if an earlier
+        answer is already planned.
+        """
         loop = asyncio.get_running_loop()
         at = loop.time() + delay_s
         if session.release is not None:
@@ -275,7 +277,7 @@ class Link:
         session.release = loop.call_at(at, self._release, session)
 
     def _release(self, session: _Session) -> None:
-        """Answer the poll that `session` holds back, if there is one."""
+        """If `session` has a poll without an answer, answer this poll now."""
         poll, session.held, session.held_until = session.held, None, 0.0
         if session.release is not None:
             session.release.cancel()

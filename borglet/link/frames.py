@@ -1,7 +1,7 @@
-"""WebSocket frames (RFC 6455, §5) of both ends of the link. A Borglet masks its frames, a shard does not. Pure.
+"""Read and write WebSocket frames (RFC 6455, §5), for both ends of the link. A Borglet masks its frames, a shard does
+not. Pure.
 
-A general library makes an object, a queue entry and a coroutine per frame. This module makes none of these, because
-shards and fleets read thousands of frames per second.
+This module does little work per frame, because shards and fleets read thousands of frames per second.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class BadFrame(Exception):
 
 @dataclass(slots=True)
 class FrameReader:
-    """A reader that assembles messages from received bytes, in pieces of any size. `most_bytes` limits one message.
-    `masked`: the frames come from a client."""
+    """A reader that receives bytes in pieces of any size and returns whole messages. `most_bytes`: the largest size of
+    one message. `masked`: the frames come from a client.
+    """
 
     most_bytes: int
     masked: bool = True
@@ -56,9 +57,11 @@ class FrameReader:
     _parts_bytes: int = 0  # the memory that these parts take
 
     def read(self, arrived: memoryview) -> list[tuple[Opcode, bytes]]:
-        """Return complete messages and control frames, in order: the opcode (never `CONTINUATION`) and the content.
+        """Return the messages and control frames that are now complete, in order. Each is a pair of opcode (never
+        `CONTINUATION`) and content.
 
-        The reader copies what it needs of `arrived`. Raises `BadFrame` if a frame breaks the WebSocket protocol.
+        `arrived`: received bytes. The caller may reuse this buffer. Raises `BadFrame` if a frame breaks the WebSocket
+        protocol.
         """
         data = arrived
         if self._left is not None:
@@ -80,7 +83,9 @@ class FrameReader:
         return found
 
     def _frame(self, data: memoryview, at: int, found: list[tuple[Opcode, bytes]]) -> int:
-        """Append the message of the frame at `at` to `found`. Return the frame's end, or `at` if it is not complete."""
+        """Read the frame that starts at position `at` of `data`. If it completes a message, append the message to
+        `found`. Return the position of the frame's end, or `at` if the frame is not complete.
+        """
         size = len(data) - at
         self._wanted = 0
         if size < 2:
@@ -158,8 +163,8 @@ def closing(code: int, reason: str, *, mask: bytes = b"") -> bytes:
 
 
 def close_code(content: bytes) -> int:
-    """Return the code in the content of a close frame; `NO_STATUS` if it is empty. Raises `BadFrame` if the code is
-    incomplete or not valid.
+    """Return the status code of a close frame. `content`: the content of the frame. Return `NO_STATUS` if `content` is
+    empty. Raises `BadFrame` if the code is incomplete or not valid.
     """
     if not content:
         return NO_STATUS

@@ -1,7 +1,7 @@
 """Grants of shells. The cell's authority signs each grant for one shell in one incarnation, valid for a minute.
 
-A message of the shard alone does not open a shell. So an attacker who has a shard's certificate, or intercepts the
-connection, cannot open one.
+A shell opens only with a signed grant. So an attacker who has a shard's certificate or intercepts the connection cannot
+open a shell.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MAX_SIDE = 1000
 
 
 class GrantRefused(Exception):
-    """The error for a grant that is not valid on this machine. The message has the reason. `session`: the shell session
-    of the grant, empty if it is unknown.
+    """The error for a grant that is not valid on this machine. The message contains the reason. `session`: the id of
+    the shell session in the grant; empty if it is unknown.
     """
 
     def __init__(self, detail: str, session: str = "") -> None:
@@ -40,8 +40,8 @@ class Grants:
         self._seen: dict[str, float] = {}  # session -> the time at which its grant expires
 
     def take(self, grant: ShellGrant, *, now: float) -> ShellClaims:
-        """Check a grant, mark it as used, return its claims. `now`: seconds since the epoch. Raises `GrantRefused` if
-        the grant is not valid or was used before.
+        """Check a grant and mark it as used. Return its content. `now`: seconds since the epoch. Raises `GrantRefused`
+        if the grant is not valid or was used before.
         """
         if not is_signed(authority_keys(self._authority()), SHELL_CONTEXT + grant.claims, grant.signature):
             raise GrantRefused("the grant is not signed by this cell's authority")

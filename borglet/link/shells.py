@@ -1,11 +1,12 @@
-"""Shells in tasks of this machine. Each has its own connection to the link, so that polls never wait for its bytes.
+"""Shells in tasks of this machine. Each shell has its own connection to the link, so that polls never wait for data of
+a shell.
 
     Poll.shells ─► Grants.take ─► dial /shell?session=… ─► runtime.open_shell ─► Pty
                                         ▲                                        │
                      client ◄── frames, at most a window unconsumed ──► bridge ◄─┘
 
-A shell ends when its program, its task, its client or its Borglet ends, or at its limits. The client receives the
-reason.
+A shell ends when its program, task, client or Borglet ends, or when the shell reaches a time limit. The client receives
+the reason.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Shells:
         self._work: set[asyncio.Task[None]] = set()
 
     def offer(self, grants: list[ShellGrant]) -> None:
-        """Open a shell for each valid grant. For an invalid one, the client receives the reason."""
+        """Open a shell for each valid grant. If a grant is not valid, the client receives the reason."""
         for grant in grants:
             try:
                 claims = self._grants.take(grant, now=self._clock())
@@ -159,7 +160,7 @@ class _Over(Exception):
 
 
 class _Bridge:
-    """The bridge between one terminal and one socket, until either ends."""
+    """Copies data between the terminal of one shell and the socket to its client, until one of them ends."""
 
     def __init__(
         self,
@@ -180,7 +181,7 @@ class _Bridge:
         self._reading = False  # `_print` waits for the terminal, and all earlier output is sent
 
     async def run(self) -> str:
-        """Connect terminal and socket. Return why the shell ended, for the log."""
+        """Copy data between terminal and socket until the shell ends. Return the reason of the end, for the log."""
         await self._socket.send(shell_frame(ShellFrame.OPENED))
         printing = self._loop.create_task(self._print())
         others = [self._loop.create_task(work) for work in (self._listen(), self._type(), self._watch())]
@@ -231,9 +232,7 @@ class _Bridge:
         await self._socket.send(shell_frame(ShellFrame.DATA, data))
 
     async def _last_words(self, printing: asyncio.Task[None]) -> None:
-        """Wait until the program's last output is sent to the client, at most `last_words_s`. Without a limit, the wait
-        might never end, because other processes may keep the terminal open.
-        """
+        """Wait until the last output of the program is sent to the client, but at most `last_words_s` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.last_words_s):
                 while not printing.done():
@@ -242,8 +241,8 @@ class _Bridge:
                         return
 
     async def _listen(self) -> None:
-        """Read the socket even while the terminal is busy. The client's input waits in a queue, which can hold at most
-        the flow-control window.
+        """Read frames from the client until the connection ends. Input for the terminal goes into a queue. The queue
+        holds at most the bytes of one flow-control window.
         """
         while True:
             try:
@@ -306,5 +305,5 @@ class _Bridge:
 
 
 def number_of(payload: bytes) -> int:
-    """Return the number that a text contains; 0 if the text is not a number or has more than nine digits."""
+    """Return the number in a text. Return 0 if the text is not a number or has more than nine digits."""
     return int(payload) if payload.isdigit() and len(payload) < 10 else 0

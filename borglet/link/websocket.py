@@ -1,10 +1,10 @@
-"""A client's WebSocket directly on the transport, for the connection that a machine keeps open all the time.
+"""A small WebSocket client, for the connection that a machine keeps open all the time.
 
     dial ─► TLS ─► Upgrade ─► ClientSocket ── receive ─► messages, in order
                                    ▲ send, close
 
-`websockets` makes the request of the handshake and checks the answer. The connections of `websockets` are not used,
-because they need too much memory if one process has ten thousand. A `ClientSocket` has only one future and no buffer.
+The library `websockets` only makes the request of the handshake and checks the answer. Its connections need too much
+memory: one process may have ten thousand. So this module uses its own `ClientSocket` for the open connection.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     async def receive(self, within_s: float) -> bytes:
-        """Return the next message. Raises `ConnectionClosed`, or `TimeoutError` after `within_s`."""
+        """Return the next message. Raises `ConnectionClosed` if the connection ends, and `TimeoutError` if no message
+        arrives in `within_s` seconds.
+        """
         loop = asyncio.get_running_loop()
         if not self._heard and self._end is None:
             self._deadline = loop.time() + within_s
@@ -74,7 +76,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         raise self._end
 
     def send(self, content: bytes) -> None:
-        """Send a text message. If the connection has ended, the next `receive` raises."""
+        """Send a text message. If the connection has ended, this call raises no error, but the next `receive` does."""
         if not self._closing and self._end is None:
             self._transport.write(frame(Opcode.TEXT, content, mask=os.urandom(4)))
 
@@ -204,9 +206,7 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._waiting.set_result(None)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the timer to `self._deadline`, when a waiting `receive` times out. If the deadline then moves to a later
-        time, the timer is not changed until it expires, which saves time.
-        """
+        """Set the timer to `self._deadline`, the time at which a waiting `receive` raises `TimeoutError`."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_at(self._deadline, self._ran_out)
@@ -225,8 +225,9 @@ class ClientSocket(asyncio.BufferedProtocol):
 async def dial(
     url: str, context: ssl.SSLContext, headers: dict[str, str], *, within_s: float, most_bytes: int
 ) -> ClientSocket:
-    """Open a WebSocket at `url` (`wss://…`). Raises OSError, `InvalidHandshake`, `ConnectionClosed`, or `TimeoutError`
-    after `within_s`. `most_bytes` limits one message."""
+    """Open a WebSocket at `url` (`wss://…`). `most_bytes`: the largest size of one message. Raises `TimeoutError` after
+    `within_s` seconds. Raises OSError, `InvalidHandshake` or `ConnectionClosed` if the connection cannot be opened.
+    """
     uri = parse_uri(url)
 
     def make() -> ClientSocket:

@@ -83,14 +83,16 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def decode_to_borglet(frame: bytes | str) -> ToBorglet:
-    """Decode a message that a shard sent. Raises `MalformedMessage`, which names the wrong field
-    (`$.desired.run[3].limit`).
+    """Decode a message that a shard sent. Raises `MalformedMessage` if the message is not valid. The error names the
+    wrong field, for example `$.desired.run[3].limit`.
     """
     return _decode(_to_borglet, frame)
 
 
 def decode_to_shard(frame: bytes | str) -> ToShard:
-    """Decode a message of a Borglet. Raises `MalformedMessage`, which names the wrong field."""
+    """Decode a message of a Borglet. Raises `MalformedMessage` if the message is not valid. The error names the wrong
+    field.
+    """
     return _decode(_to_shard, frame)
 
 

@@ -8,7 +8,9 @@ from borglet.messages.packages import PackageRef
 
 
 class HealthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A health check. `kind`: `http` (GET `path` gives 2xx or 3xx in `timeout_s`) or `tcp` (a connection opens)."""
+    """A health check. `kind`: `http` (the task must answer GET `path` with a status 2xx or 3xx within `timeout_s`) or
+    `tcp` (the task must accept a connection within `timeout_s`).
+    """
 
     kind: str
     port: str
@@ -20,8 +22,8 @@ class HealthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rule for local restarts of a task. `on`: the task restarts after a `failure`, `always` or `never`. More than
-    `max_failures` failures in `window_s` seconds are a crash loop, which ends the incarnation.
+    """The rule for restarts of a task on its machine. `on`: `failure` (restart after a failure), `always` or `never`.
+    More than `max_failures` failures in `window_s` seconds are a crash loop, which ends the incarnation.
     """
 
     on: str = "failure"
@@ -52,7 +54,9 @@ class TaskKey(msgspec.Struct, frozen=True, order=True):
 
 
 class RunTask(msgspec.Struct, frozen=True):
-    """A task that should run on this machine. It starts when no earlier incarnation of it has processes."""
+    """A task that should run on this machine. It starts only when no earlier incarnation of the task still has
+    processes.
+    """
 
     key: TaskKey
     name: str  # BNS name: cell/tenant/job/index
@@ -82,9 +86,9 @@ class RunTask(msgspec.Struct, frozen=True):
 
 
 class StopTask(msgspec.Struct, frozen=True):
-    """An incarnation that should not run on this machine. `notice_s` limits the total time of its stop: first the time
-    in which clients stop using the task (leaving), then the notice between SIGTERM and SIGKILL (see `state.stopping`).
-    If the limit is too short for both periods, the first period is shortened first. No master sends `notice_s` yet.
+    """An incarnation that should not run on this machine. `notice_s`: the longest time from the start of the stop until
+    SIGKILL. A stop has two periods. First, clients stop using the task; then SIGTERM is sent, and the notice before
+    SIGKILL begins. If `notice_s` is too short for both, the first period is shortened first.
     """
 
     key: TaskKey

@@ -1,4 +1,4 @@
-"""Messages with which a machine joins a cell, and the digest of the authorities that it trusts."""
+"""Messages with which a machine joins a cell, and the digest of the certificate authorities that the machine trusts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The request of POST /join. The fingerprint in the join token authenticates the server."""
+    """The body of the request POST /join, with which a machine joins a cell."""
 
     token: str
     hostname: str

@@ -8,11 +8,12 @@ from borglet.messages.desired import TaskKey
 
 
 class LogRequest(msgspec.Struct, frozen=True):
-    """A request for a part of a task's log: at most `limit_bytes` from `offset` on (negative: from the end).
+    """A request for a part of a task's log: at most `limit_bytes` bytes from `offset` on. A negative `offset` counts
+    from the end of the log.
 
-    With `search`, the answer has the lines from `offset` on (0: the whole log) that contain this text, at most
-    `limit_lines`. `LogChunk.complete` is False if the search stopped before the end of the log; the next request then
-    starts at `LogChunk.end`.
+    With `search`, the answer contains at most `limit_lines` lines from `offset` on that contain the text `search`.
+    `LogChunk.complete` is False if the search stopped before the end of the log; the next request then starts at
+    `LogChunk.end`.
     """
 
     request_id: str

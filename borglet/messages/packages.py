@@ -6,7 +6,7 @@ import msgspec
 
 
 class PackageRef(msgspec.Struct, frozen=True):
-    """A package (§3.2). `digest`: of the stored archive, `sha256:` and 64 hex digits."""
+    """A package (§3.2). `digest`: the digest of the stored archive, `sha256:` and 64 hex digits."""
 
     name: str  # the name in the job file, for people: `name@tag` or `name@sha256:…`
     digest: str
@@ -15,7 +15,7 @@ class PackageRef(msgspec.Struct, frozen=True):
 
 
 class PeerAddress(msgspec.Struct, frozen=True):
-    """The address at which a Borglet serves its archives of packages to Borglets with a ticket."""
+    """The address at which other Borglets can download packages from a Borglet. They need a ticket."""
 
     address: str
     port: int
@@ -40,7 +40,8 @@ class PackageHave(msgspec.Struct, frozen=True):
 
 
 class PackageFailed(msgspec.Struct, frozen=True):
-    """The body of POST /packages/<digest>/failed: a source did not deliver. An empty address means the link's store.
+    """The body of POST /packages/<digest>/failed: the download from a source failed. An empty address means that the
+    source is the link's package store.
 
     `reason`: `mismatch` (the content has another digest), `slow`, `unreachable`, `busy` or `refused`.
     """
