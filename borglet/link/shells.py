@@ -241,8 +241,8 @@ class _Bridge:
                         return
 
     async def _listen(self) -> None:
-        """Read frames from the client until the connection ends. Input for the terminal goes into a queue. The queue
-        holds at most the bytes of one flow-control window.
+        """Read frames from the client until the connection ends. Input for the terminal goes into a queue. If the
+        client sends more than the flow-control window allows, the shell ends.
         """
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Rejections of messages, with their reasons."""
+"""Messages that reject another message, and the error for a message that is not valid."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import msgspec
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
-    """The rejection of a message. The rejected message has changed nothing. `retry`: whether a new attempt can help."""
+    """The rejection of a message. The rejected message has changed nothing. `retry`: whether the same message may
+    succeed later.
+    """
 
     code: str
     field: str

@@ -1,4 +1,4 @@
-"""Reports: the full state of a machine, and its form on the wire."""
+"""Reports, which contain the full state of a machine, and their encoding for the network."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type", omit_d
 
 
 class WireReport(Report, frozen=True, kw_only=True, tag="report", tag_field="type", omit_defaults=True):
-    """The encoding of a report. Since protocol 2, `usages` lists all usage numbers; in protocol 1, it is empty. The
-    parts that rarely change, `tasks` and `allocs`, are bytes: they are encoded once and compared as bytes."""
+    """A report as it is sent. Since protocol 2, `usages` contains the usage of the machine and its tasks; in protocol
+    1, `usages` is empty. `tasks` and `allocs` rarely change, so each is stored as encoded bytes.
+    """
 
     tasks: msgspec.Raw  # type: ignore[assignment]  # list[TaskReport], without usage
     allocs: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]  # list[AllocReport]
@@ -55,8 +56,8 @@ def sealed(content: list[TaskReport] | list[AllocReport]) -> msgspec.Raw:
 
 
 def opened(report: WireReport) -> Report:
-    """Return the report, with its tasks and their usage decoded. Raises `MalformedMessage`, which names the wrong
-    field.
+    """Decode the tasks, the allocs and their usage in a report, and return the decoded report. Raises
+    `MalformedMessage` if a part is not valid. The error names the wrong field.
     """
     tasks: list[TaskReport] = _opened(_tasks, report.tasks, "tasks")
     columns, figures, usage = report.usage_columns, report.usages, report.usage

@@ -11,7 +11,7 @@ from borglet.messages.refusals import MalformedMessage
 
 
 class ShellClaims(msgspec.Struct, frozen=True):
-    """The content of a signed grant: the permission to open one shell in one incarnation of a task, once."""
+    """The content of a signed grant. The grant permits one shell in one incarnation of a task, once."""
 
     session: str  # 32 hex digits; a second grant of the same session is rejected
     machine: str  # host name
@@ -29,8 +29,9 @@ class ShellClaims(msgspec.Struct, frozen=True):
 
 
 class ShellGrant(msgspec.Struct, frozen=True):
-    """A signed permission to open one shell in a task. `claims`: `ShellClaims` as JSON. `signature`: the signature of
-    `SHELL_CONTEXT` and `claims` by the cell's authority (ECDSA with SHA-256)."""
+    """A signed permission to open one shell in a task. `claims`: `ShellClaims` as JSON. `signature`: a signature (ECDSA
+    with SHA-256) that the cell's authority made of `SHELL_CONTEXT` followed by `claims`.
+    """
 
     claims: bytes
     signature: bytes

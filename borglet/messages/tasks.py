@@ -10,7 +10,7 @@ from borglet.messages.desired import TaskKey
 
 
 class Phase(StrEnum):
-    """The phase of an incarnation on its machine. Installing takes most of the time of a start (§3.2)."""
+    """The phase of an incarnation on its machine."""
 
     ASSIGNED = "assigned"
     INSTALLING = "installing"
@@ -55,9 +55,11 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The usage of a task over the last few seconds. New fields must come last: `WireReport.usages` uses their order.
+    """The usage of a task over the last few seconds. `WireReport.usages` depends on the order of the fields, so new
+    fields must come last.
 
-    `throttled_milli`: CPU that the task's quota denied, in milli-cores; 0 if it is not measured."""
+    `throttled_milli`: CPU that the task's quota denied, in milli-cores; 0 if it is not measured.
+    """
 
     cpu_milli: int = 0
     ram_bytes: int = 0
@@ -77,8 +79,9 @@ NO_USAGE = Usage()
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """A task that the master should evict (§6.2), because throttling did not help. The task runs until it is
-    evicted."""
+    """A request of a Borglet that the master evict a task (§6.2), because the task gets too little CPU. The task runs
+    until it is evicted.
+    """
 
     key: TaskKey
     reason: str  # cpu-starved
@@ -88,8 +91,9 @@ class Removal(msgspec.Struct, frozen=True):
 class UsageWindow(msgspec.Struct, frozen=True, array_like=True):
     """The usage of one incarnation from `start` (seconds since the epoch) for `span_s` seconds.
 
-    Figures are means over the samples; `most_…` are maxima. `cpu_distribution` has the percentiles 0, 10, …, 100, and
-    `cpu_tail` the percentiles 91 to 99."""
+    The values are means over all measurements in this time; the values `most_…` are maxima. `cpu_distribution` has the
+    percentiles 0, 10, …, 100, and `cpu_tail` the percentiles 91 to 99.
+    """
 
     key: TaskKey
     start: int
@@ -116,7 +120,9 @@ class UsageWindow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The report about one incarnation. A Borglet reports all incarnations on its machine, expected or not."""
+    """The report about one incarnation. A Borglet reports all incarnations on its machine, also those that the desired
+    state does not list.
+    """
 
     key: TaskKey
     name: str
@@ -133,8 +139,8 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AllocReport(msgspec.Struct, frozen=True):
-    """The report about an alloc that has a folder on the machine. `disk_bytes`: size of the folder, with the logs of
-    the alloc's tasks.
+    """The report about an alloc that has a folder on the machine. `disk_bytes`: the size of the folder, which includes
+    the logs of the alloc's tasks.
     """
 
     key: TaskKey

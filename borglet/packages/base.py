@@ -22,14 +22,16 @@ class PackageMissing(Exception):
 
 
 class Packages(Protocol):
-    """The packages of one machine. Call the methods from one asyncio loop; none blocks it."""
+    """The packages of one machine. Call all methods from the same asyncio loop. No method blocks the loop."""
 
     def bind(self, in_use: InUse) -> None:
-        """Set the function that returns the digests of packages in use, which are never deleted. Call `bind` first."""
+        """Set the function that returns the digests of packages in use. These packages are never deleted. Call `bind`
+        before all other methods.
+        """
 
     async def install(self, packages: Sequence[PackageRef]) -> None:
-        """Install packages. A cancelled call stops installations that no other task needs. Raises `PackageMissing` if a
-        package cannot be installed.
+        """Install packages. If the call is cancelled, installations that no other caller waits for are stopped. Raises
+        `PackageMissing` if a package cannot be installed.
         """
 
     def trees(self, packages: Sequence[PackageRef]) -> Mapping[str, Path]:
@@ -38,15 +40,15 @@ class Packages(Protocol):
         """
 
     def installed(self) -> list[str]:
-        """Return the digests of installed packages, the last used first, at most `MAX_REPORTED_PACKAGES`."""
+        """Return the digests of at most `MAX_REPORTED_PACKAGES` installed packages, the most recently used first."""
 
     async def close(self) -> None:
         """Release all resources. Installed packages stay."""
 
 
 def mount_name(package: PackageRef) -> str:
-    """Return the name of a package's directory: its name without tag or digest. Raises `PackageMissing` if this name
-    cannot be the name of a directory.
+    """Return the name of the directory in which a task finds a package: the package's name without tag or digest.
+    Raises `PackageMissing` if this name cannot be the name of a directory.
     """
     name = package.name.partition("@")[0]
     if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > 255:
@@ -57,7 +59,9 @@ def mount_name(package: PackageRef) -> str:
 
 
 def mounts(packages: Sequence[PackageRef], tree: Callable[[PackageRef], Path]) -> dict[str, Path]:
-    """Return the tree of each package by mount name. Raises `PackageMissing` if two have the same name."""
+    """Return the directory of each package, by mount name. `tree`: returns the directory of one package. Raises
+    `PackageMissing` if two packages have the same mount name.
+    """
     found: dict[str, Path] = {}
     for package in packages:
         name = mount_name(package)

@@ -1,9 +1,10 @@
-"""Choose the next source from which to download a package, and when to pause or give up. This module does no I/O.
+"""Choose the source for the next attempt to download a package, and decide when to pause or give up. This module does
+no I/O.
 
     Ask the link ─► Try a peer ─► Try the next … ─► Try the store ─► Pause ─► Ask again …      GiveUp
 
-Peers are tried first, in the order that the link sent. The number of rounds with failures is limited. A round in which
-all sources were busy is not counted.
+Peers (other machines) are tried first, in the order that the link sent. The download is given up after a limited number
+of rounds with failures. A round in which all sources were only busy is not a failure.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BUSY_PAUSE_S = 1.0
 
 
 class FetchPatience(msgspec.Struct, frozen=True):
-    """How often and how long the download of one package is tried."""
+    """Limits on the number and the time of attempts to download one package."""
 
     rounds: int = 5  # the most rounds in which a source failed
     patience_s: float = 900.0  # total time, also if the link only asks to wait
@@ -54,7 +55,9 @@ Step: TypeAlias = AskForSources | Try | Pause | GiveUp
 
 
 class Choosing:
-    """The choice of sources for one package. All times are seconds of a clock that never runs backwards."""
+    """Chooses the sources for the download of one package. All times are seconds of a clock that never runs
+    backwards.
+    """
 
     def __init__(self, patience: FetchPatience, rng: random.Random, *, now: float) -> None:
         self._patience, self._rng = patience, rng
@@ -82,8 +85,8 @@ class Choosing:
         return AskForSources()
 
     def _pause_s(self) -> float:
-        """Return the seconds until sources are asked for again: the time that the link demanded, or a short time if all
-        sources were busy. After failures, the pauses become longer and longer.
+        """Return how many seconds to wait before asking the link for sources again. The time is short if all sources
+        were busy, and grows after each round with failures. The link can require a longer time.
         """
         if self._broken or self._away:
             return max(self._retry_after_s, self._backoff.next_s())
@@ -98,9 +101,7 @@ class Choosing:
         self._named = bool(self._todo)
 
     def unavailable(self, text: str, *, final: bool) -> None:
-        """Record that the link could not name any source, so that no source was tried in this round. `final`: whether a
-        retry cannot help.
-        """
+        """Record that the link sent no sources. `text`: the reason. `final`: it is useless to ask again."""
         self._complaints.append(text)
         self._away, self._final = True, final
 

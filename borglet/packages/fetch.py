@@ -4,8 +4,8 @@
                 │ unreachable, busy, refused, slow, mismatch: reported, not asked again
                 └─ received bytes are kept: the next source continues after them (Range)
 
-If an archive from several sources has the wrong digest, each following source must send the whole archive. This shows
-which source sends wrong content. These functions block: call them in threads.
+If an archive was received from several sources and has the wrong digest, each later source must send the whole archive.
+So the source that sends wrong content is found. The functions block: call them in threads.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Fetcher:
 
 
 class _Download:
-    """The download of one archive, which can continue from another source."""
+    """The download of one archive. If a source fails, the download can continue from another one."""
 
     def __init__(
         self,

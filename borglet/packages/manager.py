@@ -38,7 +38,7 @@ class PackageSettings:
 
 
 class _Cancelled(Exception):
-    """Raised to stop an installation for which no task waits any more."""
+    """Raised to stop an installation that no task waits for any more, or that runs when the Borglet ends."""
 
 
 @dataclass(slots=True)
@@ -58,8 +58,8 @@ class _Installation:
 
 
 class PackageManager:
-    """The packages of a real machine. Call `open` first. `port`: the port at which peers download packages, 0 if this
-    machine serves none.
+    """The packages of a real machine. Call `open` first. `port`: the port at which other machines download packages; 0
+    if this machine offers no downloads.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class PackageManager:
     # -- starting and ending
 
     def open(self) -> None:
-        """Start to check the packages on the disk in the background. The installation of a package waits only for the
-        check of this package.
+        """Start to check the packages on the disk, in the background. A call of `install` waits only for the check of
+        its own packages.
         """
         self._opened = asyncio.ensure_future(self._open())
         self._checking = asyncio.ensure_future(self._check_all())
@@ -198,8 +198,8 @@ class PackageManager:
             self._use(package.digest)
 
     async def _install_all(self, packages: Sequence[PackageRef]) -> bool:
-        """Install packages. Return False if an installation was already being cancelled when this call joined it; the
-        caller must then try again.
+        """Install packages. Return False if this call waited for an installation that was being cancelled. The caller
+        must then try again.
         """
         if self._closing.is_set():
             raise PackageMissing(f"package {packages[0].name!r}: this Borglet is shutting down")
@@ -272,7 +272,7 @@ class PackageManager:
     # -- disk space
 
     async def _free_space(self, package: PackageRef) -> int:
-        """Free space for a package: about twice the size of its archive. Return how many bytes its tree may have.
+        """Make space on the disk for a package. Return the largest total size of its unpacked files, in bytes.
 
         Raises `PackageMissing` if there is not enough space.
         """
@@ -302,8 +302,8 @@ class PackageManager:
         )
 
     async def collect(self) -> int:
-        """Remove unused packages until the others fit into the packages' share of the disk and enough of the disk is
-        free. Return the freed bytes.
+        """Remove unused packages until the remaining packages fit into their share of the disk and enough disk is free.
+        Return the freed bytes.
         """
         freed = 0
         async with self._collecting:
@@ -353,7 +353,9 @@ def to_remove(installed: Iterable[StoredPackage], in_use: Set[str], *, excess_by
 
 
 def excess_of(taken_bytes: int, wanted_bytes: int, *, budget_bytes: int, free_bytes: int, keep_free_bytes: int) -> int:
-    """Return how many bytes must be freed before a package of `wanted_bytes` fits into the budget and onto the disk."""
+    """Return how many bytes of packages must be removed to make space for `wanted_bytes`. `taken_bytes`: all packages
+    now, at most `budget_bytes`. `free_bytes`: the free disk space, of which `keep_free_bytes` must stay free.
+    """
     over_budget = taken_bytes + wanted_bytes - budget_bytes
     over_disk = wanted_bytes + keep_free_bytes - free_bytes
     return max(0, over_budget, over_disk)

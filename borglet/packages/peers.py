@@ -1,11 +1,11 @@
-"""Serve archives of packages to other Borglets, with plain HTTP, one request per connection and few uploads at the same
-time.
+"""Serve archives of packages to other Borglets over plain HTTP. Each connection has one request, and the number of
+simultaneous uploads is limited.
 
     GET /packages/<digest>      Authorization: Borg-Ticket <ticket>      Range: bytes=N-
 
 Answers: 200 or 206 with the archive, 401 for a bad ticket, 404 for an unknown package, 416 for a range after the end,
-503 if all upload slots are in use, so that the client tries another peer. There is no TLS, because all machines of
-the cell may read the content, and the digest proves that the content is right.
+503 if too many uploads run (the client then tries another peer). There is no TLS: all machines of the cell may read the
+content, and its digest proves that it is right.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class PeerServer:
         self.served = 0  # number of complete uploads
 
     async def open(self, address: str, port: int) -> int:
-        """Start to serve. Return the port, which the kernel chooses if `port` is 0. Raises OSError if the port cannot
-        be used.
+        """Start to serve at `address` and `port`, and return the port. If `port` is 0, the kernel chooses one. Raises
+        OSError if the port cannot be used.
         """
         self._server = await asyncio.start_server(self._accept, address, port, limit=self._settings.header_bytes)
         return int(self._server.sockets[0].getsockname()[1])
@@ -113,8 +113,8 @@ class PeerServer:
                 await writer.drain()
 
     async def _request(self, reader: asyncio.StreamReader) -> tuple[str, int]:
-        """Read a request. Return the requested digest and the offset of the first byte. Raises `_Answer`, the error
-        answer to send, if the request is invalid or its ticket is not accepted.
+        """Read a request. Return the digest of the requested archive and the offset of the first byte to send. Raises
+        `_Answer` if the request is invalid or its ticket is not accepted.
         """
         try:
             async with asyncio.timeout(self._settings.header_timeout_s):

@@ -1,4 +1,4 @@
-"""Ask the cell's link from where to download packages, and report the results, with the machine's own credentials."""
+"""Ask the cell's link from which sources to download packages, and report the results of downloads to the link."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_ANSWER_BYTES = 256 * 1024
 
 
 class SourcesUnavailable(Exception):
-    """The error if the link sent no sources for a package. `final`: whether a retry is useless."""
+    """The error if the link sent no sources for a package. `final`: it is useless to ask again."""
 
     def __init__(self, text: str, *, final: bool = False) -> None:
         super().__init__(text)
@@ -28,9 +28,8 @@ class SourcesUnavailable(Exception):
 
 
 class Sources(Protocol):
-    """The sources of packages, as the link reports them. The methods block: call them in threads. `have`, `gone` and
-    `failed` notify the link and never raise: if such a message is lost, the next report of the machine corrects the
-    cell's data.
+    """The part of the link that knows the sources of packages. The methods block: call them in threads. `have`, `gone`
+    and `failed` send a message to the link. They raise no error if the message is lost.
     """
 
     def of(self, digest: str) -> PackageSources:
@@ -42,7 +41,7 @@ class Sources(Protocol):
         """
 
     def rest(self) -> None:
-        """Close the connection to the link that the calling thread keeps open, if it has one."""
+        """Close the connection that the calling thread keeps open to the link. Do nothing if there is none."""
 
     def have(self, digest: str, port: int) -> None: ...
 
@@ -52,9 +51,7 @@ class Sources(Protocol):
 
 
 class LinkSources:
-    """The sources of packages, which this class requests from the link of a real cell. Each request uses the present
-    `credentials`.
-    """
+    """Requests the sources of packages from the link of a real cell. Each request uses the present `credentials`."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:
         self._address = link_address(url)

@@ -6,9 +6,9 @@
     home/packages/incoming/   downloads that are not complete; a new Borglet removes them
     home/packages/trash/      packages that are being removed
 
-The files of a tree are not flushed to the disk one by one. If only the Borglet crashed, no written file is lost, so the
-new Borglet checks only names, sizes and modes. After a restart of the machine, it reads all files and compares the
-digests. These functions block: call them in threads. Methods for different digests can run at the same time.
+If only the Borglet was restarted, no written file is lost, so the new Borglet checks only names, sizes and modes. After
+a restart of the machine, the new Borglet reads all files and compares the digests. The methods block: call them in
+threads. Methods for different digests can run at the same time.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class PackageStore:
         return [f"sha256:{name}" for name in sorted(os.listdir(self._root)) if name not in ("incoming", "trash")]
 
     def check(self, digest: str, *, checkpoint: Callable[[], None] = go_on) -> StoredPackage | None:
-        """Check and return a package. If its files are damaged, unpack the package again from its archive; if the
-        archive is damaged too, remove the package and return None.
+        """Check a package and return it. If its files are damaged, unpack it again from its archive. If the archive is
+        also damaged, remove the package and return None.
 
         If the package cannot be read, remove nothing and return None. `checkpoint` is called often, and may raise to
         stop the work.
@@ -144,7 +144,9 @@ class PackageStore:
     # -- one package
 
     def begin(self, package: PackageRef) -> Path:
-        """Create and return a directory for the download, a file named `archive`. Call `complete` or `abandon` next."""
+        """Create and return a directory for a download. The caller stores the download there as the file `archive`, and
+        then calls `complete` or `abandon`.
+        """
         incoming = self._incoming / f"{_hex(package.digest)}.{secrets.token_hex(4)}"
         incoming.mkdir(mode=0o700, parents=True)
         return incoming
@@ -157,10 +159,11 @@ class PackageStore:
         most_bytes: int | None = None,
         checkpoint: Callable[[], None] = go_on,
     ) -> StoredPackage:
-        """Unpack `incoming/archive`, whose digest was checked, and install the package in one atomic step.
+        """Unpack the file `archive` in the directory `incoming`, and install the package in one atomic step. The caller
+        has already checked the digest of the file.
 
-        `most_bytes`: limit for the tree. `checkpoint` may raise to stop the work. Raises `ArchiveRefused` if the
-        archive is not acceptable, and OSError if a file cannot be written.
+        `most_bytes`: the largest total size of the unpacked files. `checkpoint` may raise to stop the work. Raises
+        `ArchiveRefused` if the archive is not acceptable, and OSError if a file cannot be written.
         """
         tree = incoming / "tree"
         tree.mkdir(mode=0o700)
@@ -197,7 +200,7 @@ class PackageStore:
             log.exception("cannot remove %s; the next start tries again", incoming)
 
     def used(self, digest: str, at: float) -> None:
-        """Store `at` as the time of the last use of a package. The packages unused for longest are removed first."""
+        """Store `at` (seconds since the epoch) as the time at which a package was last used."""
         with contextlib.suppress(FileNotFoundError):
             os.utime(self._root / _hex(digest) / "marker.json", (at, at))
 
@@ -212,7 +215,7 @@ class PackageStore:
         return self._root / _hex(digest) / "archive"
 
     def free_bytes(self) -> int:
-        """Return the free bytes of the file system for users other than root."""
+        """Return how many bytes are free on the file system for users other than root."""
         disk = os.statvfs(self._root)
         return disk.f_bavail * disk.f_frsize
 

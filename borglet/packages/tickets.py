@@ -22,7 +22,7 @@ MAX_TICKET_BYTES = 2048
 
 
 class TicketRefused(Exception):
-    """The error for a ticket that is not valid for this request. The message has the reason."""
+    """The error if a machine's ticket does not permit the requested download. The message contains the reason."""
 
 
 def issue(key: ec.EllipticCurvePrivateKey, ticket: PackageTicket) -> str:
@@ -32,10 +32,10 @@ def issue(key: ec.EllipticCurvePrivateKey, ticket: PackageTicket) -> str:
 
 
 def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, now: float) -> PackageTicket:
-    """Return the ticket in `text`, if one of `keys` signed it for `digest` and it has not expired. `now`: seconds
-    since the epoch.
+    """Decode the ticket in `text`, check it, and return it. `digest`: the digest of the requested package. `now`:
+    seconds since the epoch.
 
-    Raises `TicketRefused` otherwise.
+    Raises `TicketRefused` if no key of `keys` signed the ticket, it is for another package, or it has expired.
     """
     first, dot, second = text.partition(".")
     if not dot or len(text) > MAX_TICKET_BYTES:

@@ -1,4 +1,4 @@
-"""Unpack or inspect the archive of a package, in any format, with all checks.
+"""Unpack or check the archive of a package, in any supported format.
 
     file ─► (gunzip) ─► tar stream ─► Tree (the plan: names, links, limits) ─► Sink or DiskSink
     file ─► tar stream ─► index, manifest, layers by digest ─► gunzip, tar stream, whiteouts ─┘     (oci)
@@ -30,8 +30,8 @@ FORMATS = (TAR, TAR_GZIP, OCI)
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """The content of an archive in figures. `entries`: number of files, directories and links. `bytes`: size of all
-    files.
+    """The size of an archive's content. `entries`: the number of files, directories and links. `bytes`: the total size
+    of the files.
     """
 
     entries: int
@@ -60,8 +60,8 @@ def unpack(
 def inspect(
     file: BinaryIO, format_: str, *, limits: ArchiveLimits = ArchiveLimits(), checkpoint: Callable[[], None] = go_on
 ) -> Unpacked:
-    """Check an archive like `unpack`, and return its content, but write nothing. Raises `ArchiveRefused` if the archive
-    is not acceptable, and OSError if it cannot be read.
+    """Make the checks of `unpack` on an archive, but write nothing. Return the size of its content. Raises
+    `ArchiveRefused` if the archive is not acceptable, and OSError if it cannot be read.
     """
     return _read(file, format_, Sink(), limits, checkpoint)
 

@@ -1,7 +1,7 @@
 """Pack a directory into an archive. The same files give the same bytes, on every machine and at any time.
 
-Names are sorted. Owners, times and modes are left out, except whether a file is executable. Compressed bytes are equal
-only for one version of zlib. This is enough: the digest of the uploaded bytes identifies a package.
+The archive lists names in sorted order. It has no owners, no times and no modes, except whether a file is executable.
+Compressed archives are equal only if they were made with the same version of zlib.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def _write(directory: Path, out: gzip.GzipFile | BinaryIO, manifest: Manifest | 
 
 
 def _names(directory: Path, folder: str, depth: int, limits: ArchiveLimits) -> Iterator[str]:
-    """Yield all paths in `folder`, parents before children, names sorted. `depth`: the depth of `folder` in
-    `directory`, plus 1.
+    """Yield all paths in `folder`. Parents come before children, and names are sorted. `depth`: the depth of the
+    entries of `folder` below `directory`.
     """
     for name in sorted(os.listdir(directory / folder)):
         path = f"{folder}{name}"

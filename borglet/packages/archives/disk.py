@@ -36,7 +36,9 @@ class DiskSink(Sink):
         os.close(self._root)
 
     def _close_below(self, common: int) -> None:
-        """Close the open directories, which are those on the path to the last file, except the first `common` ones."""
+        """Close open directories, except the first `common` ones. The open directories are those on the path to the
+        last written file.
+        """
         while len(self._open) > common:
             os.close(self._open.pop())
         self._path = self._path[:common]
@@ -91,11 +93,11 @@ class DiskSink(Sink):
 
 
 def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None] = go_on) -> TreeDigests:
-    """Return the digests of a tree on the disk. For an unchanged tree, they are equal to the result of `Tree.finish`.
-    If `contents` is false, no file is read, and the digest of the contents is empty.
+    """Return the digests of a tree on the disk. If the tree was not changed, they are equal to the digests that
+    `Tree.finish` returned. If `contents` is false, no file is read, and the digest `contents` is empty.
 
-    If the tree has an entry that a finished tree cannot contain, such as a device or a writable file, the digest of
-    the listing is different.
+    If the tree contains a device, a writable file or anything else that an unpacked package cannot contain, the digest
+    `listing` is different.
     """
     listing, everything = hashlib.sha256(), hashlib.sha256()
     for path, found in _walk(root):
@@ -120,7 +122,7 @@ def digests_of(root: FilePath, *, contents: bool, checkpoint: Callable[[], None]
 
 
 def _walk(root: FilePath) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the path and the attributes of each entry in the order of `Tree`: parents first, names sorted."""
+    """Yield the path and the attributes of each entry. Parents come before children, and names are sorted."""
     todo: list[Path] = [()]
     while todo:
         path = todo.pop()

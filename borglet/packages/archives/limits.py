@@ -12,7 +12,7 @@ class ArchiveRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """The limits of an archive. A Python environment or a `node_modules` has 30 to 60 thousand files."""
+    """The limits for one archive."""
 
     unpacked_bytes: int = 32 * 2**30  # all files together
     entries: int = 100_000  # files, directories and links; directories without an entry of their own count too
@@ -45,7 +45,9 @@ class ArchiveCost:
         self.checkpoint = checkpoint
 
     def entry(self, name: str) -> None:
-        """Count one more file, directory or link. Raises `ArchiveRefused` if there are more than the limit."""
+        """Count one more file, directory or link. Raises `ArchiveRefused` if the archive has more than the limit
+        allows.
+        """
         self.checkpoint()
         self.entries += 1
         if self.entries > self.limits.entries:
@@ -67,8 +69,8 @@ class ArchiveCost:
             )
 
     def file(self, name: str, size: int) -> None:
-        """Count the size of a file from its header, before the content is read. Raises `ArchiveRefused` if the sum
-        exceeds the limit.
+        """Count the size of a file. The size comes from the file's header, so the content need not be read first.
+        Raises `ArchiveRefused` if the sum exceeds the limit.
         """
         self.file_bytes += size
         if self.file_bytes > self.limits.unpacked_bytes:

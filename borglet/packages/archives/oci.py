@@ -1,9 +1,10 @@
-"""Read an OCI image layout in a tar as a package: index, manifest and layers. The digest of each blob is checked.
+"""Read a tar with a container image (an OCI image layout) as a package. The digest of each part of the image (blob) is
+checked.
 
     oci-layout   index.json ─► (index ─►) manifest ─► config, layers     blobs/sha256/<64 hex>
 
-See the image specification of the Open Container Initiative: layout, index, manifest, layer (whiteouts). The content of
-the config is ignored, because the command, environment and user of a task come from its job.
+See the image specification of the Open Container Initiative (OCI). The content of the config is ignored, because the
+command, environment and user of a task come from its job.
 """
 
 from __future__ import annotations
@@ -126,7 +127,9 @@ class _Layout:
 
 
 def is_layout(file: BinaryIO) -> bool:
-    """Return whether `file` is a tar of an image layout. Only its headers are read. Return False for a damaged file."""
+    """Return whether `file` is a tar with an OCI image layout. The file's headers are enough for this. Return False if
+    the file is damaged.
+    """
     size = file.seek(0, os.SEEK_END)
     try:
         outside = TarStream(Slice(file, 0, size), ArchiveCost(ArchiveLimits(), size))
@@ -160,7 +163,9 @@ def read_image(
 
 
 def _manifest(layout: _Layout, name: str, architecture: str, *, nested: bool) -> ImageManifest:
-    """Return the manifest of the image for `architecture`, from the index `name` or from an index that `name` lists."""
+    """Return the manifest of the image for `architecture`. `name`: the index that lists the manifest, directly or
+    through another index.
+    """
     found = [
         each
         for each in layout.document(name, ImageIndex).manifests

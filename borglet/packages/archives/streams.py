@@ -1,4 +1,4 @@
-"""Readers of the bytes of an archive: forward only, in pieces of bounded size."""
+"""Readers for the bytes of an archive. They read only forward, in pieces of limited size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class ByteStream(Protocol):
 
 
 class Slice:
-    """A part of a file: `size` bytes from `offset` on. Several slices can read the same file alternately."""
+    """A reader of a part of a file: `size` bytes from `offset` on. Several slices of one file can be read at the same
+    time in one thread.
+    """
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
         self._file, self._offset, self._left = file, offset, size
@@ -40,7 +42,9 @@ class Slice:
 
 
 class Gunzip:
-    """A reader of a gzip stream with one or more members. Zeros after the last member are padding."""
+    """A reader that decompresses a gzip stream. The stream can have several parts (members). Zeros after the last
+    member are ignored.
+    """
 
     def __init__(self, source: ByteStream, account: ArchiveCost) -> None:
         self._source, self._account = source, account

@@ -1,4 +1,4 @@
-"""A reader of tar archives that rejects everything that two readers could understand differently.
+"""A reader of tar archives. It rejects an archive that different programs could read differently.
 
 Python's `tarfile` is not safe for hostile archives: it reads extended headers of any size, continues after damage, and
 accepts sparse files. This reader accepts ustar, GNU long names, and pax with path, linkpath and size. It ignores

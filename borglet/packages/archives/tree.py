@@ -1,7 +1,7 @@
-"""The tree of an archive: a plan in memory, and a sink that writes each entry of the plan.
+"""The tree of files in an archive: `Tree` is a plan in memory, and a `Sink` writes each entry of the plan.
 
-The plan decides where each entry is written, because it knows every earlier link. The sink follows no link. A link may
-point to a later entry, so all links are checked at the end: no path through links may leave the tree.
+The plan knows every link of the archive so far, and decides where each entry is written. The sink follows no link. A
+link may point to a later entry, so all links are checked at the end. A link that leads out of the tree is rejected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Sink:
-    """The interface for writing a tree. This class writes nothing. Callers give no path that leads through a link."""
+    """The interface for writing a tree of files. This base class writes nothing. The paths that callers pass never lead
+    through a link.
+    """
 
     def make_directory(self, path: Path) -> None:
         pass
@@ -65,8 +67,8 @@ class DirectoryNode(ArchiveNode):
 
 @dataclass(frozen=True, slots=True)
 class TreeDigests:
-    """Two digests of a tree (SHA-256, hex). `listing` covers paths, kinds, sizes and link targets. `contents` also
-    covers the bytes of the files.
+    """Two digests of a tree (SHA-256, hex). `listing`: of the paths, kinds, sizes and link targets of all entries.
+    `contents`: of the same values and the bytes of all files.
     """
 
     listing: str
@@ -153,7 +155,7 @@ class Tree:
         self._remove_lower(*self._parent(path, name))
 
     def white_out_content(self, name: str) -> None:
-        """Remove what earlier layers have in the directory `name`."""
+        """Remove all entries of earlier layers from the directory `name`."""
         path = self._path(name)
         node = self._root
         if path:
@@ -181,8 +183,8 @@ class Tree:
     # -- the places of entries
 
     def _path(self, name: str, *, of: str = "") -> Path:
-        """Return the components of a path; empty for the root. If `name` is the target of a link, `of` is the link's
-        name.
+        """Return the components of the path `name`. The root has none. If `name` is the target of a link, `of` is the
+        name of the link.
         """
         self._check_text(of or name, name, "")
         if name.startswith("/"):
@@ -226,7 +228,9 @@ class Tree:
         return parent, path
 
     def _parent(self, path: Path, name: str) -> tuple[DirectoryNode, Path]:
-        """Return the parent directory of `path`, created if it is missing, and `path` with all links in it followed."""
+        """Return the parent directory of `path`, and the real path after all links in `path` are followed. Create
+        missing directories. `name`: the path as written in the archive, for errors.
+        """
         node = self._root
         real: Path = ()
         for part in path[:-1]:
@@ -274,8 +278,7 @@ class Tree:
     def _follow(self, base: Path, target: str, name: str) -> Path:
         """Return the path to which `target` leads from the directory `base`, after all links are followed.
 
-        Raises `ArchiveRefused` if a step leaves the tree or if the links form a loop. The kernel rejects loops, but
-        programs that resolve paths themselves may run forever.
+        Raises `ArchiveRefused` if a link leads out of the tree or if the links form a loop.
         """
         real = list(base)
         nodes: list[ArchiveNode | None] = [self._root]
@@ -341,8 +344,8 @@ class Tree:
         self._sink.remove(path, directory=node.kind is EntryKind.DIRECTORY)
 
     def _walk(self) -> Iterator[tuple[Path, ArchiveNode | None]]:
-        """Yield path and node of each entry except the root, parents first, names sorted. After the content of a
-        directory, yield the directory's path with None.
+        """Yield the path and the node of each entry except the root. Parents come before children, and names are
+        sorted. After all entries of a directory, yield the path of the directory again, with None.
         """
         inside: list[tuple[Path, DirectoryNode, Iterator[str]]] = [((), self._root, iter(sorted(self._root.children)))]
         while inside:
@@ -364,8 +367,8 @@ def _child(node: ArchiveNode | None, name: str) -> ArchiveNode | None:
 
 
 def lines_of(path: Path, kind: EntryKind, size: int, executable: bool, target: str, sha256: str) -> tuple[bytes, bytes]:
-    """Return two lines that describe one entry of a tree: for the digest `listing` and for the digest `contents` (see
-    `TreeDigests`). Names and targets have no control characters.
+    """Return two lines that describe one entry of a tree. The first is hashed for the digest `listing` of
+    `TreeDigests`, the second for the digest `contents`. `path` and `target` must not contain control characters.
     """
     if kind is EntryKind.DIRECTORY:
         line = "d"
