@@ -17,7 +17,9 @@ MAX_BODY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """The result of one probe. `detail`: the reason of a failure. `holds_s`: how long the result stays the same."""
+    """The result of one probe. `detail`: the reason of a failure. `holds_s`: for so many seconds, the next result will
+    be the same.
+    """
 
     ok: bool
     detail: str = ""
@@ -29,12 +31,14 @@ class Prober(Protocol):
         """Probe a task once, within `check.timeout_s` seconds. `address`: the task's own IP address, or empty if the
         task uses the machine's address.
 
-        A task that does not answer raises no error: the answer has the reason.
+        If the task does not answer, no error is raised. The result contains the reason.
         """
 
 
 class SocketProber:
-    """A prober that connects to the address at which clients reach the task: its own, or the machine's."""
+    """A prober that connects to the address at which clients reach the task. This is the task's own address or the
+    machine's address.
+    """
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -1,7 +1,7 @@
-"""Limit the CPU of latency-sensitive tasks before batch starves for minutes (§6.2). Pure.
+"""Limit the CPU of latency-sensitive tasks, so that batch tasks do not wait for CPU for minutes (§6.2). Pure.
 
-Batch tasks are in the idle class, so latency-sensitive tasks that never sleep leave no CPU for them. For some seconds
-this is intended. Then:
+Batch tasks are in the kernel's idle class. So they get no CPU (they starve) while latency-sensitive tasks use all of
+it. For some seconds this is intended. Then the control acts:
 
     batch starves for `starved_after_s` ─► tasks above their own limit get ceilings, but never below that limit
     batch gets its minimum for `relax_after_s` ─► ceilings rise step by step; unneeded ceilings are removed
@@ -63,8 +63,9 @@ class CpuControl:
     def step(
         self, tenants: Sequence[PressureTenant], *, machine_milli: int, now: float, outside_milli: int = 0
     ) -> None:
-        """Update `ceilings` and `wanted` from one measurement at `now` (seconds). `outside_milli`: CPU that processes
-        outside tasks use."""
+        """Update `ceilings` and `wanted` from one measurement at `now` (seconds). `outside_milli`: the CPU, in
+        milli-cores, that processes other than tasks use.
+        """
         running = {tenant.key for tenant in tenants}
         self.ceilings = {key: milli for key, milli in self.ceilings.items() if key in running}
         missing = self._missing(tenants, machine_milli)
@@ -93,8 +94,8 @@ class CpuControl:
         self._remove(tenants, starved_s)
 
     def _missing(self, tenants: Sequence[PressureTenant], machine_milli: int) -> int:
-        """Return how much CPU the batch tasks need but do not get, in milli-cores, up to the minimum that is guaranteed
-        to them.
+        """Return how many milli-cores the batch tasks lack. This is the difference between the CPU that they get and
+        the CPU that they need, which counts only up to their guaranteed minimum.
         """
         batch = [tenant for tenant in tenants if not tenant.task.latency_sensitive]
         got = sum(tenant.usage.cpu_milli for tenant in batch)
@@ -104,8 +105,8 @@ class CpuControl:
         return floor - got if got < floor * (1 - 4 * _MARGIN) else 0
 
     def _tighten(self, tenants: Sequence[PressureTenant], missing: int) -> bool:
-        """Lower the temporary CPU limits (`ceilings`) of tasks that use more than their own limit, so that batch tasks
-        get the `missing` milli-cores. Return False if there is no such task.
+        """Set lower `ceilings` for tasks that use more CPU than their own limit, so that batch tasks get the `missing`
+        milli-cores. Return False if no task uses more than its own limit.
         """
         excess = {
             t.key: t.usage.cpu_milli - _own(t)
@@ -127,8 +128,8 @@ class CpuControl:
         self.ceilings = {key: milli for key, milli in raised.items() if milli < machine_milli and throttled[key]}
 
     def _remove(self, tenants: Sequence[PressureTenant], starved_s: float) -> None:
-        """Add to `wanted` the starved task with the lowest priority, so that the master evicts it. Starved tasks are
-        batch tasks outside prod that have threads ready to run.
+        """Add one batch task to `wanted`, so that the master evicts it: the task with the lowest priority of the
+        non-prod batch tasks whose threads wait for CPU.
         """
         starved = [
             t
@@ -146,7 +147,7 @@ class CpuControl:
 
 
 def _own(tenant: PressureTenant) -> int:
-    """Return the CPU (milli-cores) that a task may always use, even if its CPU is capped: its limit, or 100 if it has
-    no limit.
+    """Return the CPU, in milli-cores, below which no ceiling of a task may be: its own limit, or 100 if it has no
+    limit.
     """
     return tenant.task.limit.get("cpu", 0) or 100

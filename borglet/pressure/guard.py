@@ -4,10 +4,10 @@
                                     │
                                     └─► Orders ──► agent: tasks to end (machine-short), tasks to evict
 
-Memory is tight if less than twice its reserve is free (`memory.py`); the guard then throttles batch tasks. Memory is
-short if less than the reserve is free; the guard then ends tasks. Memory is measured twice per second, all other
-figures when the agent measures the usage of all tasks (a sample). When memory gets tight, the agent measures without
-waiting for its next regular time.
+A part of the memory, the reserve, should stay free (`memory.py`). Memory is tight if less than twice the reserve is
+free; the guard then throttles batch tasks. Memory is short if less than the reserve is free; the guard then ends tasks.
+Memory is measured twice per second. All other values are measured with the usage of all tasks. When memory gets tight,
+the agent measures this usage early.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Orders:
 
 
 class Guard:
-    """The control loop that keeps a machine from running out of memory, disk or CPU. `free_disk` removes unused
-    packages if the disk is short.
+    """The control loop that keeps a machine from running out of memory, disk or CPU. `free_disk`: a function that
+    removes unused packages; it is called if too little disk is free.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Guard:
         return Orders(tuple(end), tuple(self._cpu.wanted.values()))
 
     async def pause(self, most_s: float) -> None:
-        """Wait until the next round is due: for `most_s`, or less if memory becomes tight."""
+        """Wait until the next round: for `most_s` seconds, or less if memory becomes tight."""
         settings, loop = self._settings, asyncio.get_running_loop()
         until = loop.time() + most_s
         least_s = settings.tight_interval_s if self._was_tight else settings.least_interval_s
@@ -100,8 +100,8 @@ class Guard:
             await asyncio.sleep(min(left_s, settings.memory_interval_s))
 
     async def _with_ready(self, tenants: Sequence[PressureTenant], busy: float) -> list[PressureTenant]:
-        """Return `tenants` with the number of ready threads of each batch task. The numbers are measured only on a busy
-        machine, because batch tasks can get too little CPU there. `busy`: share of the cores' time, 0 to 1.
+        """Return `tenants` with the number of threads of each batch task that run or wait for a core. The numbers are
+        measured only if the machine is busy. `busy`: the used share of the cores' time, from 0 to 1.
         """
         batch = [tenant.key for tenant in tenants if not tenant.task.latency_sensitive]
         if busy < self._settings.busy_share or not batch:
@@ -114,8 +114,8 @@ class Guard:
         return memory.shortage_of(resource, reading, sum(held(tenant, resource) for tenant in tenants))
 
     async def _relieve_disk(self, tenants: Sequence[PressureTenant], now: float) -> list[Victim]:
-        """If the disk is short, first remove unused packages. Return the tasks to end; the list is empty if enough disk
-        is free.
+        """If too little disk is free, remove unused packages. If this is not enough, return the tasks that must end;
+        otherwise, return an empty list.
         """
         if self._leaving["disk"]:
             return []

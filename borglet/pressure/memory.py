@@ -6,8 +6,8 @@ Pure.
               ─ 1 × reserve ► short     tasks end (`shortage`) until a little more than the reserve is free
 
 A task with slack may use more memory than its limit. `reserve` returns the bytes that must stay free. Memory is also
-tight or short if the tasks together use more than the machine offers to the cell. Page cache does not count, because
-the kernel can free it.
+tight or short if the tasks together use more than the machine offers to the cell. The page cache counts as free memory,
+because the kernel can free it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ STALLED_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class AvailableMemory:
-    """The memory of a machine, or the disk that contains the Borglet's home folder, in bytes. `given`: the part that
-    the machine offers to the cell, 0 if there is no such limit.
+    """Sizes, in bytes, of a machine's memory or of the disk that contains the Borglet's home folder. `given`: the part
+    that the machine offers to the cell; 0 means no limit.
 
     `stalled`: the share of the last ten seconds in which all processes waited for memory, from 0 to 1. It is 0 if the
     kernel does not report it.
@@ -58,7 +58,7 @@ def is_tight(memory: AvailableMemory, used: int) -> bool:
 
 
 def shortage_of(resource: Resource, found: AvailableMemory, used: int) -> Shortage | None:
-    """Return the shortage of memory or disk; None if there is none. `used`: bytes that all tasks together use."""
+    """Return how much memory or disk is lacking; None if enough is free. `used`: bytes that all tasks together use."""
     kept = reserve(found)
     lacking = kept - found.available
     beyond = used - found.given if found.given else 0
@@ -80,7 +80,7 @@ def grants(
     """Return how many bytes of memory each task with memory slack may use now: its usage plus an equal share of the
     machine's unused memory.
 
-    `leaving`: tasks that are already ending, which are not in the result.
+    `leaving`: tasks that are already ending. The result does not contain them.
     """
     taking = [t for t in tenants if t.task.slack.ram and t.key not in leaving]
     if not taking:

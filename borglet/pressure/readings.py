@@ -1,6 +1,4 @@
-"""Read the figures of a machine: its memory, the disk that contains the Borglet's home folder, and how busy its cores
-are.
-"""
+"""Measure a machine: its memory, the disk that contains the Borglet's home folder, and the use of its cores."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ class Readings(Protocol):
     def disk(self) -> AvailableMemory: ...
 
     def busy_share(self) -> float:
-        """Return the share of all cores' time that was used since the last call, 0 to 1."""
+        """Return which share of the time of all cores was used since the last call, from 0 to 1."""
 
 
 @dataclass
@@ -34,7 +32,9 @@ class MachineReadings:
     _total: int = 0
 
     def memory(self) -> AvailableMemory:
-        """Return the memory. The available memory includes page cache, which the kernel can free."""
+        """Return the total and the available memory. The available memory includes the page cache, which the kernel can
+        free.
+        """
         fields = {}
         for line in (self.proc / "meminfo").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -58,8 +58,8 @@ class MachineReadings:
         return 0.0
 
     def disk(self) -> AvailableMemory:
-        """Return the size and the free space of the disk itself. The size is larger than the capacity that the machine
-        offers to tasks, because other files need space, too.
+        """Return the size and the free space of the disk. The size includes the part of the disk that is not offered to
+        tasks.
         """
         found = os.statvfs(self.home)
         return AvailableMemory(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)

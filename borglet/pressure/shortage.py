@@ -22,8 +22,8 @@ Resource = Literal["ram", "disk"]
 
 @dataclass(frozen=True, slots=True)
 class PressureTenant:
-    """A running task, as the control loop sees it. `ready`: the number of its threads that were ready to run in this
-    round.
+    """A running task and its usage, for the control loop. `ready`: the number of the task's threads that run or wait
+    for a core.
     """
 
     task: RunTask
@@ -37,7 +37,9 @@ class PressureTenant:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A shortage of a machine. `excess_bytes`: how much to free. `figures`: the machine's figures as a text."""
+    """A shortage of memory or disk on a machine. `excess_bytes`: the bytes to free. `figures`: the measured values as a
+    text.
+    """
 
     resource: Resource
     excess_bytes: int
@@ -52,7 +54,7 @@ class Victim:
 
 
 def victims(shortage: Shortage, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]) -> list[Victim]:
-    """Return the tasks to end, so that enough is freed. No task is in the list if enough is freed without it.
+    """Return the tasks that must end to free enough memory or disk. The list contains no task that need not end.
 
     `leaving`: tasks that are already ending. The memory or disk that these tasks use counts as free.
     """

@@ -25,7 +25,7 @@ Account = tuple[int, int, list[int]]  # uid, gid, supplementary groups
 
 
 def task_user(home: Path) -> str:
-    """Return the number of the user for tasks whose job file names no user; "" means the Borglet's own user.
+    """Return the user number, as a text, for tasks whose job file names no user. "" means the Borglet's own user.
 
     The result is "" if the Borglet is not root, cannot switch to another user, or other users cannot enter the
     Borglet's folder `home`.
@@ -36,8 +36,8 @@ def task_user(home: Path) -> str:
 
 
 def may_become_any(home: Path, first: int, count: int) -> bool:
-    """Return whether tasks can run as each of the `count` user numbers from `first` on, and these users can enter the
-    Borglet's folder `home`.
+    """Return whether tasks can run as all of the `count` user numbers from `first` on, and whether these users can
+    enter the Borglet's folder `home`. Both must be true.
     """
     return os.geteuid() == 0 and _may_become(first) and _may_become(first + count - 1) and _reachable(home)
 
@@ -95,9 +95,8 @@ def _reachable(folder: Path) -> bool:
 def own_uid(name: str, taken: Mapping[str, int], *, first: int, count: int) -> int:
     """Return the user number of `name`: its number in `taken`, or a free one of the `count` numbers from `first` on.
 
-    `name`: in containers, a task or its incarnation; in the process runtime, a tenant. While `taken` contains a number
-    for `name`, this number stays the same, because files on the disk belong to it. Raises `StartFailed` if all numbers
-    are in use.
+    `name`: a task or incarnation for containers, a tenant for the process runtime. `taken`: the numbers in use, by
+    name. Raises `StartFailed` if all numbers are in use.
     """
     if mine := taken.get(name, 0):
         return mine

@@ -23,7 +23,9 @@ LOGIN_SHELL = ["/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; 
 
 
 def variables(task: RunTask, *, packages: str = "") -> dict[str, str]:
-    """Return the variables that `$(…)` may name in commands and environment values. `packages`: folder of packages."""
+    """Return the values of all variables that commands and environment values may contain as `$(…)`. `packages`: the
+    folder of the task's packages.
+    """
     cell, _, _ = task.name.partition("/")
     parts = task.name.split("/")
     known = {
@@ -38,8 +40,8 @@ def variables(task: RunTask, *, packages: str = "") -> dict[str, str]:
 
 
 def expand(text: str, known: Mapping[str, str], *, where: str) -> str:
-    """Return `text` with values for each `$(variable)`. `where` names the field in errors. Raises `StartFailed` if a
-    variable is unknown or the result contains a NUL character.
+    """Replace each `$(variable)` in `text` with its value in `known`. `where`: the name of the field, for errors.
+    Raises `StartFailed` if a variable is unknown or the result contains a NUL character.
     """
 
     def replace(match: re.Match[str]) -> str:

@@ -1,4 +1,5 @@
-"""Connect tasks to the network: each task gets an address of the range that the operator gave to the machine (§8.1).
+"""Connect tasks to the network. Each task gets its own IP address, from the range that the operator gave to the machine
+(§8.1).
 
     bridge (first address of the network) ── veth ── eth0 in the task's network namespace (its address)
 
@@ -30,8 +31,8 @@ INTERFACE = "eth0"
 
 
 def parse_network(text: str) -> ipaddress.IPv4Network | None:
-    """Parse the network of tasks, such as 10.20.30.0/24; None for an empty text. Raises `BadMachine` if the text is not
-    an IPv4 network or the network is too small.
+    """Parse the range of the tasks' IP addresses, such as 10.20.30.0/24. Return None for an empty text. Raises
+    `BadMachine` if the text is not an IPv4 network or the network is too small.
     """
     if not text:
         return None
@@ -69,10 +70,8 @@ def choose_address(
 
 
 class FormerNetworks:
-    """Remove the networks of the tasks of one Borglet (one home folder), which may still exist after their tasks have
-    ended.
-
-    The names are computed from the task's name. So any runtime can remove the network of an ended task.
+    """Removes networks of ended tasks. The names of a network are computed from the Borglet's home folder and the
+    task's name. So any runtime can remove the network of an ended task.
     """
 
     def __init__(self, home: Path) -> None:
@@ -129,13 +128,13 @@ class FormerNetworks:
 
 
 class TaskNetworks(FormerNetworks):
-    """Make and remove the networks of the tasks of one Borglet. `network`: the range of the tasks' addresses. `home`:
-    the Borglet's folder, which the names of the networks depend on.
+    """Makes and removes the networks of the tasks of one Borglet. `network`: the range of the tasks' IP addresses.
+    `home`: the Borglet's home folder.
     """
 
     def __init__(self, network: ipaddress.IPv4Network, home: Path) -> None:
-        """Store the range and the folder, and make no network yet. Raises `BadMachine` if the machine has no `ip`
-        command.
+        """Store `network` and `home`, but make no network yet. Raises `BadMachine` if the machine has no command
+        `ip`.
         """
         super().__init__(home)
         if not Path(self._ip).is_absolute():
