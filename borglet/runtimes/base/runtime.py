@@ -3,9 +3,9 @@
     agent ── start, stop, resize, adjust, remove ──► runtime ──► one supervisor per task ──► the task's processes
     agent ◄─ next_end, presences, sample, ready ──── runtime
 
-A runtime decides nothing: no restarts, no health checks, no desired state. Tasks must survive the Borglet: after a
-SIGKILL of the Borglet, `presences` of a new runtime on the same directory returns the tasks that still run *and* the
-tasks that have ended since the SIGKILL, with their exits.
+A runtime makes no decisions: it knows no restarts, no health checks and no desired state. Tasks continue if the Borglet
+is killed. The next Borglet creates a new runtime on the same directory. Its `presences` returns the tasks that still
+run, and the tasks that have ended in the meantime, with their exits.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class Presence:
 
 
 class Runtime(Protocol):
-    """The interface of all runtimes. Call `presences` first, and all methods from one asyncio loop; none blocks it."""
+    """The interface of all runtimes. Call `presences` first. Call all methods from the same asyncio loop. No method
+    blocks the loop.
+    """
 
     name: str
     api_url: str  # address of the REST API for tasks; empty until the cell sends it
@@ -66,7 +68,9 @@ class Runtime(Protocol):
     def attributes(self) -> dict[str, str]:
         """Return attributes of this machine: `runtime`, `isolation.memory`, `isolation.cpu`, …
 
-        The value of `isolation.…` states how a limit is enforced: `cgroup-v2`, `cgroup-v1`, `polled`, `none`, …"""
+        The value of each `isolation` attribute says how a limit is enforced, for example `cgroup-v2`, `polled` or
+        `none`.
+        """
 
     def capacity(self) -> dict[str, int]:
         """Return the machine's capacity by resource name, in the units of `quota.vocabulary.resources.AXIS`."""
@@ -78,25 +82,25 @@ class Runtime(Protocol):
         """
 
     async def stop(self, key: TaskKey, *, notice_s: float, cause: EndCause, detail: str = "") -> None:
-        """Send SIGTERM now, and SIGKILL to all remaining processes after `notice_s`. Do not wait: `next_end` returns
-        the end later, with `cause`. A second call can only shorten the notice. Raises OSError if the kernel or the disk
-        reports an error.
+        """Send SIGTERM now, and SIGKILL to all remaining processes after `notice_s`. This call does not wait for the
+        end of the task: `next_end` returns it later, with `cause`. A second call can only shorten `notice_s`. Raises
+        OSError if the kernel or the disk reports an error.
         """
 
     async def resize(self, task: RunTask) -> None:
         """Apply the changed limits and priority of `task` to its running processes, without a restart."""
 
     async def adjust(self, grants: Mapping[TaskKey, Grant], *, batch_milli: int, batch_idle: bool = True) -> None:
-        """Set the grants (temporary limits) of running tasks (§6.2). Remove the grants of all tasks that are not in
-        `grants`.
+        """Set temporary limits (`grants`) of running tasks (§6.2). A task that is not in `grants` gets its usual limits
+        again.
 
-        `batch_milli`: a CPU limit for all batch tasks together, in milli-cores, 0 for none. `batch_idle`: batch tasks
-        get only CPU that no other process wants.
+        `batch_milli`: a CPU limit for all batch tasks together, in milli-cores; 0 means no limit. `batch_idle`: batch
+        tasks get only CPU that no other process wants.
         """
 
     async def identify(self, key: TaskKey, token: str) -> None:
-        """Set the signed identity of a running or future task: `token` becomes the content of `BORG_IDENTITY_FILE`.
-        Raises OSError if the file cannot be written.
+        """Set the signed identity of a task that runs or will run. `token` becomes the content of the file that the
+        task finds in `BORG_IDENTITY_FILE`. Raises OSError if the file cannot be written.
         """
 
     async def remove(self, key: TaskKey) -> None:
@@ -105,8 +109,8 @@ class Runtime(Protocol):
         """
 
     async def hold_allocs(self, allocs: Sequence[RunAlloc], dropped: Collection[TaskKey]) -> None:
-        """Create a folder, and if possible a control group, for each of `allocs`. Remove the allocs in `dropped` when
-        no task uses them. All other allocs stay unchanged. Raises OSError if a folder or a group cannot be created or
+        """Create a folder and, if possible, a control group for each of `allocs`. Remove each alloc in `dropped` that
+        no task uses. All other allocs stay unchanged. Raises OSError if a folder or a group cannot be created or
         removed.
         """
 
@@ -117,12 +121,13 @@ class Runtime(Protocol):
         """Return the IP address of each task that has its own network."""
 
     async def presences(self) -> list[Presence]:
-        """Return all incarnations on this machine that are not removed. The first call also finds the tasks that an
-        earlier Borglet started."""
+        """Return all incarnations on this machine, also ended ones until they are removed. The first call also finds
+        the tasks that an earlier Borglet started.
+        """
 
     async def next_end(self) -> Presence:
-        """Wait until an incarnation ends, and return its last state. Each end is returned once. Ends that the first
-        call of `presences` has returned are not returned again.
+        """Wait until an incarnation ends, and return it with its exit. Each end is returned once. This method does not
+        return ends that the first call of `presences` has returned.
         """
 
     async def sample(self) -> dict[TaskKey, Usage]:
@@ -132,7 +137,9 @@ class Runtime(Protocol):
         """Return how many threads of each task run or wait for a core now."""
 
     async def read_log(self, request: LogRequest) -> LogChunk:
-        """Return the requested part of a log. If it cannot be read, `error` of the result has the reason."""
+        """Return the requested part of a log. If the log cannot be read, the field `error` of the result contains the
+        reason.
+        """
 
     async def open_shell(self, claims: ShellClaims) -> Pty:
         """Open a shell on a terminal, with the task's namespaces, control groups, limits, user and environment.

@@ -1,7 +1,8 @@
-"""Read and write the files of a task's control groups. This module imports few others, because supervisors use it and
-must stay small.
+"""Read and write the files of a task's control groups. This module imports few other modules, so that supervisors,
+which use it, need little memory.
 
-The control groups of a task are a dict from controller name to directory. With version 2, it has one entry, `unified`.
+`Groups` is a dict with the control groups of one task: controller name -> directory. With version 2 of control groups,
+the dict has one entry, `unified`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ CHARGE_BYTES = 2**20
 
 
 def read_text(directory: str, name: str) -> str:
-    """Return the content of a file of a group. Raises OSError; FileNotFoundError if the group was removed."""
+    """Return the content of the file `name` of a control group. Raises FileNotFoundError if the group was removed, and
+    OSError if the file cannot be read for another reason.
+    """
     try:
         with open(os.path.join(directory, name)) as file:
             return file.read()
@@ -25,7 +28,9 @@ def read_text(directory: str, name: str) -> str:
 
 
 def write_text(directory: str, name: str, value: str) -> None:
-    """Write a file of a group. Raises OSError; FileNotFoundError if the group was removed."""
+    """Write `value` to the file `name` of a control group. Raises FileNotFoundError if the group was removed, and
+    OSError if the kernel rejects the value.
+    """
     try:
         with open(os.path.join(directory, name), "w") as file:
             file.write(value)
@@ -53,20 +58,24 @@ def read_if_present(directory: str, name: str) -> str:
 
 
 def read_number(directory: str, name: str) -> int:
-    """Return the number in a file of a group; 0 if the group or file does not exist, or the file contains `max`."""
+    """Return the number in a file of a control group. Return 0 if the group or the file does not exist, or if the file
+    contains `max`.
+    """
     text = read_if_present(directory, name).strip()
     return int(text) if text.isdigit() else 0
 
 
 def read_fields(directory: str, name: str) -> dict[str, int]:
-    """Return the lines `key number` of a file of a group as a dict; empty if the group or file does not exist."""
+    """Return the content of a control group's file, which has lines such as `key 12`, as a dict. Return an empty dict
+    if the group or the file does not exist.
+    """
     lines = read_if_present(directory, name).splitlines()
     return {key: int(value) for key, _, value in (line.partition(" ") for line in lines)}
 
 
 def join(groups: Groups) -> None:
-    """Move the calling process, which must have one thread, into the groups. Raises OSError if the kernel rejects a
-    move.
+    """Move the calling process into the groups. The process must have only one thread. Raises OSError if the kernel
+    does not allow this.
     """
     for controller, directory in groups.items():
         # A thread that moves itself through `tasks` takes no machine-wide lock, as `cgroup.procs` does.
@@ -122,8 +131,8 @@ def was_at_limit(groups: Groups) -> bool:
 
 
 def _met_limit(directory: str) -> bool:
-    """Return whether a group of version 1 reached its memory limit: the kernel counted failed allocations, or the peak
-    usage is equal to the limit.
+    """Return whether a control group of version 1 reached its memory limit. It did if the kernel counted failed
+    allocations, or if its highest usage is equal to the limit.
 
     The peak is needed because new kernels do not count failures at the limit that includes swap.
     """
@@ -133,7 +142,9 @@ def _met_limit(directory: str) -> bool:
 
 
 def oom_kills(groups: Groups) -> int:
-    """Return how many processes of the task the kernel has killed because a limit or all memory was reached."""
+    """Return how many processes of the task the kernel has killed because the task reached a memory limit or the
+    machine had no memory left.
+    """
     name = "memory.oom_control" if "memory" in groups else "memory.events"
     return read_fields(memory_directory(groups), name).get("oom_kill", 0)
 
@@ -167,11 +178,8 @@ def refused_forks(groups: Groups) -> int:
 
 
 def watch_oom(groups: Groups) -> int:
-    """Return a file descriptor that becomes readable when the groups run out of memory, or -1 if there is no such
-    event.
-
-    With version 2 there is no such event, because the kernel kills the whole group. With version 1, some kernels lack
-    the event.
+    """Return a file descriptor that becomes readable when the groups run out of memory. Return -1 with version 2, and
+    with version 1 if the kernel does not report this event.
     """
     directory = groups.get("memory", "")
     if not directory or not os.path.exists(os.path.join(directory, "cgroup.event_control")):

@@ -1,18 +1,20 @@
-"""Control groups for tasks, version 1 or 2: find, limit, measure and remove them, and report what they enforce.
+"""Make, limit, measure and remove the control groups of tasks (version 1 or 2), and report which limits the control
+groups enforce.
 
     <our own group>/borg-<hash of home>/<task>            latency-sensitive
     <our own group>/borg-<hash of home>-batch/<task>      batch: the whole group is in the idle class (§6.2)
 
-    …/<alloc>/<task>                                      inside an alloc: one envelope of memory for all (§2.4)
+    …/<alloc>/<task>                                      inside an alloc: one memory limit for all its tasks (§2.4)
 
 `<task>` and `<alloc>` have the form `<job>.<index>.<incarnation>`. Version 2 has one tree of groups for all
-controllers. Version 1 has one tree per controller. There, only the CPU controller has `-batch` groups, because the
-class affects only CPU. Only the memory controller has `<alloc>` groups, because the CPU limits of the tasks in an alloc
-add up to the limit of the alloc. A latency-sensitive thread takes the core from a thread in the idle class as soon as
-it wakes. CPU weights do not have this effect. Tasks of one class share CPU by weight.
+controllers. Version 1 has one tree per controller. With version 1, only the CPU controller has `-batch` groups, and
+only the memory controller has `<alloc>` groups. When a latency-sensitive thread wakes, it immediately takes the core
+from a thread in the idle class. CPU weights do not have this effect. Tasks of the same class share CPU in proportion to
+their weights.
 
-In version 2, a group with children cannot hold processes. If our own group holds only this process, it first moves to
-`<our own group>/borglet`. Under systemd the unit needs `Delegate=yes` and `KillMode=process`.
+"Our own group" is the control group of the Borglet's process. In version 2, a group with child groups cannot contain
+processes. So if our own group contains only the Borglet, the Borglet first moves to `<our own group>/borglet`. A
+systemd unit for the Borglet needs `Delegate=yes` and `KillMode=process`.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ _BATCH_SHARES = 1024
 
 
 class CgroupTree:
-    """The control groups that one Borglet makes for its tasks; empty if the machine supports none. `roots`: the
-    directory borg-<hash> of each controller.
+    """The control groups that one Borglet makes for its tasks. `roots`: the directory borg-<hash> of each controller;
+    empty if the machine supports no control groups.
 
     `disk`: `major:minor` of the disk that contains the Borglet's home folder; empty if the bandwidth of this disk
     cannot be limited.
@@ -55,8 +57,9 @@ class CgroupTree:
         return controller in self.controllers
 
     def isolation(self) -> dict[str, str]:
-        """Return how the limit of each resource is enforced: `cgroup-v1`, `cgroup-v2`, or without control groups
-        `polled`, `weights` or `none`."""
+        """Return how each limit is enforced. The values are `cgroup-v1` or `cgroup-v2` if control groups enforce the
+        limit, and otherwise `polled`, `weights` or `none`.
+        """
         here = f"cgroup-{self.version}"
         classes = here if self._has("cpu", "cpu.idle") else "weights"  # weights of groups, or nice values of processes
         quota = "cpu.cfs_quota_us" if self.version == "v1" else "cpu.max"
@@ -92,7 +95,9 @@ class CgroupTree:
         return frozenset()
 
     def cores_of(self, groups: Groups) -> frozenset[int]:
-        """Return the cores that a task's group is restricted to; empty without a restriction."""
+        """Return the cores to which a task's control group is restricted. Return an empty set if there is no
+        restriction.
+        """
         directory = groups.get("cpuset") or (groups.get("unified", "") if self.enforces("cpuset") else "")
         return parse_cpus(cgroupfs.read_if_present(directory, "cpuset.cpus"))
 
@@ -106,15 +111,15 @@ class CgroupTree:
         }
 
     def _tops(self, root: Path) -> tuple[Path, ...]:
-        """Return the top directories of a controller: one for batch and one for other tasks, or one if batch tasks are
-        not separated.
+        """Return the directories of a controller that contain the groups of tasks. These are one directory for batch
+        tasks and one for other tasks, or a common one.
         """
         batch = self._batch_root(root)
         return (batch,) if batch == root else (batch, root)
 
     def create(self, name: str, limits: KernelLimits, *, alloc: str = "", alloc_ram_bytes: int = 0) -> Groups:
-        """Make the groups of a task, inside the group of its alloc if any, and set the limits. Raises OSError if a
-        group cannot be made.
+        """Make the control groups of a task, and set its limits. If the task has an alloc, the groups are made inside
+        the group of the alloc. Raises OSError if a group cannot be made.
         """
         groups = {
             controller: str(self._parent(root, limits, alloc, alloc_ram_bytes) / name)
@@ -158,8 +163,8 @@ class CgroupTree:
         return _batch_of(root) if root in (self.roots.get("cpu"), self.roots.get("unified")) else root
 
     def limit(self, groups: Groups, limits: KernelLimits) -> list[str]:
-        """Write all limits of a task. Return a text per write that the kernel rejected, because a memory limit is
-        below the present usage.
+        """Write all limits of a task. Return one text for each memory limit that the kernel rejected because the task
+        uses more memory now.
         """
         if "unified" in groups:
             return v2.limit(groups["unified"], limits, self.controllers, disk=self._disk)
@@ -192,7 +197,9 @@ class CgroupTree:
         return v1.measure(groups)
 
     def sweep(self, keep: set[str]) -> None:
-        """Remove the empty groups of all tasks except those in `keep`, which has names of task directories."""
+        """Remove the control groups that contain no processes. `keep`: names of task directories whose groups are not
+        removed.
+        """
         parents = list(self._parents())
         for directory in parents:
             for entry in _entries(directory):
@@ -207,7 +214,7 @@ class CgroupTree:
             cgroupfs.remove({"": str(directory)})
 
     def _parents(self) -> Iterator[Path]:
-        """Yield all directories that contain groups of tasks, inner ones first."""
+        """Yield all directories that contain groups of tasks. A directory inside another one comes first."""
         for root in self.roots.values():
             for directory in self._tops(root):
                 if directory.is_dir():
@@ -216,8 +223,8 @@ class CgroupTree:
 
 
 def detect(home: Path, *, proc: Path = Path("/proc/self")) -> CgroupTree:
-    """Make the group `borg-<hash of home>` below our own group for each controller. Return the groups that were made,
-    an empty tree if the machine supports none.
+    """For each controller, make the group `borg-<hash of home>` in the control group of this process. Return the
+    groups. The result is an empty tree if the machine supports no control groups.
 
     Version 2 is used if it has the memory controller, otherwise version 1.
     """
@@ -250,8 +257,8 @@ def _detect_v1(own: dict[str, Path], name: str, disk: str) -> CgroupTree:
 
 
 def _takes_limits(root: Path, name: str, nothing: str) -> bool:
-    """Return whether the disk's bandwidth can be limited. To test this, write `nothing` (which means no limit) to the
-    file `name`. Some drivers and combined disks reject such a limit.
+    """Return whether the bandwidth of the disk can be limited. To test this, write `nothing`, a text that means no
+    limit, to the file `name` of the group `root`.
     """
     try:
         cgroupfs.write_text(str(root), name, nothing)
@@ -322,7 +329,7 @@ def _has_children(entry: os.DirEntry[str]) -> bool:
 
 
 def _below(top: Path, name: str) -> Iterator[Path]:
-    """Yield the groups with this name in the directory `top` and in the groups of allocs below it."""
+    """Yield the groups with the name `name` in the directory `top`, and in the groups of allocs in `top`."""
     for entry in _entries(top):
         if entry.name == name:
             yield Path(entry.path)
@@ -331,7 +338,7 @@ def _below(top: Path, name: str) -> Iterator[Path]:
 
 
 def _entries(directory: str | Path) -> list[os.DirEntry[str]]:
-    """Return the directory entries of a group; none if the group was removed by a supervisor."""
+    """Return the directory entries of a control group. Return an empty list if the group no longer exists."""
     try:
         with os.scandir(directory) as entries:
             return list(entries)
