@@ -29,7 +29,7 @@ _LARGEST_UID = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class RuntimeWishes:
-    """The command-line options that choose the runtime and decide how it runs tasks."""
+    """The options of the command line that choose the runtime and set how the runtime runs tasks."""
 
     runtime: str = "auto"
     task_user: str = ""  # process: user of all tasks whose job file names none; empty: one user per tenant

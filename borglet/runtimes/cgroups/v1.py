@@ -103,7 +103,9 @@ def measure(groups: Groups) -> GroupUsage:
 
 
 def quota_us(milli: int) -> int:
-    """Return the CPU quota per period in microseconds, for `milli` milli-cores; 0 for no quota."""
+    """Return the CPU time, in microseconds, that a group with `milli` milli-cores may use per quota period; 0 for no
+    quota.
+    """
     return max(1000, milli * PERIOD_US // 1000) if milli else 0
 
 

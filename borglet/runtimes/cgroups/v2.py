@@ -40,7 +40,9 @@ def limit(directory: str, limits: KernelLimits, controllers: Collection[str], *,
 
 
 def open_to_children(directory: str, controllers: Collection[str]) -> None:
-    """Enable `controllers` for the child groups of a group. Raises OSError if the kernel rejects a controller."""
+    """Enable `controllers` for the child groups of the group `directory`. Raises OSError if the kernel rejects a
+    controller.
+    """
     enable = " ".join(f"+{controller}" for controller in sorted(controllers))
     cgroupfs.write_text(directory, "cgroup.subtree_control", enable)
 

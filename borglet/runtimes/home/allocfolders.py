@@ -1,4 +1,4 @@
-"""Folders of allocs, which their tasks share and which outlive the tasks (§2.4).
+"""Manage the folders of allocs. All tasks in an alloc share its folder, which stays when a task ends (§2.4).
 
 allocs/<job>.<index>.<incarnation>/
     alloc.json   the alloc in the desired state
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class AllocFolders:
-    """All alloc folders of one Borglet. An alloc is a task of its alloc set, so it has a task key."""
+    """All alloc folders of one Borglet. The key of an alloc has the type `TaskKey`, like the key of a task."""
 
     def __init__(self, home: Path) -> None:
         self._home = home

@@ -207,7 +207,9 @@ class Containers:
             return []
 
     def _repin(self, *, but: TaskKey) -> None:
-        """Restrict latency-sensitive tasks, except `but`, to their cores again after a change of reserved cores."""
+        """After a change of the reserved cores, restrict each latency-sensitive task except `but` to its present
+        cores.
+        """
         for key, held in self._held.items():
             if key == but or not held.task.latency_sensitive:
                 continue

@@ -14,8 +14,8 @@ from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedTask
 
 
 class Enforcement:
-    """Measures the tasks of one Borglet, and stops tasks that exceed a limit. `stop`: the runtime's method `stop`,
-    which ends a task.
+    """Measures the tasks of one Borglet, and stops tasks that exceed a limit. `stop`: the method `stop` of the
+    runtime.
     """
 
     def __init__(self, home: RuntimeHome, stop: Callable[..., Awaitable[None]]) -> None:

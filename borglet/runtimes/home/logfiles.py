@@ -117,7 +117,7 @@ def _decode(data: bytes) -> tuple[str, int]:
 
 
 def _open_files(directory: int, stream: str) -> Iterator[tuple[int, int, int]]:
-    """Yield first offset, end offset and descriptor of each log file of a stream, oldest first.
+    """Yield the first offset, the end offset and an open descriptor of each log file of a stream, oldest first.
 
     A descriptor is closed when the next descriptor is yielded.
     """
@@ -214,7 +214,8 @@ def _scan(lines: bytes, offset: int, needle: bytes, ignore_case: bool, found: _F
 
 
 def sweep_logs(home: Path, *, now: float, present: set[str], retention: LogRetention) -> list[str]:
-    """Delete expired logs, then more until all logs fit into the budget. Return the names of deleted directories.
+    """Delete expired logs. Then delete more logs until all logs fit into `retention.budget_bytes`. Return the names of
+    deleted directories.
 
     To fit into the budget, this deletes logs of removed tasks first, then rotated files of tasks in `present` (names of
     directories), the oldest first. The newest file of each stream of a task in `present` is never deleted. Logs expire

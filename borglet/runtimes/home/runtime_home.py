@@ -107,7 +107,7 @@ class RuntimeHome:
             raise StartFailed(f"the machine could not prepare the task's alloc: {error}") from error
 
     def discard(self, directory: TaskDirectory) -> None:
-        """Move the files of a task to the trash, and start the retention period of its logs."""
+        """Move the files of a task to the trash. Its logs stay, and are deleted after a certain time."""
         if directory.logs.is_dir():
             os.utime(directory.logs)
         if directory.path.is_dir():
