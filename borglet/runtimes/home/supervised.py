@@ -1,17 +1,19 @@
-"""The common part of runtimes with real processes: each task runs under a supervisor that outlives the Borglet.
+"""The common part of the runtimes with real processes. Each task has a supervisor, which continues after the Borglet
+ends.
 
     start ─► plan, directory, groups, prepare_container ─► spawn(supervisor) ─► the task
     next_end ◄─ exit.json ◄─ pidfd of the supervisor readable
 
-If the supervisor was killed, it wrote no `exit.json`. Then `exit_watcher` kills the processes that the task left over
-and reports `supervisor-lost`.
+If the supervisor was killed, it wrote no `exit.json`. Then `exit_watcher` kills the remaining processes of the task and
+reports the cause `supervisor-lost`.
 
-The `confinement` isolates a task: a user for `process`, a container for `oci`. Parts of this runtime are `runtime_home`
-(the state), `adoption`, `exit_watcher` (ends) and `enforcement` (measuring, limits).
+The `confinement` isolates a task: by a user in the runtime `process`, by a container in the runtime `oci`. Other
+modules store the state (`runtime_home`), find earlier tasks (`adoption`), wait for ends (`exit_watcher`), and measure
+and limit tasks (`enforcement`).
 
 Control groups limit memory, processes and CPU if possible (`cgroups`). Otherwise the method `sample`, which measures
-the usage, stops tasks that exceed their limits of memory or processes. `sample` always enforces the disk limit. The
-attributes of the machine show what limits each resource.
+the usage, stops tasks that exceed their limits of memory or processes. `sample` always enforces the disk limit. For
+each resource, an attribute of the machine names what enforces the limit.
 """
 
 from __future__ import annotations
@@ -132,7 +134,7 @@ class SupervisedRuntime:
             supervisors.send_stop(directory, notice_s=notice_s, cause=cause, detail=detail)
 
     def _tcp_ports(self, task: RunTask) -> list[int] | None:
-        """Return the TCP ports that a task may bind; None means all ports, because the task has its own network."""
+        """Return the TCP ports that a task may bind. None means all ports."""
         if not self._keeps_ports or task.network != "host":
             return None
         return sorted(task.ports.values())
@@ -244,7 +246,9 @@ class SupervisedRuntime:
         return read_log(self._home, request)
 
     async def sweep(self, now: float) -> list[str]:
-        """Delete expired logs. Return the directory names of the tasks. `now`: seconds since the epoch."""
+        """Delete expired logs. Return the directory names of the tasks whose logs were deleted. `now`: seconds since
+        the epoch.
+        """
         present = {known.directory.name for known in self._tasks.values()}
         retention, forget = self._settings.retention, self._allocs.forget_old_logs
         deleted = await asyncio.to_thread(forget, now=now, present=present, keep_s=retention.keep_s)

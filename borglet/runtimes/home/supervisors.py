@@ -1,4 +1,4 @@
-"""Start, watch and stop supervisors of tasks, and clean up after a killed supervisor."""
+"""Start, watch and stop the supervisors of tasks. If a supervisor was killed, kill the processes of its task."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dict[str, str]) -> SupervisorId:
     """Start a supervisor, which starts the task. Return the supervisor when the task's program runs.
 
-    The supervisor does nothing before it has read `launch`, which is sent after supervisor.json is written. So if this
-    Borglet is killed, the next Borglet finds every supervisor that may have started a task. Raises `StartFailed` if the
-    supervisor or the program does not start.
+    This function writes supervisor.json before it sends `launch` to the supervisor, and the supervisor waits for
+    `launch`. So if this Borglet is killed, the next Borglet finds every supervisor that may have started a task. Raises
+    `StartFailed` if the supervisor or the program does not start.
     """
     content = marshal.dumps(launch)
     if len(content) > MAX_LAUNCH_BYTES:
@@ -73,8 +73,8 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
 
 
 async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
-    """Wait until the supervisor reports through the pipe `answer` (a descriptor) that the task's program runs, and
-    close the pipe. Raises `StartFailed` if the program does not start in time.
+    """Wait until the supervisor reports that the task's program runs. `answer`: the file descriptor of the pipe for the
+    report; it is closed at the end. Raises `StartFailed` if the program does not start, or not in time.
     """
     try:
         text = await interpreters.read_answer(answer, START_TIMEOUT_S)
@@ -91,8 +91,8 @@ async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
 
 
 async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) -> bool:
-    """Return whether an adopted supervisor runs. If the supervisor has not started its task yet, wait until it has done
-    so or has ended: the earlier Borglet may have died before it sent the task to the supervisor.
+    """Return whether a supervisor that an earlier Borglet started still runs. If the supervisor has not started its
+    task yet, first wait a limited time until the supervisor starts the task or ends.
     """
     gone = select.poll()
     gone.register(pidfd, select.POLLIN)
@@ -104,7 +104,9 @@ async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) 
 
 
 def open_pidfd(supervisor: SupervisorId) -> int:
-    """Return a descriptor that becomes readable when the supervisor ends, or -1 if it has already ended."""
+    """Return a file descriptor that becomes readable when the supervisor ends. Return -1 if the supervisor has already
+    ended.
+    """
     try:
         pidfd = os.pidfd_open(supervisor.pid)
     except ProcessLookupError:
@@ -116,7 +118,7 @@ def open_pidfd(supervisor: SupervisorId) -> int:
 
 
 def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, detail: str) -> None:
-    """Ask the supervisor to stop its task. If the supervisor has already ended, only write a log line."""
+    """Ask the supervisor to stop its task. If the supervisor cannot be reached, only write a log line."""
     text = " ".join(detail.split())[:1000]
     line = f"stop {int(max(0.0, notice_s) * 1000)} {cause.value} {text}\n".encode(errors="replace")
     try:
@@ -133,9 +135,11 @@ def send_stop(directory: TaskDirectory, *, notice_s: float, cause: EndCause, det
 
 
 async def kill_leftovers(directory: TaskDirectory, groups: dict[str, str]) -> set[int]:
-    """Kill all processes of a task that has no supervisor: members of its groups, and processes with its marker.
+    """Kill all processes of a task whose supervisor has ended: the members of its control groups `groups`, and the
+    processes with the task's marker in their environment.
 
-    Return the processes that still exist after `KILL_TIMEOUT_S`, in an uninterruptible system call."""
+    Return the pids of the processes that still exist after `KILL_TIMEOUT_S` seconds.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + KILL_TIMEOUT_S
     while True:

@@ -1,4 +1,4 @@
-"""The directories of tasks, in which a new Borglet finds the tasks that an earlier Borglet started.
+"""The directories of tasks. After a restart of the Borglet, they show which tasks were started.
 
 tasks/<job>.<index>.<incarnation>/
     task.json        the request, the run and its start time
@@ -37,7 +37,7 @@ _NAME = re.compile(r"([0-9A-Za-z_-]{1,64})\.([0-9]{1,9})\.([0-9]{1,9})\Z")
 
 
 class TaskRecord(msgspec.Struct, frozen=True):
-    """The content of task.json: the task, and what the next Borglet must know about its present run."""
+    """The content of task.json: the task, and facts about its present run, which a restarted Borglet needs."""
 
     task: RunTask
     run: int
@@ -48,7 +48,9 @@ class TaskRecord(msgspec.Struct, frozen=True):
 
 
 class SupervisorId(msgspec.Struct, frozen=True):
-    """The content of supervisor.json. `started` (ticks since boot) and `boot_id` show whether `pid` was reused."""
+    """The content of supervisor.json. `started` (ticks since boot) and `boot_id` show whether another process now has
+    the number `pid`.
+    """
 
     pid: int
     started: int
@@ -57,7 +59,9 @@ class SupervisorId(msgspec.Struct, frozen=True):
 
 
 def directory_name(key: TaskKey) -> str:
-    """Return the name of a task's directory. Raises ValueError if the key does not make a safe file name."""
+    """Return the name of a task's directory. Raises ValueError if the key contains characters that are not safe in a
+    file name.
+    """
     name = f"{key.job}.{key.index}.{key.incarnation}"
     if not _NAME.match(name):
         raise ValueError(f"key: {str(key)!r} is not a task key; give <job uid>/<index>/<incarnation>")
@@ -65,14 +69,17 @@ def directory_name(key: TaskKey) -> str:
 
 
 def key_of(name: str) -> TaskKey | None:
-    """Return the key of the task with this directory name; None if it is not the name of a task's directory."""
+    """Return the key of the task with this directory name. Return None if `name` cannot be the name of a task's
+    directory.
+    """
     match = _NAME.match(name)
     return TaskKey(match[1], int(match[2]), int(match[3])) if match else None
 
 
 def log_directory(home: Path, name: str) -> Path:
-    """Return the directory of a task's logs: below `logs/`, or in its alloc. Only the Borglet's own links are
-    followed."""
+    """Return the directory of a task's logs: a folder in `logs/`, or in the task's alloc. `name`: the name of the
+    task's directory.
+    """
     outside = home / "logs" / name
     try:
         target = os.readlink(outside)
@@ -86,7 +93,7 @@ def log_directory(home: Path, name: str) -> Path:
 
 
 def link_into_alloc(alloc: TaskKey, task: str) -> str:
-    """Return the target of the link `logs/<task>` for a task in an alloc."""
+    """Return the target of the link `logs/<task>` for a task in an alloc. `task`: the name of the task's directory."""
     return f"../allocs/{directory_name(alloc)}/logs/{task}"
 
 
@@ -96,7 +103,9 @@ class TaskDirectory:
     """
 
     def __init__(self, home: Path, key: TaskKey, *, alloc: Path | None = None) -> None:
-        """Compute the paths. `alloc`: the folder of the task's alloc. Raises ValueError for an unsafe `key`."""
+        """Compute the paths of the task's files. `alloc`: the folder of the task's alloc. Raises ValueError if `key`
+        contains characters that are not safe in a file name.
+        """
         self.name = directory_name(key)
         self.path = home / "tasks" / self.name
         self.alloc = alloc
@@ -118,8 +127,8 @@ class TaskDirectory:
         return f"BORG_TASK_DIR={self.path}"
 
     def prepare(self, kept: TaskRecord, *, owner: tuple[int, int] | None) -> None:
-        """Create the files of a new run. The record of an earlier run's exit is deleted first, so that even a crash
-        during this call cannot leave this record together with the new files.
+        """Create the files of a new run. The files of an earlier run's supervisor, such as exit.json, are deleted
+        first. `owner`: uid and gid for the task's own folders.
         """
         self.path.mkdir(mode=0o711, exist_ok=True)
         self.logs.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -163,8 +172,8 @@ class TaskDirectory:
         replace_file(self.path / "supervisor.json", msgspec.json.encode(supervisor), durable=False)
 
     def write_exit(self, exit_: Exit) -> None:
-        """Write the exit record if the supervisor is lost or did not start. Raises OSError if the file cannot be
-        written.
+        """Write exit.json. The Borglet calls this method if the supervisor was killed or did not start. Raises OSError
+        if the file cannot be written.
         """
         replace_file(self.path / "exit.json", msgspec.json.encode(exit_))
 
@@ -185,7 +194,7 @@ class TaskDirectory:
         return last_line(str(self.path / "supervisor.log"))
 
     def _read(self, name: str, kind: type[Content]) -> Content | None:
-        """Return the content of a file; None if it does not exist, or is incomplete after a crash of the machine."""
+        """Return the content of a file. Return None if the file does not exist or is incomplete."""
         try:
             return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
         except FileNotFoundError:

@@ -4,8 +4,8 @@ If all tenants shared one user, their tasks on one machine could signal, trace a
 
     home/tenants.json    tenant -> number of its user on this machine
 
-A tenant keeps its number after its last task has ended, so that another tenant does not get its files. A number is used
-again only when all numbers of the range are assigned.
+A tenant keeps its number after its last task has ended, so that no other tenant can read the files of this task. Only
+when all numbers are assigned, a number without tasks is assigned again.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class TenantUsers:
         self._assigned: dict[str, int] | None = None
 
     def uid_of(self, task: RunTask, kept: Mapping[str, TaskRecord]) -> int:
-        """Return the user number of the task's tenant. If the tenant has no number, choose one and store it.
+        """Return the Unix user id of the task's tenant. If the tenant has no user id, choose one and store it.
 
-        `kept`: the records of all tasks on this machine by directory name. Raises `StartFailed` if all numbers are in
-        use or the number cannot be stored.
+        `kept`: the records of all tasks on this machine by directory name. Raises `StartFailed` if all user ids are in
+        use, or if the new one cannot be stored.
         """
         if self._assigned is None:
             self._assigned = self._load()

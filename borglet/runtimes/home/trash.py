@@ -1,10 +1,10 @@
-"""Delete files of removed tasks, which may be hostile.
+"""Delete the files of removed tasks. A hostile task may have made these files hard to delete.
 
-    home/trash/<name>    moved here by a rename; deleted by this Borglet or by the next one
+    home/trash/<name>    files to delete, moved here by a rename
 
-The files may form a tree of any depth, with links, mounts, or folders that their owner cannot enter. This module uses
-neither recursion nor paths: it first moves every inner folder to the top of the trash. A rename stays in one file
-system and follows no link.
+The files may form a very deep tree, with links, mounts, or folders that their owner cannot enter. This module first
+moves every inner folder to the top of the trash, so that no path is long. A rename follows no link and never leaves the
+file system.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def throw_away(path: Path, trash: Path) -> None:
-    """Move a path into the trash, which is on the same file system. Raises OSError if the rename fails."""
+    """Move the file or folder `path` into the trash, which is on the same file system. Raises OSError if the rename
+    fails.
+    """
     os.rename(path, trash / f"{path.name}.{time.time_ns()}")
 
 
 def empty(trash: Path, *, goes_on: Callable[[], bool] = lambda: True) -> None:
-    """Delete everything in the trash, folder by folder. Stop when `goes_on` returns False.
+    """Delete everything in the trash, folder by folder. Stop early if the function `goes_on` returns False.
 
-    An entry that cannot be deleted is logged, and the next call tries again."""
+    If an entry cannot be deleted, the function writes a log line. The next call tries again.
+    """
     top = os.open(trash, _FOLDER)
     try:
         pending = os.listdir(top)
@@ -47,7 +50,9 @@ def empty(trash: Path, *, goes_on: Callable[[], bool] = lambda: True) -> None:
 
 
 def _delete(top: int, name: str) -> list[str]:
-    """Delete one entry of the trash. Move the folders inside it to the trash, and return their new names."""
+    """Delete the entry `name` of the trash. Move the folders inside the entry to the top of the trash, and return their
+    new names. `top`: a descriptor of the trash.
+    """
     if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=top)
         return []
@@ -76,7 +81,7 @@ def _delete(top: int, name: str) -> list[str]:
 
 
 def _open_up(parent: int, name: str) -> None:
-    """Make a folder accessible to its owner; a task may have removed this permission. Does nothing for root."""
+    """Give the owner of a folder access to it, because a task may have removed this permission. Do nothing for root."""
     if os.geteuid() == 0:
         return
     try:

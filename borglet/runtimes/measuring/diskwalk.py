@@ -1,6 +1,6 @@
-"""Measure the disk usage of a task's folders by walking through them, in steps of bounded size.
+"""Measure the disk usage of a task's folders: read all folders (a walk), in steps of limited size.
 
-    step ─ at most `STEP` entries ─► sum so far ─ … ─► total, reported until the next walk ends or exceeds it
+    step ─ about `STEP` entries ─► sum so far ─ … ─► total, reported until the next walk ends or exceeds it
 
 A hostile task may make more files than one step can count, and paths longer than the kernel accepts. So a walk takes
 several steps, and long paths are opened in parts. The walk misses deleted files that are still open, files that move
@@ -24,7 +24,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folder(NamedTuple):
-    """One folder of a walk. It stores its parent instead of its path: the paths of a deep tree need megabytes."""
+    """One folder of a walk. It stores its name and its parent folder instead of a path, to save memory."""
 
     parent: Folder | None
     name: str
@@ -44,8 +44,9 @@ class Folder(NamedTuple):
 
 
 class DiskWalk:
-    """The repeated disk measurement of some directories. Links are not followed. A file with several names counts
-    once."""
+    """Measures the disk usage of some directories, again and again. Symbolic links are not followed. A file with
+    several names (hard links) counts once.
+    """
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = directories
@@ -55,7 +56,9 @@ class DiskWalk:
 
     @property
     def bytes(self) -> int:
-        """Return the disk usage that the last complete walk found, or the present walk if that is more."""
+        """Return the larger of two values: the result of the last complete walk, and the sum of the present walk so
+        far.
+        """
         return max(self._sum, self._whole)
 
     @property
@@ -63,8 +66,8 @@ class DiskWalk:
         return not self._pending
 
     def step(self, at_most: int = STEP) -> int:
-        """Read about `at_most` more entries, or start a new walk if the last one is complete. Return the disk usage
-        that was found so far (the property `bytes`). This call blocks.
+        """Read about `at_most` more entries. If the last walk is complete, start a new walk. Return the property
+        `bytes`. This call blocks.
         """
         if self.done:
             self._pending = [Folder(None, str(directory)) for directory in reversed(self._directories)]
@@ -110,8 +113,8 @@ class DiskWalk:
 
 
 def disk_bytes(directories: Sequence[Path]) -> int:
-    """Return the disk usage of the directories in bytes. About the first `STEP` entries are read, so with more entries
-    the result is too low.
+    """Return the disk usage of the directories in bytes. Only about `STEP` entries are read, so the result is too low
+    if the directories have more entries.
     """
     return DiskWalk(directories).step()
 

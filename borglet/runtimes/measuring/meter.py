@@ -26,7 +26,7 @@ MAX_THREADS = 200
 
 @dataclass(slots=True)
 class Metered:
-    """One running task, and the figures of its last measurement, from which the next one computes differences."""
+    """One running task, and the figures of its last measurement, with which the next measurement is compared."""
 
     supervisor_pid: int
     groups: dict[str, str]
@@ -66,8 +66,8 @@ class _Table:
 
 
 class Meter:
-    """The meter of all tasks of one Borglet. The CPU usage of a task is the mean since the last measurement, over at
-    least 0.2 s.
+    """Measures the usage of all tasks of one Borglet. The CPU usage of a task is the mean since the last measurement.
+    If that was less than 0.2 s ago, the last CPU usage is returned again.
     """
 
     def __init__(self, tree: CgroupTree) -> None:
@@ -123,8 +123,8 @@ class Meter:
             return GroupUsage(0, 0, 0)
 
     def ready(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, int]:
-        """Return for each task how many of its threads run or wait for a core. At most `MAX_THREADS` threads per task
-        are read, those of the lowest process ids first.
+        """Return for each task how many of its threads run or wait for a CPU core. At most `MAX_THREADS` threads per
+        task are read, beginning with the lowest process id.
         """
         children: dict[int, list[int]] | None = None
         found = {}
@@ -138,15 +138,17 @@ class Meter:
         return found
 
     def proportional_ram(self, supervisor_pid: int) -> int:
-        """Return the exact memory of a task in bytes. A page that its processes share counts once. Do not call this for
-        each sample: it is slow.
+        """Return the exact memory of a task in bytes. A page that several processes share counts once. This method is
+        slow, so do not call it for each sample.
         """
         children = proctable.children_of(proctable.table())
         return sum(proctable.pss_bytes(pid) or 0 for pid in proctable.descendants(children, supervisor_pid))
 
 
 def _fill(measured: GroupUsage, table: _Table, supervisor: int) -> GroupUsage:
-    """Return `measured`. Fields that the control groups did not measure are filled from the process table."""
+    """Return a copy of `measured`, in which the missing values (None) are computed from the process table.
+    `supervisor`: its process id.
+    """
     below = [table.processes[pid] for pid in proctable.descendants(table.children, supervisor)]
     ticks = sum(process.cpu_ticks + process.reaped_ticks for process in below)
     if supervisor in table.processes:  # it collects orphans of the task, and their CPU time

@@ -1,8 +1,8 @@
 """Measure the rates at which a task reads and writes, on disks and over its own network, from the kernel's counters.
 
-Disk traffic comes from `io.stat` of the task's group (version 2), otherwise from `/proc/<pid>/io` of the task's
-processes, because version 1 does not count writes to the page cache. Traffic of a process after its last measurement is
-not counted.
+The disk traffic is read from the file `io.stat` of the task's control group (version 2). Without such a group, it is
+read from `/proc/<pid>/io` of each process of the task. Then the traffic between the last measurement and the end of a
+process is not counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_PROCESSES = 64
 
 
 class Rates(NamedTuple):
-    """Bytes per second. `received` and `sent` are 0 if the task shares the machine's network."""
+    """The rates of a task in bytes per second. `received` and `sent` are 0 if the task uses the machine's network."""
 
     read: int = 0
     written: int = 0
@@ -30,7 +30,7 @@ class Rates(NamedTuple):
 
 @dataclass(slots=True)
 class Traffic:
-    """Computes the disk and network traffic of one running task from the counters of two measurements."""
+    """Computes the disk and network rates of one running task from the counters of its last two measurements."""
 
     _known: dict[int, tuple[int, int]] | None = None  # read and written by pid, 0 for the group; None at first
     _network: tuple[int, int] | None = None
@@ -42,7 +42,9 @@ class Traffic:
         return cls({}, (0, 0))
 
     def look(self, groups: Mapping[str, str], pids: Collection[int], elapsed_s: float) -> Rates:
-        """Return the rates since the last call, `elapsed_s` ago; zeros in the first call for an adopted task."""
+        """Measure, and return the rates since the last call. `elapsed_s`: seconds since that call. For a task that an
+        earlier Borglet started, the first call returns zeros.
+        """
         now = _of_group(groups)
         if now is None:
             now = {pid: io for pid in sorted(pids)[:MAX_PROCESSES] if (io := _of_process(pid)) is not None}

@@ -1,7 +1,8 @@
 """Describe a task's container as in the OCI runtime specification: config.json, and process.json of the task. Pure.
 
-The container starts with an init that only waits and reaps. Then `exec` starts the task's program inside, so that the
-supervisor is its parent and receives its status or signal.
+The first process of the container (the init) only waits and collects ended processes. Then the engine's command `exec`
+starts the task's program in the container. The parent of this program is the supervisor, which receives its exit
+status.
 """
 
 from __future__ import annotations
@@ -73,14 +74,16 @@ _USUAL_DEVICES = ("c 1:3", "c 1:5", "c 1:7", "c 1:8", "c 1:9", "c 5:0", "c 5:2",
 
 
 def device_rules(nodes: Iterable[DeviceNode]) -> list[str]:
-    """Return device rules for control groups of version 1: tasks may read and write these devices."""
+    """Return the device rules for control groups of version 1. They allow a task to read and write the usual devices
+    and `nodes`.
+    """
     own = [f"{node.kind} {node.major}:{node.minor}" for node in nodes]
     return [f"{device} rw" for device in (*_USUAL_DEVICES, *own)]
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """The options of one task's container that are not equal for all tasks."""
+    """The options of a container that differ from task to task."""
 
     root: str  # directory on the machine
     mounts: Sequence[Mount]
@@ -92,8 +95,8 @@ class ContainerOptions:
 
 
 def config(container: ContainerOptions, account: Account, *, architecture: str) -> dict[str, object]:
-    """Return the content of config.json. Process 1 of the container runs as another user than the task, so that the
-    task cannot signal this process or read its memory.
+    """Return the content of config.json. Process 1 of the container has another user than the task, so that the task
+    cannot send signals to process 1 or read its memory.
     """
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "uts", "ipc")]
     if container.network:
@@ -134,7 +137,7 @@ def process(
     open_files: int,
     oom_score_adj: int = 0,
 ) -> dict[str, object]:
-    """Return the content of process.json. `shell_process` adapts this content for a shell with the task's rights."""
+    """Return the content of process.json, which describes the task's program."""
     uid, gid, groups = account
     return {
         "terminal": False,
@@ -153,7 +156,9 @@ def process(
 
 
 def shell_process(begun: dict[str, Any], claims: ShellClaims) -> dict[str, Any]:
-    """Return the description of a shell in the task: process.json with another program and terminal."""
+    """Return the description of a shell in the task's container. `begun`: the content of process.json; the result has
+    another program and a terminal.
+    """
     size = {"height": claims.rows, "width": claims.cols}
     return begun | {
         "terminal": not claims.plain,
@@ -165,7 +170,9 @@ def shell_process(begun: dict[str, Any], claims: ShellClaims) -> dict[str, Any]:
 
 
 def seccomp(architecture: str) -> dict[str, object]:
-    """Return the seccomp profile, made of the lists in `syscalls`, for the machine's architecture."""
+    """Return the seccomp profile (the allowed system calls) for the machine's architecture, made from the lists in
+    `syscalls`.
+    """
     rules: list[dict[str, object]] = [
         {"names": list(syscalls.ALLOWED), "action": "SCMP_ACT_ALLOW"},
         {"names": list(syscalls.REFUSED), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
@@ -182,7 +189,9 @@ def seccomp(architecture: str) -> dict[str, object]:
 
 
 def hostname_of(name: str) -> str:
-    """Return the host name in a task with its own network: job and index of a BNS name, as one label."""
+    """Return the host name that a task with its own network sees. `name`: the BNS name of the task. The result consists
+    of the job and the index.
+    """
     job, _, index = "-".join(name.split("/")[-2:]).rpartition("-")
     return f"{job[:52]}-{index}".lower().strip("-")
 

@@ -1,11 +1,11 @@
-"""The `oci` runtime: `crun` opens a container for each task, and a supervisor watches it like every task (§6).
+"""The `oci` runtime: `crun` opens a container for each task, and a supervisor watches the task (§6).
 
     plan               chooses user, environment and address; rejects requests that this machine does not support
     prepare_container  makes the root directory, config.json, process.json and the network
     clear              removes the network
 
-A task in a container sees its own processes, its own files, and /usr or its package, read-only. It runs as its own
-user, without capabilities, with the system calls in `syscalls`, and cannot get more privileges.
+A task in a container sees only its own processes and files, and, read-only, /usr of the machine or its package. It has
+its own user and no capabilities. It may use only the system calls in `syscalls`, and cannot get more privileges.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ FIRST_UID, UIDS = 200_000, 65_536
 
 
 class Unavailable(Exception):
-    """The error if this machine does not support containers. The message has the reason and what to do; `code` names
-    the reason.
+    """The error if this machine does not support containers. The message says why, and what to do. `code`: a short code
+    for the reason.
     """
 
     def __init__(self, code: str, text: str) -> None:
@@ -70,7 +70,9 @@ class OciSettings(SupervisedSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlan(LaunchPlan):
-    """The decisions about the start of one run in a container: its root directory, devices and host name."""
+    """The settings with which one run of a task starts in a container, such as its root directory, devices and host
+    name.
+    """
 
     process: dict[str, object]  # content of process.json
     base: Path | None  # tree of the package that becomes the root; None: the machine's /usr
@@ -173,8 +175,8 @@ class ContainerConfinement(Confinement):
         return str(choose_address(self._networks.network, directory.name, mine=mine, taken=taken))
 
     def _account(self, task: RunTask, directory: TaskDirectory, kept: Mapping[str, TaskRecord]) -> tuple[Account, int]:
-        """Return the task's user, and the user number that is reserved for the task (0 if the job file names the
-        user).
+        """Return the task's user, and the user id that is reserved for the task. The user id is 0 if the job file names
+        the user.
         """
         if not task.user:
             # A number of the process runtime belongs to a tenant, so this task cannot keep it.
@@ -246,8 +248,9 @@ class ContainerConfinement(Confinement):
     def shell(
         self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
     ) -> PtyRequest:
-        """Return the request to run the engine's command on a terminal that the Borglet opens. The engine makes another
-        terminal inside the container.
+        """Return the request for a terminal on which the engine starts a shell in the container. The engine makes
+        another terminal inside the container. Raises `ShellRefused` if the container's description cannot be read or
+        written.
         """
         container = ContainerPlace(self._engine, str(directory.bundle), directory.name)
         try:
@@ -274,24 +277,27 @@ class OciRuntime(SupervisedRuntime):
     """The runtime that runs each task of one Borglet in a container."""
 
     def __init__(self, home: Path, settings: OciSettings = OciSettings()) -> None:
-        """Check the engine, and set up the runtime. Raises `Unavailable` if the machine does not support containers."""
+        """Check that the container engine works, and set up the runtime. Raises `Unavailable` if the machine does not
+        support containers.
+        """
         engine, init = find_engine()
         home.mkdir(parents=True, exist_ok=True)
         probe(home, engine, init)
         super().__init__(home, settings, ContainerConfinement(home, settings, engine=engine, init=init))
 
     def attributes(self) -> dict[str, str]:
-        """Return the attributes. `isolation.devices` is `cgroup-v1` if the kernel denies a task all devices except its
-        own. Otherwise it is `nodes`: the task's /dev has only nodes for its own devices.
+        """Return the machine's attributes. `isolation.devices` is `cgroup-v1` if the kernel denies a task the devices
+        of other tasks. Otherwise it is `nodes`: the files of these devices are only missing in the task's folder /dev.
         """
         guarded = self._runtime_home.tree.enforces("devices")
         return {**super().attributes(), "isolation.devices": "cgroup-v1" if guarded else "nodes"}
 
 
 def find_engine(search: str = "") -> tuple[str, str]:
-    """Return the paths of container engine and init. `search`: a PATH, empty for the usual directories.
+    """Return the paths of the two programs `crun` (the container engine) and `catatonit` (the init). `search`:
+    directories, written as in PATH; empty: the usual directories.
 
-    Raises `Unavailable` if one of the two is missing or the Borglet does not run as root.
+    Raises `Unavailable` if one of the programs is missing, or if the Borglet does not run as root.
     """
     if os.geteuid() != 0:
         raise Unavailable("no-root", "containers need a Borglet that runs as root; start it as root")
@@ -347,7 +353,7 @@ def _roots_in_use(home: Path) -> set[str]:
 
 
 def _forget_shells(directory: Path) -> None:
-    """Delete descriptions of shells that are older than a minute. The engine has read them."""
+    """Delete the files that describe shells and are older than a minute. The engine has already read these files."""
     for path in directory.glob("shell-*.json"):
         if time.time() - path.stat().st_mtime > 60.0:
             path.unlink()

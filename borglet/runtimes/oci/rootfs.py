@@ -1,11 +1,12 @@
-"""Make the root of a task in a container: a small directory with mounts of the machine or of a package.
+"""Make the root directory of a task in a container: a small directory, on which folders of the machine or of a package
+are mounted.
 
     host       bin -> usr/bin …   /usr (read-only)   a few files of /etc     nothing else of the machine
     packages   each entry of the first package's tree, read-only; our own /etc if the package has none
     both       /work /tmp (its own, writable)   /packages/<name> (read-only)   /alloc/{shared,logs}   /proc /sys /dev
 
-The directory belongs to root and is mounted read-only, without overlays or copies of a system. Tasks on the machine's
-/usr share one directory. The few files that differ between tasks are mounted over it.
+The directory belongs to the user root and is mounted read-only. All tasks that use the machine's /usr share one
+directory. The few files that differ between tasks are mounted over files of this directory.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ _MAX_ETC_BYTES = 2**20
 
 
 class SharedRoot:
-    """The root directory that all containers share whose task uses the machine's /usr. Tasks share this directory,
-    because writing forty small files per start is slow.
+    """The root directory of all containers that use the machine's /usr. They share one directory, because writing forty
+    small files per start is slow.
 
-    If files of the machine from which this directory is made change, the next task gets a new root directory. Running
-    tasks keep their old root directory.
+    The directory is made from files of the machine. If one of these files changes, the next task gets a new root
+    directory. Running tasks keep the old one.
     """
 
     def __init__(self, folder: Path, machine: Path = Path("/")) -> None:
@@ -71,8 +72,8 @@ class SharedRoot:
         self._mounts: list[Mount] = []
 
     def current(self) -> tuple[Path, list[Mount]]:
-        """Return the present root directory and its mounts, in order. Raises OSError if a folder or file cannot be
-        made.
+        """Return the present root directory, and the mounts to make in it, in this order. Raises OSError if a folder or
+        file cannot be made.
         """
         signature = self._look()
         root = self._folder / signature
@@ -90,7 +91,7 @@ class SharedRoot:
         return root, self._mounts
 
     def sweep(self, used: Collection[str]) -> None:
-        """Remove roots that no task uses. `used`: paths of roots."""
+        """Delete old root directories. `used`: the paths of the root directories that tasks still use."""
         if not self._folder.is_dir():
             return
         for entry in list(os.scandir(self._folder)):
@@ -98,7 +99,7 @@ class SharedRoot:
                 shutil.rmtree(entry.path)
 
     def _look(self) -> str:
-        """Return a text that changes when one of the machine's files from which this root is made changes."""
+        """Return a text that changes when one of the files changes from which this root directory is made."""
         seen: list[object] = []
         for name in _SYSTEM:
             original = self._machine / name
@@ -146,10 +147,11 @@ def build(
     hosts: Mapping[str, str] = MappingProxyType({}),
     machine: Path = Path("/"),
 ) -> tuple[Path, list[Mount]]:
-    """Return the task's root directory and its mounts, in order. Raises OSError if a folder or file cannot be made.
+    """Return the task's root directory, and the mounts to make in it, in this order. Raises OSError if a folder or file
+    cannot be made.
 
-    `own`: a new directory for files of this task alone. `base`: the package that is the root, None for the
-    machine's /usr. `hosts`: further lines of /etc/hosts.
+    `own`: a new directory for the files of only this task. `base`: the package whose files form the root directory, or
+    None for the machine's /usr. `hosts`: names with addresses for /etc/hosts.
     """
     if own.exists():
         shutil.rmtree(own)
@@ -183,7 +185,7 @@ def build(
 
 
 def _folder(path: Path) -> None:
-    """Create a folder and its parents. All users can read it, whatever the umask."""
+    """Create a folder and its parents, with read permission for all users."""
     if not path.parent.exists():
         _folder(path.parent)
     path.mkdir(exist_ok=True)
@@ -232,8 +234,8 @@ def _from_package(root: Path, base: Path) -> list[Mount]:
 
 
 def _mount(source: Path, root: Path, target: str) -> list[Mount]:
-    """Make an empty file or folder at `target`, and return the mount of `source` at this place. Return an empty list if
-    `source` is a link.
+    """Make an empty file or folder `target` in the directory `root`, and return the mount of `source` at this place.
+    Return an empty list if `source` is a link or does not exist.
     """
     if source.is_symlink() or not (source.is_dir() or source.is_file()):
         return []
@@ -245,8 +247,8 @@ def _mount(source: Path, root: Path, target: str) -> list[Mount]:
 
 
 def _etc(etc: Path, original: Path, *, system: bool) -> list[Mount]:
-    """Make /etc, and return its mounts. `system`: include all files that programs in /usr need, otherwise only the
-    files for host names and time.
+    """Make a task's folder /etc from the machine's folder `original`. Return the mounts to make in it. `system`:
+    whether to include all files that programs in /usr need, or only the files for host names and time.
     """
     _folder(etc)
     for name in ("passwd", "group", "hosts"):
@@ -276,7 +278,7 @@ def _passwd(uid: int, gid: int) -> str:
 
 
 def _name_of(uid: int) -> str:
-    """Return the machine's name of a user; `task` for a number without a name, such as a task's own."""
+    """Return the machine's name of a user id. Return `task` if the user id has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -288,7 +290,7 @@ def _lines(entries: Mapping[str, str]) -> str:
 
 
 def _read(source: Path) -> bytes:
-    """Return the content of a public file; empty if it does not exist."""
+    """Return the content of a file. The result is empty if the file does not exist or not every user may read it."""
     try:
         with source.open("rb") as file:
             if not os.fstat(file.fileno()).st_mode & 0o004:

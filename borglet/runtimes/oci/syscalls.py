@@ -1,10 +1,12 @@
-"""The system calls that a task in a container may make: an allow-list by groups, as data for `bundle`.
+"""The system calls that a task in a container may make, in groups. `bundle` uses these lists.
 
-A call in no group fails with ENOSYS, as on an older kernel, so that programs use older calls (C libraries try `clone3`
-and then `clone`). Calls in `REFUSED`, which leave a container or use rare parts of the kernel, fail with EPERM. Names
-of system calls that the machine does not know are ignored. Not allowed are: new namespaces and mounts; tracing, and
-reading the memory of other processes; kernel modules, keys, BPF, performance counters, io_uring and userfaultfd, which
-had many security holes; setting clocks; swapping; quota; accounting.
+A call that is in no group fails with ENOSYS, as on an older kernel. Programs then use an older call: C libraries try
+`clone3` and then `clone`. A call in `REFUSED` fails with EPERM. Names of calls that the machine's kernel does not know
+are ignored.
+
+Tasks may not create namespaces or mounts, trace processes or read their memory, set clocks, or manage swap, quota and
+accounting. They may not use kernel modules, keys, BPF, performance counters, io_uring and userfaultfd, because these
+parts of the kernel had many security holes.
 """
 
 from __future__ import annotations
