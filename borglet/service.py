@@ -195,7 +195,9 @@ async def _serve(
 
 
 async def _serve_peers(peers: PeerServer, packages: PackageManager, settings: MachineSettings) -> None:
-    """Serve packages to other machines, unless the settings forbid it or the port cannot be opened."""
+    """Serve packages to other machines, if the settings allow it. If the port cannot be opened, do not serve
+    packages.
+    """
     if settings.peer_port < 0:
         return
     address = settings.machine.address
@@ -228,8 +230,8 @@ async def _sweep_logs(runtime: SupervisedRuntime) -> None:
 
 
 def stop_all(home: Path, *, wait_s: float, notice_s: float = math.inf) -> int:
-    """Stop all tasks of the Borglet with the folder `home`, and return the number of stopped tasks. Each task gets its
-    notice (the time between SIGTERM and SIGKILL), but at most `notice_s` seconds.
+    """Stop all tasks of the Borglet with the folder `home`, and return their number. The time between SIGTERM and
+    SIGKILL is the notice of each task, but at most `notice_s` seconds.
 
     The next Borglet starts the tasks again if the cell still lists them. Raises `HomeInUse` if a Borglet still uses the
     folder after `wait_s` seconds, and TimeoutError if a task does not end.

@@ -1,7 +1,7 @@
 """Variables such as `$(port.http)` in commands, flags and environment values. Pure.
 
-The server rejects a job file that names an undefined variable, and the Borglet fills in the values. The server
-and the Borglet use this module to find the references in a text, and the names of the variables that exist.
+The server rejects a job file that refers to an undefined variable. The Borglet replaces each variable by its value.
+Both use this module to find the variables in a text, and the names of the variables that a task has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ _ALWAYS = ("cell", "index", "job", "name")
 
 
 def defined(ports: Iterable[str], *, packages: bool) -> list[str]:
-    """Return the names of a task's variables, sorted. `ports`: its port names. `packages`: whether it has packages."""
+    """Return the names of a task's variables, sorted. `ports`: the names of the task's ports. `packages`: whether the
+    task has packages.
+    """
     return sorted((*_ALWAYS, *(f"port.{name}" for name in ports), *([PACKAGES] if packages else [])))
 
 

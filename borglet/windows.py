@@ -1,11 +1,11 @@
-"""Usage windows: the usage of each task over five minutes, from samples a few seconds apart, for the history. Pure.
+"""Usage windows: the usage of each task during five minutes, computed from a sample every few seconds. Pure.
 
-    samples ─► the open window ─── its end ──► closed windows ─── reported, later ──► the master stores them
+    samples ─► open window ─── five minutes ──► closed windows ─── a later report ──► the master stores them
                                                      ◄── Poll.windows_until ──┘ deleted here
 
-A window has the fields of Google's published trace of 2019 (`instance_usage`). Windows begin at whole multiples of
-their length, so the windows of all machines cover the same times. Each machine waits for a random time before a report,
-so that the windows of a cell do not all arrive at the same time.
+A window has the fields of Google's published trace of 2019 (`instance_usage`). Windows begin at multiples of five
+minutes, so the windows of all machines begin at the same times. Each machine waits for a random time before it reports
+its windows, so that the reports of a cell do not all arrive at the same time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _means_of = operator.attrgetter(*MEANS)
 
 @dataclass(slots=True)
 class _OpenWindow:
-    """The usage window of one task that still collects samples. `sums`: the sum of the samples per figure, in the order
-    of `MEANS`.
+    """The present usage window of one task, to which samples are added. `sums`: for each figure in `MEANS`, the sum of
+    its samples.
     """
 
     cpu_milli: array[int] = field(default_factory=lambda: array("i"))
@@ -79,7 +79,9 @@ class _OpenWindow:
 
 
 def quantile(ordered: list[int], percent: int) -> int:
-    """Return the smallest sample that `percent` % of the samples do not exceed. `ordered`: the samples, ascending."""
+    """Return the smallest sample such that at least `percent` % of the samples are not greater. `ordered`: the samples,
+    in ascending order.
+    """
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
@@ -95,8 +97,8 @@ class Windows:
         self._delay_s = rng.uniform(0.0, SPREAD * span_s)
 
     def add(self, samples: Iterable[tuple[RunTask, Usage]], now: float) -> None:
-        """Add one sample of the usage of running tasks to the open windows. Before that, close the windows whose five
-        minutes are over.
+        """Add a usage sample of each running task to the task's open window. If the five minutes of the open windows
+        are over, first close these windows.
         """
         start = int(now) // self._span_s * self._span_s
         if start != self._start:
@@ -108,7 +110,7 @@ class Windows:
             self._open[task.key].add(used, task.limit)
 
     def due(self, now: float) -> list[UsageWindow]:
-        """Return the complete windows to report now, the oldest first."""
+        """Return the closed windows to report now, the oldest first."""
         found: list[UsageWindow] = []
         if now < self._silent_until:
             return found

@@ -1,6 +1,7 @@
-"""The `process` runtime: tasks are ordinary processes, for machines without root or without a container engine.
+"""The `process` runtime: tasks are ordinary processes. It is for machines on which the Borglet is not root or that have
+no container engine.
 
-Tasks see the whole machine, like any user. `supervised` enforces their limits.
+Tasks see the whole machine, like any user. The module `supervised` enforces the limits of the tasks.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class ProcessSettings(SupervisedSettings):
 
 
 class OpenProcesses(Confinement):
-    """Confines a task only by a user and a directory, without namespaces."""
+    """Confines a task only by its user and its directory, without namespaces."""
 
     name = "process"
 
@@ -128,8 +129,8 @@ class OpenProcesses(Confinement):
         )
 
     def _running_account(self, task: RunTask, directory: TaskDirectory) -> accounts.Account | None:
-        """Return the user of a running task, or None for the Borglet's own user. An earlier release or other settings
-        may have chosen this user.
+        """Return the user of a running task, read from the owner of its folder. Return None if it is the Borglet's own
+        user.
         """
         about = os.stat(directory.work)
         if about.st_uid == os.geteuid():
@@ -147,8 +148,8 @@ class OpenProcesses(Confinement):
 
 
 def _shares_alloc_with_former_user(task: RunTask, kept: Mapping[str, TaskRecord]) -> bool:
-    """Return whether the task's alloc has another task that an earlier release started. That task could not enter the
-    alloc if only the tenant's own user had access.
+    """Return whether the task's alloc has another task that an earlier release of the Borglet started. That task does
+    not have the tenant's own user, so the alloc must stay open for other users.
     """
     return task.alloc is not None and any(
         other.task.alloc == task.alloc
@@ -161,8 +162,9 @@ def _shares_alloc_with_former_user(task: RunTask, kept: Mapping[str, TaskRecord]
 
 
 def _close_alloc(folder: Path, group: int) -> None:
-    """Let only the tenant enter the folder of its alloc. `group`: the number of the tenant's user and group. In earlier
-    releases all tenants shared one user; the files of this user in the folder are given to the tenant's own user.
+    """Let only the tenant's user enter the folder of an alloc. `group`: the id of the tenant's user, and of its group.
+    In earlier releases all tenants shared one user. The files of that user in the folder now get the tenant's user as
+    their owner.
     """
     if os.stat(folder).st_gid != group:
         hand_over(folder / "shared", (group, group), former=accounts.TASK_UID, itself=False)

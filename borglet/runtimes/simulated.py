@@ -1,11 +1,13 @@
-"""The `simulated` runtime: tasks without processes that report usage, for thousands of machines in one process.
+"""The `simulated` runtime: tasks have no processes, and their usage is computed. One process can simulate thousands of
+machines.
 
-The seed and the key of a task determine the average share of its limit that it uses. The means by kind are those of
-Google's 2019 trace: CPU 0.15, 0.34, 0.61 and 0.42, RAM 0.12, 0.36, 0.48 and 0.63 of the limit for free, batch, mid and
-production tasks. Each sample varies around the average. The trace has no figures of disks, so disk usage has the share
-of RAM, without variation.
+The seed and the key of a task determine its average usage, as a share of its limit. The means are those of Google's
+trace of 2019. Free, batch, mid and production tasks use 0.15, 0.34, 0.61 and 0.42 of their CPU limit, and 0.12, 0.36,
+0.48 and 0.63 of their RAM limit. Each sample varies around the task's average. Disk usage has the same share as RAM,
+and does not vary.
 
-If the environment of a task has `SIM_DURATION_S`, its command ends with status 0 after so many seconds.
+If the environment of a task has the variable `SIM_DURATION_S`, the task ends with status 0 after this number of
+seconds.
 """
 
 from __future__ import annotations
@@ -68,8 +70,8 @@ class _Simulated:
 
 
 class SimulatedRuntime:
-    """The runtime of one simulated machine. Its tasks end when the Borglet process ends. The cell then sees the same as
-    after a restart of the machine.
+    """The runtime of one simulated machine. Its tasks end when the Borglet process ends, as if the machine had
+    restarted.
     """
 
     name = "simulated"
@@ -182,7 +184,9 @@ class SimulatedRuntime:
 
 
 def kind(task: RunTask) -> str:
-    """Return the kind of a task by its priority: free, batch, mid or prod, as in Google's published cluster trace."""
+    """Return the kind of a task, which follows from its priority: free, batch, mid or prod, as in Google's published
+    cluster trace.
+    """
     if task.prod:
         return "prod"
     if task.priority >= MID_PRIORITY:
@@ -191,8 +195,8 @@ def kind(task: RunTask) -> str:
 
 
 def usage_ratios(task: RunTask, *, seed: int) -> tuple[tuple[float, float], int]:
-    """Return the average usage of a task (CPU and RAM, as shares of its limit), and a number from which each sample's
-    deviation is computed.
+    """Return the average usage of a task (CPU and RAM, as shares of its limit), and a number from which the difference
+    of each sample from this average is computed.
     """
     noise = zlib.crc32(f"{seed}/{task.key}".encode())
     rng = random.Random(noise)
@@ -217,7 +221,9 @@ def _usage(known: _Simulated, sample: int) -> Usage:
 
 
 def _duration(task: RunTask) -> float | None:
-    """Return the duration in the task's environment, None if it has none. Raises `StartFailed` if it is not valid."""
+    """Return the duration from the variable `SIM_DURATION_S` of the task in seconds, or None if the task does not have
+    this variable. Raises `StartFailed` if the value is not valid.
+    """
     text = task.env.get("SIM_DURATION_S")
     if text is None:
         return None

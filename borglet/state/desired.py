@@ -1,4 +1,6 @@
-"""Check whether a new desired state may be applied. Pure: a rejection is a value, which the next report contains."""
+"""Check whether the Borglet may apply a new desired state. Pure. A rejection is a value, and the next report contains
+it.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,16 @@ FIXED_FIELDS = ("name", "command", "env", "ports", "user", "working_dir", "packa
 
 
 def refusal_of(desired: Desired, in_force: Desired | None, present: Mapping[TaskKey, RunTask]) -> Refusal | None:
-    """Return the reason to reject `desired`, or None if the Borglet can accept it. `in_force`: the state that it has
-    accepted last. `present`: incarnations on this machine that have not ended.
+    """Return the reason to reject the desired state `desired`, or None if the Borglet can accept it. `in_force`: the
+    desired state that the Borglet accepted last. `present`: the incarnations on this machine that have not ended.
     """
     return _fence(desired, in_force) or _contradiction(desired) or _changed_in_place(desired, present)
 
 
 def _fence(desired: Desired, in_force: Desired | None) -> Refusal | None:
-    """Return a rejection if `desired` is older than the state `in_force`, compared by (history ordinal, revision,
-    epoch), or if it belongs to another history of the cell with the same ordinal; otherwise None. A cell that was
-    restored from a backup begins a new history with a higher ordinal.
+    """Return a rejection if `desired` is older than `in_force`, or belongs to another history with the same ordinal;
+    otherwise None. The age is compared by (history ordinal, revision, epoch). A cell that is restored from a backup
+    begins a new history with a higher ordinal.
     """
     if in_force is None or desired.history_ordinal > in_force.history_ordinal:
         return None
@@ -86,7 +88,7 @@ def _changed_in_place(desired: Desired, present: Mapping[TaskKey, RunTask]) -> R
 
 
 def differs_in_place(before: RunTask, task: RunTask) -> bool:
-    """Return whether a running task must be changed in place, from `before` to `task`. A difference only in
-    `waits_for` does not count, because it has no effect on a running task.
+    """Return whether `before` and `task`, two descriptions of a running task, differ. A difference in the field
+    `waits_for` does not count, because this field has no effect on a running task.
     """
     return msgspec.structs.replace(before, waits_for=[]) != msgspec.structs.replace(task, waits_for=[])

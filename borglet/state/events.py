@@ -1,4 +1,4 @@
-"""Events of a Borglet, the only input of `AgentState`."""
+"""The events of a Borglet. They are the only input of `AgentState`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from borglet.state.instructions import Remembered
 
 
 class Adopted(msgspec.Struct, frozen=True):
-    """The Borglet started. This is always the first event, with the saved state and the tasks on the machine."""
+    """The Borglet started. This is always the first event. `remembered`: the saved state. `presences`: the tasks on the
+    machine.
+    """
 
     remembered: Remembered
     presences: tuple[Presence, ...]
@@ -39,14 +41,14 @@ class SaveFailed(msgspec.Struct, frozen=True):
 
 
 class PackagesInstalled(msgspec.Struct, frozen=True):
-    """All packages of the task are installed. The packages stay installed until the Borglet forgets the task."""
+    """All packages of a task are installed. They stay installed until the Borglet deletes its data about the task."""
 
     key: TaskKey
     run: int
 
 
 class InstallFailed(msgspec.Struct, frozen=True):
-    """A package could not be installed; `detail` gives the package and the reason."""
+    """A package of a task could not be installed. `detail`: which package, and why."""
 
     key: TaskKey
     run: int
@@ -59,7 +61,7 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class StartRefused(msgspec.Struct, frozen=True):
-    """The runtime could not start the task; `detail` gives the reason."""
+    """The runtime could not start the task. `detail`: the reason."""
 
     key: TaskKey
     run: int
@@ -92,20 +94,24 @@ class Sampled(msgspec.Struct, frozen=True):
 
 
 class AllocsHeld(msgspec.Struct, frozen=True):
-    """The event that reports which allocs have a folder on this machine now."""
+    """The folders of allocs on this machine have changed. `allocs`: all allocs that now have a folder."""
 
     allocs: tuple[AllocReport, ...]
 
 
 class MemoryPressure(msgspec.Struct, frozen=True):
-    """The machine ran out of memory or disk, and this task must end so that some is freed (§6.2)."""
+    """The machine ran out of memory or disk space. This task must end, so that its memory or disk space becomes free
+    (§6.2).
+    """
 
     key: TaskKey
     detail: str
 
 
 class RemovalsWanted(msgspec.Struct, frozen=True):
-    """The master should evict these tasks, because throttling does not help. Each event has the complete list."""
+    """The master should evict these tasks, because limiting their CPU usage did not help. Each event has the complete
+    list.
+    """
 
     removals: tuple[Removal, ...]
 

@@ -1,7 +1,8 @@
-"""The health of a task, computed from the answers to its probes (§2.6). Pure; `prober` sends the probes.
+"""The health of a task, computed from the answers to its health probes (§2.6). Pure. The module `prober` sends the
+probes.
 
-After a start, the Borglet probes often, so that a task soon counts as healthy. After the first success, it probes every
-`interval_s`.
+After a start, the Borglet probes often, so that a task soon counts as healthy. After the first success, it sends a
+probe every `interval_s` seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class HealthWatch:
 def answered(
     watch: HealthWatch, check: HealthCheck, *, ok: bool, detail: str, holds_s: float, now: float
 ) -> HealthWatch:
-    """Return the health after one answer. For `holds_s` seconds the answer cannot change, so no probe is sent."""
+    """Return the health of a task after the answer to a probe. `holds_s`: the answer is valid for this number of
+    seconds, so the next probe is sent only after them.
+    """
     if ok:
         due = now + max(check.interval_s, holds_s)
         return replace(watch, due=due, health=Health.HEALTHY, failures=0, succeeded=True, detail="")

@@ -13,8 +13,8 @@ from borglet.state.phases import PhaseStep
 
 
 class Holdings:
-    """The actual and the desired state of one machine. `version` increases with each change that the Borglet reports
-    immediately, instead of at the end of the poll's hold time.
+    """The actual and the desired state of one machine. `version` increases with each change that the Borglet must
+    report immediately.
     """
 
     def __init__(self) -> None:
@@ -34,14 +34,14 @@ class Holdings:
 
     @property
     def probing(self) -> bool:
-        """Return whether the first probe of any task is still unanswered."""
+        """Return whether a task waits for the answer to its first health probe."""
         return any(
             inc.watch is not None and inc.watch.due == math.inf and inc.watch.health is Health.UNKNOWN
             for inc in self.by_key.values()
         )
 
     def packages_in_use(self) -> set[str]:
-        """Return the digests of the packages that tasks on this machine need now, or at their next start."""
+        """Return the digests of the packages that tasks on this machine need now or will need at their next start."""
         return {
             package.digest
             for inc in self.by_key.values()
@@ -50,7 +50,9 @@ class Holdings:
         }
 
     def next_wake(self) -> float:
-        """Return the time at which the caller must send the next event `TimePassed`; infinite if nothing is due."""
+        """Return the time at which the caller must send the next event `TimePassed`. The result is infinite if there is
+        none.
+        """
         return min((self._wake_of(inc) for inc in self.by_key.values()), default=math.inf)
 
     def _wake_of(self, inc: Incarnation) -> float:
@@ -67,8 +69,8 @@ class Holdings:
         return key in self.run or key in self.stop
 
     def blocked(self, inc: Incarnation) -> bool:
-        """Return whether `inc` must wait because another incarnation must end first: one that has processes or will
-        start again.
+        """Return whether `inc` must wait for the end of another incarnation: of the same task, or of a task in
+        `waits_for`.
         """
         for other in self.by_key.values():
             same_task = other.key.job == inc.key.job and other.key.index == inc.key.index
@@ -77,21 +79,23 @@ class Holdings:
         return False
 
     def _holds(self, inc: Incarnation) -> bool:
-        """Return whether this incarnation has processes, or will start again without a new desired state."""
+        """Return whether incarnations that wait for `inc` must still wait, because it has processes or will start
+        again.
+        """
         again = inc.ran and inc.phase in (Phase.BACKOFF, Phase.INSTALLING)
         return inc.has_processes or (again and inc.key in self.run)
 
     def may_be_forgotten(self, inc: Incarnation) -> bool:
-        """Return whether `inc` need not be stored any more: the master has received the report of its end, and no
-        longer lists the task.
+        """Return whether the Borglet may delete its data about `inc`: the master has received the report of its end,
+        and no longer lists it.
 
-        While a desired state is being saved, the result is False, because that state may list the task again.
+        While a desired state is being saved, the result is False, because that state may list `inc` again.
         """
         return inc.acknowledged and inc.dropped and not inc.quarantined and self.pending is None
 
     def remembered(self, desired: Desired | None) -> Remembered:
-        """Return the data that a restarted Borglet needs, with `desired` as the desired state. The agent saves these
-        data before it applies `desired`.
+        """Return the data to save for a restart of the Borglet. `desired`: the new desired state, which is part of the
+        data. The Borglet saves the data before it applies `desired`.
         """
         listed: set[TaskKey] = set()
         changed = False
@@ -127,8 +131,8 @@ class Holdings:
         self.stop = {stop.key: stop for stop in desired.stop} if desired is not None else {}
 
     def hold_allocs(self, out: list[Instruction]) -> None:
-        """Append to `out` at most one instruction: create the folders of the allocs that the desired state contains,
-        and remove the folders of allocs that must stop. Other allocs stay unchanged.
+        """If necessary, append to `out` an instruction that creates the folders of the allocs in the desired state, and
+        removes the folders of the allocs that must stop. The folders of other allocs stay.
         """
         wanted = tuple(self.desired.allocs) if self.desired is not None else ()
         dropped = (keys_of(self.allocs) & self.stop.keys()) - {alloc.key for alloc in wanted}
@@ -139,7 +143,7 @@ class Holdings:
 
     def validate(self) -> None:
         """Check that the state is consistent: for example, that at most one incarnation of a task has processes. Raises
-        AssertionError, whose text names the incarnation.
+        AssertionError if it is not; the text names the incarnation.
         """
         holders: dict[tuple[str, int], TaskKey] = {}
         for key, inc in self.by_key.items():

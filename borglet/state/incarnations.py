@@ -1,4 +1,4 @@
-"""One incarnation of a task as the Borglet sees it, and its line in a report. Pure."""
+"""One incarnation of a task on a machine, and the report about it. Pure."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Incarnation:
         return self.phase in WITH_PROCESSES
 
     def step(self, step: PhaseStep, *, now: float) -> None:
-        """Move this incarnation to the phase that follows from `step`. Raises `IllegalStep` if `TRANSITIONS` does not
-        allow the step in the present phase.
+        """Change the phase of this incarnation by the step `step`. Raises `IllegalStep` if the table `TRANSITIONS` does
+        not allow this step in the present phase.
         """
         phase = after(self.key, self.phase, step, self.story)
         self.story.append(f"{now:.3f} {step} -> {phase}")
@@ -61,7 +61,9 @@ class Incarnation:
         log.info("task %s (%s): %s in run %d; its phase is now %s", self.task.name, self.key, step, self.run, phase)
 
     def report(self, *, expected: bool, address: str) -> TaskReport:
-        """Return the report about this incarnation, without its usage (see `WireReport`)."""
+        """Return the report about this incarnation, without its usage. `expected`: whether the desired state lists the
+        incarnation.
+        """
         assert self.phase is not None
         return TaskReport(
             key=self.task.key,

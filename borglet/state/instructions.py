@@ -1,4 +1,4 @@
-"""Instructions, the only output of `AgentState`. The agent carries them out."""
+"""The instructions of `AgentState`, which are its only output. The Borglet's agent carries them out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from borglet.messages import Desired, EndCause, Exit, HealthCheck, RunAlloc, Run
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """An incarnation that used up its restarts. The desired state still lists it, but it does not start again."""
+    """An incarnation that failed too often and does not start again, although the desired state still lists it."""
 
     key: TaskKey
     run: int
@@ -18,7 +18,7 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """The data that a restarted Borglet needs and cannot find out from the machine."""
+    """The data that a restarted Borglet needs, but cannot read from the runtime."""
 
     desired: Desired | None = None
     given_up: list[GivenUp] = []
@@ -26,8 +26,9 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class Save(msgspec.Struct, frozen=True):
-    """Save the state. The agent answers with `Saved` or `SaveFailed`. The Borglet acts on a desired state only after
-    `Saved`."""
+    """Save the state on the disk. The agent answers with `Saved` or `SaveFailed`. The Borglet applies a desired state
+    only after `Saved`.
+    """
 
     remembered: Remembered
 
@@ -44,7 +45,7 @@ class Install(msgspec.Struct, frozen=True):
 
 
 class CancelInstall(msgspec.Struct, frozen=True):
-    """Cancel the installation of a task's packages. If the installation still answers, the answer is ignored."""
+    """Cancel the installation of a task's packages. If an answer to `Install` still arrives, it is ignored."""
 
     key: TaskKey
 
@@ -57,7 +58,9 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Terminate(msgspec.Struct, frozen=True):
-    """Send SIGTERM, and SIGKILL after `notice_s`. The end arrives as the event `Ended`."""
+    """Send SIGTERM to a task, and SIGKILL after `notice_s` seconds. When the task has ended, the agent sends the event
+    `Ended`.
+    """
 
     key: TaskKey
     notice_s: float
@@ -66,7 +69,7 @@ class Terminate(msgspec.Struct, frozen=True):
 
 
 class Resize(msgspec.Struct, frozen=True):
-    """Apply a changed limit or priority to running processes."""
+    """Apply a changed limit or priority to the processes of a running task."""
 
     task: RunTask
 

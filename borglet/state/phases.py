@@ -1,6 +1,6 @@
-"""The lifecycle of one incarnation on its machine, as one table. The README has its diagram.
+"""The lifecycle of one incarnation on its machine, as one table (`TRANSITIONS`). The README shows it as a diagram.
 
-Only a task with packages gets the phase `installing`, in which it has no processes.
+Only a task with packages enters the phase `installing`. In this phase it has no processes.
 """
 
 from __future__ import annotations
@@ -55,10 +55,8 @@ WITH_PROCESSES = frozenset({Phase.STARTING, Phase.UP, Phase.STOPPING})
 
 
 class IllegalStep(RuntimeError):
-    """The error for a step that `TRANSITIONS` does not allow in a task's phase. Such an error shows a bug in the
-    Borglet.
-
-    The message lists the task's earlier steps.
+    """The error for a step that the table `TRANSITIONS` does not allow in a task's phase. The cause is a bug in the
+    Borglet. The message lists the task's earlier steps.
     """
 
     def __init__(self, key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[str]) -> None:
@@ -68,8 +66,8 @@ class IllegalStep(RuntimeError):
 
 
 def after(key: TaskKey, phase: Phase | None, step: PhaseStep, story: Iterable[str]) -> Phase:
-    """Return the phase that follows from taking `step` in `phase`. `story`: the task's earlier steps, for the error
-    text. Raises `IllegalStep` if `TRANSITIONS` does not allow the step in this phase.
+    """Return the phase after the step `step` in the phase `phase`. `story`: the task's earlier steps, for the error
+    text. Raises `IllegalStep` if the table `TRANSITIONS` does not allow this step.
     """
     try:
         return TRANSITIONS[phase, step]

@@ -1,5 +1,5 @@
-"""Reconciliation: compare the desired with the actual state of the machine, and append to a list the instructions that
-bring the machine to the desired state. Pure.
+"""Reconciliation: compare the desired state of the machine with its actual state, and append to a list the instructions
+that lead to the desired state. Pure.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from borglet.state.phases import PhaseStep
 
 
 def reconcile(holdings: Holdings, out: list[Instruction], *, now: float) -> None:
-    """Append to `out` the next instructions for each incarnation, such as to install, start, stop or remove it, so that
-    the machine reaches the state that the master wants. `holdings`: the actual and the desired state of the machine.
+    """Append to `out` the next instructions for each incarnation, such as `Install`, `Start` or `Remove`, so that the
+    machine reaches the state that the master wants. `holdings`: the actual and the desired state of the machine.
     """
     for key, stop in holdings.stop.items():
         if (inc := holdings.by_key.get(key)) is not None:
@@ -93,8 +93,8 @@ def _keep_up(holdings: Holdings, inc: Incarnation, out: list[Instruction], *, no
 
 
 def answered(holdings: Holdings, event: ProbeAnswered, out: list[Instruction], *, now: float) -> None:
-    """Handle the answer to a health probe. After too many failures in a row, append to `out` the instructions that stop
-    the task, so that it restarts.
+    """Handle the answer to a health probe. After too many failed probes in a row, append to `out` the instructions that
+    stop the task, so that it restarts.
     """
     inc = holdings.by_key.get(event.key)
     if inc is None or inc.run != event.run or inc.watch is None or inc.task.health is None:

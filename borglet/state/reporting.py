@@ -1,4 +1,6 @@
-"""Build the reports of a machine, and record which ends of tasks the shard has received. Pure."""
+"""Build the reports of a machine to the master, and record which reported ends of tasks the master has received.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ class Reporter:
         self._sealed: tuple[msgspec.Raw, msgspec.Raw, dict[TaskKey, str]] | None = None
 
     def changed(self) -> None:
-        """Mark the last report as outdated."""
+        """Record that the last report is outdated, so that the next one is built again."""
         self._sealed = None
 
     def asked(self, session: int, sequence: int) -> None:
-        """Record that the master polled. A poll shows that the master has received all earlier reports of the same
-        session, so the ends of tasks in these reports need not be sent again.
+        """Record that a poll of the master arrived. It shows that the master has received all earlier reports of the
+        same session, so the Borglet need not send the ends of tasks in these reports again.
         """
         incarnations = self._holdings.by_key.values()
         if session != self._session:
@@ -43,8 +45,8 @@ class Reporter:
                 self._awaits_acknowledgement = True
 
     def unmoved_by(self, session: int) -> bool:
-        """Return whether a poll with this session, and without a desired state, would leave this state as it is. This
-        holds if the session is not new and every reported end of a task is already acknowledged.
+        """Return whether a poll of this session without a desired state would change nothing here. This is true if the
+        session is not new and the master has acknowledged every reported end of a task.
         """
         return session == self._session and not self._awaits_acknowledgement
 
@@ -57,10 +59,10 @@ class Reporter:
         packages: list[str] | None = None,
         addresses: Mapping[TaskKey, str] = MappingProxyType({}),
     ) -> WireReport:
-        """Return the full state of the machine, as the answer to one poll. Record which ends of tasks the answer
-        contains. Parts that have not changed since the last answer are not built again.
+        """Return the full state of the machine, as the answer to one poll. Record which ends of tasks this answer
+        contains.
 
-        `addresses`: the addresses of tasks with their own network.
+        `addresses`: the addresses of the tasks that have their own network.
         """
         if self._sealed is None or self._sealed[2] != addresses:
             self._mark_ends_reported(session, sequence)
@@ -93,7 +95,9 @@ class Reporter:
         ]
 
     def _mark_ends_reported(self, session: int, sequence: int) -> None:
-        """Record report `sequence` of the session as the first that contains the newly ended incarnations."""
+        """Record, for each newly ended incarnation, that the report (`session`, `sequence`) is the first to contain its
+        end.
+        """
         for inc in self._holdings.by_key.values():
             if inc.phase is Phase.ENDED and inc.end_report is None:
                 inc.end_report = (session, sequence)
@@ -101,10 +105,10 @@ class Reporter:
 
 
 def _figures(usages: Sequence[Usage]) -> tuple[int, list[int]]:
-    """Return the number of figures per row, and all rows in one list: first a row with the sums of the machine, then
-    one row per task.
+    """Return the number of columns, and all rows one after the other in one list: first a row with the sums of the
+    machine, then one row per task.
 
-    Figures at the end that are zero in all rows are left out.
+    The last columns are omitted if they contain only zeros.
     """
     rows = [msgspec.structs.astuple(usage) for usage in usages]
     sums = [sum(column) for column in zip(*rows, strict=True)]

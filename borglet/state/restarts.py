@@ -12,8 +12,8 @@ BLAMELESS = frozenset({EndCause.STOPPED, EndCause.MACHINE_RESTARTED})
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The decision to start the task again at `at` (seconds since the epoch). `failures`: times of the failures that
-    count for the limit of restarts.
+    """The decision to start the task again at the time `at` (seconds since the epoch). `failures`: the times of the
+    failures that count towards the maximum number of failures.
     """
 
     at: float
@@ -22,8 +22,8 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The decision not to restart the task on this machine. `crash_loop`: whether the reason is too many failures;
-    `detail` then has the numbers.
+    """The decision not to restart the task on this machine. `crash_loop`: whether the reason is too many failures.
+    `detail`: in this case, a text with the number of failures.
     """
 
     crash_loop: bool = False
@@ -31,7 +31,9 @@ class Final:
 
 
 def decide(policy: RestartPolicy, exit_: Exit, failures: tuple[float, ...], *, now: float) -> Again | Final:
-    """Return the decision after an exit under `policy`. `failures`: times of earlier failures, oldest first, in s."""
+    """Return the decision after the exit of a task with this policy. `failures`: the times of earlier failures, oldest
+    first, in seconds since the epoch.
+    """
     if exit_.cause is EndCause.MACHINE_SHORT:
         return Final()  # the master finds another machine, because this one is short of resources
     if policy.on == "never":
@@ -51,8 +53,8 @@ def decide(policy: RestartPolicy, exit_: Exit, failures: tuple[float, ...], *, n
 
 
 def backoff(policy: RestartPolicy, failures: int) -> float:
-    """Return how many seconds to wait before the restart. `failures`: the number of failures that count for the limit
-    of restarts, including the last one. The delay doubles with each failure.
+    """Return how many seconds to wait before the restart. The delay doubles with each failure, up to a maximum.
+    `failures`: the number of recent failures, including the last one.
     """
     doublings = min(failures - 1, 62)
     return float(min(policy.backoff_max_s, policy.backoff_s * 2**doublings))

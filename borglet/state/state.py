@@ -5,10 +5,12 @@
     Ended … ─┘             │                               └─► Probe
                            └─► wire_report(): the full state
 
-The decisions are level-triggered (§3.3): each event changes the state, then *reconcile* compares the desired with the
-actual state. A repeated or late event changes nothing. There are three guarantees: at most one incarnation of a task
-has processes; the Borglet does not stop a task because the master lists it neither in `run` nor in `stop`; the Borglet
-reports an end until the master has received it. Times are seconds since the epoch on a clock that never runs backwards.
+Each event changes the state, then *reconcile* compares the desired state with the actual state (§3.3). A repeated or
+late event changes nothing. Times are seconds since the epoch on a clock that never runs backwards.
+
+The module guarantees three things. At most one incarnation of a task has processes. The Borglet does not stop a task
+that the master lists neither in `run` nor in `stop`. The Borglet reports the end of a task until the master has
+received the report.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from borglet.state.reporting import Reporter
 
 
 class AgentState(Holdings):
-    """The state of one Borglet, which decides which instructions follow from an event. `Reporter` builds reports."""
+    """The state of one Borglet. It decides which instructions follow from an event. `Reporter` builds the reports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +45,7 @@ class AgentState(Holdings):
     # -- events
 
     def handle(self, event: events.Event, *, now: float) -> list[Instruction]:
-        """Handle one event. Return the instructions to carry out now, in order."""
+        """Handle one event. Return the instructions to carry out now, in this order."""
         out: list[Instruction] = []
         match event:
             case events.Adopted():

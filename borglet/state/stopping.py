@@ -1,14 +1,16 @@
-"""Stop an incarnation: first its names no longer resolve to it, then it gets its notice (§2.3, §2.6). Pure.
+"""Stop an incarnation: first, names no longer resolve to it; then it gets SIGTERM, and later SIGKILL (§2.3, §2.6).
+Pure.
 
     the task was up                       ─► leaving ── leave_s ──► SIGTERM ── notice_s ──► SIGKILL
     the task was not up, or stop at once  ────────────────────────► SIGTERM ── notice_s ──► SIGKILL
 
-The Borglet reports the task as `stopping` as soon as the stop begins. The master removes the names when it decides the
-stop. In the time `leave_s`, clients forget the address, so no new clients arrive after SIGTERM.
+The Borglet reports the task as `stopping` as soon as the stop begins. The master removes the task's address from all
+names when it decides to stop the task. Clients remove the address from their caches within `leave_s` seconds, so no new
+clients arrive after SIGTERM.
 
-A stop may limit the total time (`StopTask.notice_s`). The notice is then at most this long, and the time `leave_s` at
-most the rest. A later stop can only shorten these times. If a new Borglet adopts a task in the phase `leave_s`, this
-time begins again.
+A stop request may limit the total of both times (`StopTask.notice_s`). Then `notice_s` is at most this limit, and
+`leave_s` at most the rest of it. A later request can only make the times shorter. If the Borglet restarts before
+SIGTERM, the time `leave_s` begins again.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ AT_ONCE = frozenset({"machine-failure", "quarantine", "superseded", "out-of-reso
 
 
 def notice_s(task: RunTask, stop: StopTask) -> float:
-    """Return the seconds between SIGTERM and SIGKILL."""
+    """Return the seconds between SIGTERM and SIGKILL: the notice of the task, or that of the request if it is
+    shorter.
+    """
     return max(0.0, task.notice_s if stop.notice_s is None else min(stop.notice_s, task.notice_s))
 
 
 def leave_s(task: RunTask, stop: StopTask) -> float:
-    """Return the seconds from the decision to stop a running task until its SIGTERM."""
+    """Return the seconds from the decision to stop a running task to its SIGTERM."""
     if stop.cause in AT_ONCE:
         return 0.0
     bound_s = task.leave_s if stop.notice_s is None else min(task.leave_s, stop.notice_s - task.notice_s)
@@ -71,8 +75,9 @@ def order(
     now: float,
     at: float = 0.0,
 ) -> None:
-    """Begin to stop a task with processes, and append the instructions to `out`. SIGTERM is sent at the time `at`, or
-    immediately if this time has passed. Until then, the task is marked as `leaving` (clients stop using it).
+    """Begin to stop a task that has processes. The task gets SIGTERM at the time `at`, or immediately if this time has
+    passed. Instructions that are due now are appended to `out`. Until SIGTERM, `inc.leaving` is true: clients stop
+    using the task.
     """
     inc.step(PhaseStep.STOP, now=now)
     inc.stop_notice_s, inc.stop_cause, inc.stop_detail = max(0.0, notice_s), cause, detail
@@ -81,8 +86,8 @@ def order(
 
 
 def follow(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
-    """Append the instruction for SIGTERM to `out` if it is due: when the time between the decision to stop and SIGTERM
-    (`leave_s`) is over, or again after a stop that failed.
+    """If the time of SIGTERM has come, append the instruction `Terminate` to `out`. After a failed stop, a later call
+    appends it again.
     """
     if inc.phase is not Phase.STOPPING or inc.stop_at is None or inc.stop_at > now:
         return
@@ -92,7 +97,9 @@ def follow(inc: Incarnation, out: list[Instruction], *, now: float) -> None:
 
 
 def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
-    """Handle a stop request for a task that has no processes yet: it does not start, and its exit is "stopped"."""
+    """Handle a stop request for a task without processes: the task does not start any more, and its exit has the cause
+    "stopped".
+    """
     if inc.exit is None:
         detail = f"{stop.cause}: the task was stopped before it started"
         inc.exit = Exit(EndCause.STOPPED, now, detail=detail, notice="full")
@@ -100,8 +107,8 @@ def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
 
 
 def ended(inc: Incarnation, exit_: Exit) -> Exit:
-    """Return the exit to report for a run that ended, and forget the request to stop it. A task that ended before
-    SIGTERM was due counts as having had its full notice.
+    """Return the exit to report for a run that ended, and delete the stop request. If the task ended before SIGTERM was
+    due, its exit reports a full notice.
     """
     left = inc.leaving and not exit_.notice
     inc.stop_notice_s = inc.stop_at = None

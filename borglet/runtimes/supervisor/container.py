@@ -3,9 +3,9 @@
     supervisor ── run --detach ──► init of the container, which waits and reaps      (its own PID 1)
                ── exec --detach ─► the task's program, inside                        (a child of the supervisor)
 
-The engine's process ends when the init and the program run. The supervisor, a subreaper, is then the parent of these
-two processes, and the kernel reports the end of the program to the supervisor. The engine changes no control groups.
-This module imports few others, because supervisors use it and must stay small.
+Each process of the engine ends as soon as the init or the program runs. The supervisor is then the parent of the init
+and of the program (it is a subreaper), so the kernel reports the end of the program to the supervisor. The engine
+changes no control groups. This module imports few others, because supervisors use it and must stay small.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MNT_DETACH = 2
 
 
 class ContainerPlace:
-    """The engine, directory and name of one task's container. The supervisor receives the tuple of these fields."""
+    """The engine, the directory and the name of one task's container."""
 
     def __init__(self, engine: str, directory: str, name: str) -> None:
         self.engine = engine
@@ -37,14 +37,16 @@ class ContainerPlace:
         return os.path.join(self.directory, name)
 
     def command(self, verb: str, *options: str) -> list[str]:
-        """Return a command of the engine for `become_engine` or `run_engine`."""
+        """Return the command line of the engine for the action `verb`, such as `run` or `exec`, on this container."""
         return [*self._begin(f"--log={self.path('engine.log')}"), verb, *options, self.name]
 
     def _begin(self, *options: str) -> list[str]:
         return [self.engine, f"--root={self.path('state')}", "--cgroup-manager=disabled", *options]
 
     def open(self) -> int:
-        """Open the container, and return the pid of its init. Raises OSError with the reason."""
+        """Open the container, and return the pid of its first process (the init). Raises OSError if the engine
+        fails.
+        """
         pid_file = self.path("init.pid")
         command = self.command(
             "run", "--detach", "--no-new-keyring", f"--bundle={self.directory}", f"--pid-file={pid_file}"
@@ -63,13 +65,13 @@ class ContainerPlace:
         )
 
     def shell_command(self, process: str) -> list[str]:
-        """Return the command that runs another program inside the container. The command ends with the exit status of
-        this program. `process`: name of the file that describes the program.
+        """Return the engine's command that runs another program in the container. The exit status of the command is
+        that of the program. `process`: the name of the file that describes the program.
         """
         return [*self._begin(), "exec", f"--process={self.path(process)}", self.name]
 
     def complaint(self) -> str:
-        """Return the last line of the engine's log; empty without one."""
+        """Return the last line of the engine's log, or an empty text if the log has no line."""
         return last_line(self.path("engine.log"))
 
 
@@ -84,7 +86,9 @@ def last_line(path: str) -> str:
 
 
 def reason_of(complaint: str, argv: list[str], environment: dict[str, str], working_directory: str) -> str:
-    """Return the reason why the engine could not start the program, for the owner of the job."""
+    """Return why the engine could not start the program, as a text for the owner of the job. `complaint`: the engine's
+    error text.
+    """
     command = argv[0]
     if "chdir" in complaint:
         return f"cannot enter working directory {working_directory}: {complaint.rpartition(': ')[2]}"
@@ -127,7 +131,9 @@ def run_engine(argv: list[str]) -> tuple[int, str]:
 def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) -> None:
     """Replace this process by the engine. If `stdin` is -1, the programs in the container read an empty input.
 
-    The engine makes the task's user the owner of these streams, so none of them may be the machine's /dev/null."""
+    The engine makes the task's user the owner of the three streams. So none of the streams may be the machine's
+    /dev/null.
+    """
     if stdin < 0:
         stdin, end = os.pipe()
         os.close(end)
@@ -141,8 +147,9 @@ def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) ->
 
 
 def hide_hybrid_groups() -> None:
-    """Unmount version 2 of control groups in a new mount namespace of this process, if versions 1 and 2 are mounted and
-    version 2 has a controller. Otherwise crun cannot open a container. Raises OSError if the kernel rejects a call.
+    """Move this process into a new mount namespace, and unmount version 2 of control groups there. This is done only if
+    both versions 1 and 2 are mounted and version 2 has a controller, because crun then could not open a container.
+    Raises OSError if a system call fails.
     """
     try:
         with open(os.path.join(_HYBRID, "cgroup.controllers")) as file:

@@ -1,5 +1,5 @@
-"""Turn a forked process into a task: enter groups, limits and user, then execute the program. This module imports few
-others, so that a start is fast and supervisors stay small.
+"""Turn a forked process into a task: move it into the task's control groups, set its limits and its user, then execute
+the program. This module imports few others, so that a start is fast and supervisors stay small.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)  # igno
 
 
 class TaskLaunch:
-    """The Borglet's request to start a task, which the supervisor reads from stdin, encoded with `marshal`."""
+    """The Borglet's request to start a task. The supervisor reads it from stdin, encoded with the module `marshal`."""
 
     directory: str  # the task's directory, with exit.json and the control fifo
     log_directory: str
@@ -56,7 +56,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def join_groups(groups: cgroupfs.Groups, device_rules: list[str] | None = None) -> None:
-    """Move this process into the task's groups. Raises OSError with the reason."""
+    """Move this process into the task's control groups. Raises OSError if the kernel does not allow it."""
     try:
         if device_rules is not None:
             cgroupfs.allow_devices(groups, device_rules)
@@ -66,7 +66,9 @@ def join_groups(groups: cgroupfs.Groups, device_rules: list[str] | None = None) 
 
 
 def become_user(user: tuple[int, int, list[int]] | None) -> None:
-    """Switch to a user, None for the present one, and make the kernel kill this process after its parent's death."""
+    """Switch this process to `user`; None keeps the present user. The kernel then kills this process when its parent
+    ends.
+    """
     if user is not None:
         uid, gid, groups = user
         os.setgroups(groups)
@@ -76,7 +78,9 @@ def become_user(user: tuple[int, int, list[int]] | None) -> None:
 
 
 def enter_groups(launch: TaskLaunch) -> None:
-    """Move this process into the task's groups and scheduling class. Raises OSError with the reason."""
+    """Move this process into the task's control groups and scheduling class. Raises OSError if the kernel does not
+    allow it.
+    """
     join_groups(launch.groups, launch.device_rules)
     if launch.nice:
         os.nice(launch.nice)
@@ -85,13 +89,15 @@ def enter_groups(launch: TaskLaunch) -> None:
 
 
 def allowed_files(wanted: int) -> int:
-    """Return the limit of open files for a task: `wanted`, or the limit of this process if that is lower."""
+    """Return the maximum number of open files for a task: `wanted`, or the maximum of this process if that is lower."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
 
 
 def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -> None:
-    """Replace the forked child by the task, in its groups and limits, as its user. Raises OSError with the reason."""
+    """Replace this process by the task's program, with the task's control groups, limits and user. Raises OSError if a
+    step fails. `stdout`, `stderr`: file descriptors.
+    """
     os.setsid()
     enter_groups(launch)
     with open("/proc/self/oom_score_adj", "w") as file:
@@ -117,7 +123,7 @@ def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -
 
 
 def become_contained(launch: TaskLaunch, box: ContainerPlace, stdout: int, stderr: int) -> None:
-    """Replace the forked child by the container engine, which starts the task in its container. Raises OSError if the
+    """Replace this process by the container engine, which starts the task in its container. Raises OSError if the
     engine cannot be started.
     """
     from borglet.runtimes.supervisor.container import become_engine  # only containers need this import
@@ -128,9 +134,9 @@ def become_contained(launch: TaskLaunch, box: ContainerPlace, stdout: int, stder
 
 
 def execute(argv: list[str], environment: dict[str, str]) -> None:
-    """Replace this process by a program, which is searched in its own PATH. Raises OSError, for the owner of the job.
-
-    `os.execvpe` cannot be used: it imports a module that the task's user may not be able to read."""
+    """Replace this process by the program `argv[0]`, which is searched in the PATH of `environment`. Raises OSError,
+    with a text for the owner of the job, if the program cannot be executed.
+    """
     name = argv[0]
     path = environment.get("PATH", "")
     candidates = [name] if "/" in name else [os.path.join(part, name) for part in path.split(":")]
@@ -147,5 +153,5 @@ def execute(argv: list[str], environment: dict[str, str]) -> None:
 
 
 def not_found(command: str, path: str) -> str:
-    """Return the message for a command that does not exist. `path`: the task's PATH."""
+    """Return the error message for a command that does not exist. `path`: the task's PATH."""
     return f"command {command!r} not found" + ("" if "/" in command else f" in PATH {path}")

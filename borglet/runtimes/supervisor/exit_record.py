@@ -1,5 +1,5 @@
-"""Write the exit of a task to exit.json, in its supervisor. This module imports few others, and not `json`, whose
-import takes 8 ms.
+"""Write the exit of a task to exit.json. The task's supervisor uses this module, so it imports few others, and not
+`json`, whose import takes 8 ms.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ EXIT_BYTES = 16 * 1024
 
 
 def reserve_exit(directory: str) -> None:
-    """Reserve disk space for the exit. On a full disk, a task without exit.json would run again after its success."""
+    """Reserve disk space for exit.json. Without this file, for example on a full disk, a task that succeeded would run
+    again.
+    """
     path = os.path.join(directory, "exit.json.new")
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     os.write(file, b" " * EXIT_BYTES)
@@ -21,8 +23,8 @@ def reserve_exit(directory: str) -> None:
 
 
 def write_exit(directory: str, fields: dict[str, object]) -> None:
-    """Write exit.json, so that it survives a power loss. This is the last step of a supervisor. Raises OSError if the
-    file cannot be written.
+    """Write exit.json to the disk, so that a power loss does not destroy it. This is the last step of a supervisor.
+    Raises OSError if the file cannot be written.
     """
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -34,7 +36,9 @@ def write_exit(directory: str, fields: dict[str, object]) -> None:
 
 
 def out_of_memory(groups: cgroupfs.Groups, *, ram_limit: int) -> dict[str, object]:
-    """Return cause and detail of an exit after the kernel killed processes to free memory. `ram_limit`: in bytes."""
+    """Return the fields `cause` and `detail` of the exit of a task. The kernel killed processes of the task to free
+    memory. `ram_limit`: the task's limit in bytes.
+    """
     limit = cgroupfs.memory_limit(groups) or ram_limit
     used, kills = cgroupfs.peak_memory(groups), cgroupfs.oom_kills(groups)
     figures = f"limit {cgroupfs.mebibytes(limit)}" + (f", used {cgroupfs.mebibytes(used)}" if used else "")

@@ -1,4 +1,4 @@
-"""Start a small interpreter that runs one module of this folder, and read its answer."""
+"""Start a small Python process that runs one module of this folder, and read its answer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGCHL
 
 
 def spawn(module: str, *arguments: str, file_actions: Sequence[tuple[object, ...]]) -> int:
-    """Run `main` of a module of this folder in a new process and session, with few imports. Return the pid.
-
-    The Borglet itself must not fork, because it has threads. Raises OSError if the process cannot be started.
+    """Run the function `main` of a module of this folder in a new process with its own session. Return the pid. Raises
+    OSError if the process cannot be started.
     """
     code = f"import sys; sys.path.append({_ROOT!r}); from borglet.runtimes.supervisor.{module} import main; main()"
     return os.posix_spawn(
@@ -31,8 +30,8 @@ def spawn(module: str, *arguments: str, file_actions: Sequence[tuple[object, ...
 
 
 async def read_answer(reader: int, within_s: float) -> str:
-    """Return the text from a pipe, up to its end. The pipe ends when the writing process executes a program or exits.
-    Raises TimeoutError after `within_s`.
+    """Return the whole text from the pipe `reader`. The pipe ends when the process that writes to it exits, or executes
+    another program. Raises TimeoutError after `within_s` seconds.
     """
     loop = asyncio.get_running_loop()
     received = b""

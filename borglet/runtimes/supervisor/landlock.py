@@ -1,4 +1,4 @@
-"""Restrict a process and its children to their own TCP ports, with the kernel's Landlock.
+"""Restrict a process and its children to their own TCP ports. This uses Landlock, a function of the Linux kernel.
 
 Tasks on one machine share its address (§8.1), and each task gets ports as a resource. This module imports few others,
 because supervisors use it and must stay small.
@@ -38,10 +38,10 @@ def knows_ports() -> bool:
 
 
 def keep_to_ports(ports: list[int]) -> None:
-    """Restrict this process and its descendants to these TCP ports and to ports that the kernel chooses.
+    """From now on, this process and its descendants may bind only these TCP ports, and TCP ports that the kernel
+    chooses. UDP ports are not restricted.
 
-    Raises OSError if the kernel does not support this restriction. UDP is not restricted, because the kernel does not
-    support that.
+    Raises OSError if the kernel does not support this restriction.
     """
     wanted = _Ruleset(0, _BIND_TCP)
     rules = _call(_CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(ctypes.sizeof(wanted)), ctypes.c_uint32(0))

@@ -1,13 +1,13 @@
-"""Write the rotated log files of one stream, in the task's supervisor. This module imports few others, to keep
-supervisors small.
+"""Write the log files of one output stream of a task. The task's supervisor uses this module, so it imports few others.
 
-A file is named `<stream>.<offset of its first byte>`, with 16 digits. So the offset of any byte since the task's first
-start is the number in the name plus the position in the file.
+The name of a file is `<stream>.<offset of its first byte>`. The offset has 16 digits and counts from the task's first
+start. So the offset of any byte is the number in the name plus the position in the file.
 
 A file `times.<stream>.<offset>` has the times of the output: lines of `<offset> <milliseconds since the epoch>`, one
 every ten seconds, or every second if the task prints much.
 
-If a task prints faster than this module writes, the task waits. Only output that the disk rejects is dropped.
+If a task prints faster than this module writes, the task waits. Output is dropped only if it cannot be written to the
+disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def file_name(stream: str, offset: int) -> str:
 
 
 def files_of(names: list[str], stream: str) -> list[tuple[int, str]]:
-    """Return the files of a stream among `names`, oldest first: (first offset, name)."""
+    """Return the files of the stream `stream` among the file names `names`, oldest first, each as (first offset,
+    name).
+    """
     prefix = stream + "."
     found = []
     for name in names:
@@ -38,8 +40,8 @@ def files_of(names: list[str], stream: str) -> list[tuple[int, str]]:
 
 
 class TokenBucket:
-    """A limit of `bytes_s` bytes per second for a writer. After a pause, the writer may write the bytes of one second
-    without waiting.
+    """A limit of `bytes_s` bytes per second for a writer. After a pause, the writer may write up to `bytes_s` bytes at
+    once.
     """
 
     def __init__(self, bytes_s: int, *, now: float) -> None:
@@ -64,10 +66,10 @@ MARK_BYTES = 4096
 
 
 class LogWriter:
-    """A writer that appends to the newest file, and keeps the newest `keep` files. It begins a new file after
-    `file_bytes` bytes or `file_s` seconds.
+    """Writes one stream to log files, and keeps the newest `keep` files. It begins a new file after `file_bytes` bytes
+    or `file_s` seconds.
 
-    A full or broken disk must not stop the task: output that cannot be written is dropped and counted.
+    Output that cannot be written, for example on a full disk, is dropped and counted, so that the task can continue.
     """
 
     def __init__(
@@ -124,8 +126,8 @@ class LogWriter:
         self.dropped += len(data) - written
 
     def _mark(self, now: float) -> None:
-        """If a time mark is due, write it: a line with the offset of the following output and the time of this output.
-        A mark is also due after the clock was set back.
+        """If a time mark is due, write it. A time mark is a line with the offset of the next output and its time
+        `now`.
         """
         since = abs(now - self.marked_at)
         if since < MARK_LEAST_S or (since < MARK_MOST_S and self.unmarked < MARK_BYTES):

@@ -1,5 +1,5 @@
-"""Copy the output of a task from two pipes into rotated files, in its supervisor. This module imports few other
-modules, to keep the supervisor small.
+"""Copy the output of a task from two pipes to log files. The task's supervisor uses this module, so it imports few
+others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DRAIN_BYTES = 4 * 2**20
 
 
 class Outputs:
-    """Copies the output of one task to its log files. The pipes with the output are registered with `poll` while this
-    class reads them.
+    """Copies the output of one task to its log files. While this class reads the pipes with the output, the pipes are
+    registered in `poll`.
     """
 
     def __init__(self, launch: TaskLaunch, poll: select.poll) -> None:
@@ -32,8 +32,8 @@ class Outputs:
         self._paused = False  # the pipes are not read, so the task waits
 
     def keep(self, *, stdout: int, stderr: int) -> None:
-        """From now on, copy what the task writes to these two pipes into its log files. `stdout`, `stderr`: file
-        descriptors.
+        """Begin to copy the output that the task writes to two pipes. `stdout`, `stderr`: file descriptors of the
+        pipes.
         """
         launch = self._launch
         directory = os.open(launch.log_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -45,8 +45,8 @@ class Outputs:
             self._poll.register(reader, select.POLLIN)
 
     def pause(self) -> float:
-        """Stop reading the output if the task has printed more than its limit. Return the seconds until reading
-        continues.
+        """Stop reading the output if the task has printed more than its limit. Return for how many seconds to stop (0:
+        not).
         """
         pause_s = self._valve.wait_s(now=time.monotonic())
         self.listen(pause_s == 0.0)
@@ -63,7 +63,9 @@ class Outputs:
                 self._poll.unregister(reader)
 
     def copy(self, ready: Collection[int] | None = None) -> None:
-        """Copy part of the waiting output to the log files: of the streams in `ready` (None: of all streams)."""
+        """Copy a part of the waiting output to the log files. `ready`: the pipes to read (file descriptors); None: both
+        pipes.
+        """
         for reader in [reader for reader in self._streams if ready is None or reader in ready]:
             self._copy(reader)
 

@@ -1,5 +1,5 @@
-"""Read processes from /proc: identity, ancestry and usage. This module imports only `os`, because supervisors use it
-and must stay small.
+"""Read the processes of the machine from /proc: identity, parent and usage of each. This module imports only `os`,
+because supervisors use it and must stay small.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ class Process:
 
 
 def read(pid: int) -> Process | None:
-    """Return a process; None if it has ended, or if it belongs to another user and the kernel does not show it."""
+    """Return a process. Return None if the process has ended, or if the kernel hides it because it belongs to another
+    user.
+    """
     stat = read_file(f"/proc/{pid}/stat")
     return Process(pid, stat) if stat else None
 
 
 def read_file(path: str, at_most: int = 1024) -> bytes:
-    """Return the beginning of a file of a process in /proc. Return nothing if the process has ended, or if it belongs
-    to another user and the kernel does not show the file.
+    """Return the first `at_most` bytes of a file in /proc. Return no bytes if its process has ended, or if the kernel
+    hides the file because the process belongs to another user.
     """
     try:
         with open(path, "rb", buffering=0) as file:
@@ -46,7 +48,9 @@ def read_file(path: str, at_most: int = 1024) -> bytes:
 
 
 def send_signal(pid: int, number: int) -> bool:
-    """Send a signal to a process. Return False if it has ended, or if this user may not signal it."""
+    """Send the signal `number` to a process. Return False if the process has ended, or if this user may not send it
+    signals.
+    """
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -64,7 +68,7 @@ def table() -> dict[int, Process]:
 
 
 def children_of(processes: dict[int, Process]) -> dict[int, list[int]]:
-    """Return the pids of children by the pid of their parent."""
+    """Return, for the pid of each parent, the pids of its children."""
     children: dict[int, list[int]] = {}
     for process in processes.values():
         children.setdefault(process.ppid, []).append(process.pid)
@@ -80,8 +84,8 @@ def descendants(children: dict[int, list[int]], root: int) -> list[int]:
 
 
 def threads_of(pid: int) -> list[int]:
-    """Return the threads of a process; none if it has ended, or if it belongs to another user and the kernel does not
-    show them.
+    """Return the thread ids of a process. The list is empty if the process has ended, or if the kernel hides its
+    threads because the process belongs to another user.
     """
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
@@ -90,7 +94,9 @@ def threads_of(pid: int) -> list[int]:
 
 
 def ready_threads(pids: list[int], *, at_most: int) -> int:
-    """Return how many threads of these processes run or wait for a core, among the first `at_most` threads."""
+    """Return how many threads of these processes run or wait for a CPU core. Only the first `at_most` threads are
+    read.
+    """
     ready = looked = 0
     for pid in pids:
         for thread in threads_of(pid):
@@ -103,20 +109,24 @@ def ready_threads(pids: list[int], *, at_most: int) -> int:
 
 
 def still_runs(pid: int, started: int) -> bool:
-    """Return whether the process that started at `started` still runs, and is not a zombie."""
+    """Return whether the process `pid` that started at `started` (ticks since boot) still runs, and is not a zombie."""
     process = read(pid)
     return process is not None and process.started == started and process.state != b"Z"
 
 
 def with_environment(entry: str) -> list[int]:
-    """Return the pids of processes with `NAME=value` in their environment, as far as this user can read it."""
+    """Return the pids of the processes that have `entry` (`NAME=value`) in their environment. Processes whose
+    environment this user cannot read are omitted.
+    """
     wanted = entry.encode()
     pids = [name for name in os.listdir("/proc") if name.isdigit()]
     return [int(pid) for pid in pids if wanted in read_file(f"/proc/{pid}/environ", 1 << 20).split(b"\0")]
 
 
 def pss_bytes(pid: int) -> int | None:
-    """Return the memory of a process, with shared pages divided among processes; None if it is not readable."""
+    """Return the memory of a process in bytes. A page that several processes share counts in part for each. Return None
+    if this user cannot read the memory usage of the process.
+    """
     for line in read_file(f"/proc/{pid}/smaps_rollup", 1 << 16).splitlines():
         if line.startswith(b"Pss:"):
             return int(line.split()[1]) * 1024

@@ -1,9 +1,8 @@
-"""Replace this process by a program on a terminal: in the task's control groups, as the task's user, in a new session.
+"""Replace this process by a program on a terminal, with the task's control groups and user, in a new session.
 
     Borglet ── posix_spawn: terminal (or socket) as 0, 1, 2; request as 3; error as 4 ──► this module ── exec
 
-It runs as a separate `python -I -S -E`, as the task's supervisor does, because the Borglet has threads and must not
-fork.
+This module runs in a separate process (`python -I -S -E`), because the Borglet has threads and must not fork.
 """
 
 from __future__ import annotations

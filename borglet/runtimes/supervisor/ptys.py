@@ -1,9 +1,10 @@
-"""Run a program on a terminal of its own, for shells in tasks.
+"""Run a program on a new terminal, for shells in tasks.
 
-If the client is a program (`plain`), a socket replaces the terminal, and every byte passes unchanged.
+If a program instead of a person uses the shell (`plain`), a socket replaces the terminal, and every byte passes
+unchanged.
 
-`spawn` returns a `Pty`. When the Borglet ends, the kernel closes the terminal and kills the program. Processes of the
-program are in the task's control groups and end with the task.
+`spawn` returns a `Pty`. When the Borglet ends, the kernel closes the terminal and kills the program. The program and
+its child processes are in the task's control groups, and end when the task ends.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _FIRST_FREE = 10
 
 
 class ShellRefused(Exception):
-    """The error if the Borglet cannot open a shell in a task. The message has the reason, for the user of the shell."""
+    """The error if the Borglet cannot open a shell in a task. The message tells the user of the shell why."""
 
 
 @dataclass(frozen=True, slots=True)
 class PtyRequest:
-    """The program to run on a pseudo-terminal. `user`: uid, gid and supplementary groups, or None for the Borglet's
+    """A request to run a program on a pseudo-terminal. `user`: uid, gid and supplementary groups; None: the Borglet's
     user. `plain`: connect the program to a socket instead of a pseudo-terminal.
     """
 
@@ -58,7 +59,9 @@ class PtyRequest:
 
 
 class Pty:
-    """The Borglet's end of the terminal. Use it from one asyncio loop. Call `close` at the end, even after an error."""
+    """A terminal and the program that runs on it. Use this object from one asyncio loop. Call `close` at the end, also
+    after an error.
+    """
 
     def __init__(self, pid: int, pidfd: int, master: int, *, engine: bool = False) -> None:
         self._engine = engine
@@ -81,7 +84,9 @@ class Pty:
                 return b""
 
     async def write(self, data: bytes) -> None:
-        """Write all of `data`, as fast as the program reads. If the terminal closes, the rest is lost."""
+        """Write all of `data`, as fast as the program reads. If the terminal is closed before the end, the rest of the
+        data is lost.
+        """
         left = memoryview(data)
         while left and self._master >= 0:
             try:
@@ -92,7 +97,9 @@ class Pty:
                 return
 
     def end_of_input(self) -> None:
-        """Close the input of a plain program. Do nothing on a terminal, where users type ^D."""
+        """Close the input of a program that is connected to a socket (`plain`). Do nothing if the program has a
+        terminal.
+        """
         if self._master >= 0 and not self._terminal:
             with socket.socket(fileno=os.dup(self._master)) as ours, contextlib.suppress(OSError):
                 ours.shutdown(socket.SHUT_WR)
@@ -110,11 +117,15 @@ class Pty:
                 os.close(inner)
 
     async def exited(self) -> int:
-        """Wait for the end of the program. Return its exit status; negative: the signal that ended it."""
+        """Wait for the end of the program. Return its exit status, or the negative number of the signal that ended the
+        program.
+        """
         return await asyncio.shield(self._exited)
 
     async def close(self) -> int:
-        """Close the terminal, and kill all processes of the session. Return the exit status of the program."""
+        """Close the terminal, and kill the program and all processes that it started. Return the exit status of the
+        program.
+        """
         others = _others_of_session(self.pid)
         if self._master >= 0:
             master, self._master = self._master, -1
@@ -209,9 +220,9 @@ def _settle(ready: asyncio.Future[None]) -> None:
 
 
 def _terminal_of_engine(pid: int, pidfd: int) -> int:
-    """Return a descriptor of the terminal that a container engine has inside its container, or -1.
-
-    The Borglet sets the size of this terminal, because crun 1.8 does not."""
+    """Return a file descriptor of the terminal that the container engine opened in its container, or -1 if there is
+    none. The Borglet sets the size of this terminal, because crun 1.8 does not.
+    """
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
             if os.readlink(f"/proc/{pid}/fd/{name}").endswith("/ptmx"):
@@ -222,7 +233,9 @@ def _terminal_of_engine(pid: int, pidfd: int) -> int:
 
 
 def _others_of_session(leader: int) -> list[proctable.Process]:
-    """Return the other processes of a session, and all descendants of its leader, which may have other sessions."""
+    """Return all processes of the leader's session and all descendants of the leader, without the leader itself.
+    `leader`: its pid.
+    """
     table = proctable.table()
     below = set(proctable.descendants(proctable.children_of(table), leader))
     return [
