@@ -92,9 +92,8 @@ _WATCH = [
 
 
 def _check_watch(request: Request) -> None:
-    """Check the parameters that ask the server to wait for a change. Raises `Rejected` if a parameter is not valid.
-
-    The function does not wait: `portal.live.polls` has already waited.
+    """Check the query parameters with which a client asks the server to wait for a change. Raises `Rejected` if a
+    parameter is not valid. This function does not wait: `portal.live.polls` has already waited.
     """
     given = request.query_params
     problems = {
@@ -120,7 +119,7 @@ _WITHIN_S = f"Seconds within which servers must answer. The default and the maxi
 
 
 def _within_s(request: Request) -> float:
-    """Return the value of the parameter `within_s` in seconds. Raises `Rejected` if the value is not valid."""
+    """Return the value of the query parameter `within_s` in seconds. Raises `Rejected` if the value is not valid."""
     text = request.query_params.get("within_s", str(survey.TIMEOUT_S))
     if not (_SECONDS.fullmatch(text) and 0 < float(text) <= survey.TIMEOUT_S):
         wrong = f"is not a time in seconds; give a number above 0, at most {survey.TIMEOUT_S:g}"
@@ -158,7 +157,7 @@ class CellNamesView(APIView):
         tags=["names"],
     )
     def get(self, request: Request, cell: str) -> Response:
-        """Return how far each resolver and secondary follows the changes of a cell, as its revision and serial."""
+        """Return the revision and the serial that each resolver and each secondary of a cell has reached."""
         try:
             check_label(cell, "cell")
         except InvalidName as error:
@@ -220,7 +219,7 @@ class MachineEndpointView(APIView):
 
 def _answer(request: Request, path: str) -> Response:
     """Return a response with the endpoints of the name in `path`, a path below `/bns/`. Raises `Rejected` if the path
-    is not a name, and `NotFound` if the caller may not see such a name.
+    is not a name, and `NotFound` if the name does not exist or the caller may not see it.
     """
     try:
         name = parse_path(f"{PREFIX}{path}")

@@ -1,7 +1,7 @@
-"""Checks in the journal whether a name changed after a revision, for clients that did not follow the journal.
+"""Checks in the journal whether a name changed after a revision.
 
-Revisions have the order of commits (`scheduling.journal.journal`). So a client that has read a cell at revision N and
-asks for later changes misses no change.
+Revisions have the order of the commits (`scheduling.journal.journal`). So a client that has read a cell at revision N,
+and then asks for changes after N, gets every later change.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ MOST_REVISIONS = 20_000
 
 
 def changed_after(jobs: Collection[int], machines: Collection[int], *, after: int) -> bool:
-    """Return whether the names of these jobs, or the addresses of these machines, changed after revision `after`.
-
-    The function makes one query, which uses the journal's indexes.
+    """Return whether the names of these jobs, or the addresses of these machines, changed after the revision `after`.
+    The function makes one database query.
     """
     ((changed,),) = query(
         "SELECT EXISTS (SELECT FROM scheduling_event WHERE job_id = ANY(%s) AND revision > %s AND kind = ANY(%s))"
@@ -37,7 +36,7 @@ def in_journal(cell_id: int, revision: int) -> bool:
 
 
 def members_changed_after(name: ServiceName, cell_id: int, tenant_id: int, *, after: int, until: int) -> bool:
-    """Return whether jobs may have left the service between the revisions `after` and `until` of the cell."""
+    """Return whether jobs may have left the service `name` between the revisions `after` and `until` of the cell."""
     if until - after > MOST_REVISIONS:
         return True
     left = query(
@@ -52,7 +51,7 @@ def members_changed_after(name: ServiceName, cell_id: int, tenant_id: int, *, af
 def changed_jobs(cell_id: int, *, after: int, until: int) -> set[int] | None:
     """Return the ids of the jobs whose names may have changed between the revisions `after` and `until` of the cell.
 
-    Return None if the names of any job may have changed. The function makes at most one query.
+    Return None if the names of any job may have changed. The function makes at most one database query.
     """
     if until - after > MOST_REVISIONS:
         return None

@@ -1,11 +1,11 @@
-"""Endpoints in the formats of load balancers and monitoring (§2.6). Pure.
+"""The endpoints of tasks in the formats of load balancers and monitoring (§2.6). Pure.
 
     prometheus    HTTP service discovery: every port of every placed task, with facts as labels `__meta_borg_…`
     traefik       HTTP provider: one service per job, one server per serving task
     envoy         endpoint discovery over REST: one assignment per cluster, named as in DNS, with the health of tasks
 
-If no task serves, load balancers get all placed tasks (fail open), as in DNS. Weights are the same as in SRV records.
-Clients use a task of weight 0 only if no other task serves (`naming.table.endpoints.shares`).
+If no task serves, load balancers get all placed tasks (fail open), as DNS clients do. Weights are the same as in SRV
+records. Clients use a task with weight 0 only if no other task serves (`naming.table.endpoints.shares`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 @dataclass(frozen=True, slots=True)
 class FeedService:
-    """A job or a service, and its placed tasks. `labels`: the labels of the job, or only the label of the service."""
+    """A job or a service with its placed tasks. `labels`: all labels of the job. For a service, only the label that
+    names the service.
+    """
 
     name: JobName | ServiceName
     labels: Mapping[str, str]
@@ -43,9 +45,9 @@ class FeedService:
 
 
 class JobTargets(NamedTuple):
-    """The targets of one job for Prometheus. `texts`: one JSON object per target, without its two closing braces.
+    """The targets of one job for Prometheus. `texts`: for each target, its JSON object without the two closing braces.
 
-    `tasks`: for each target, the position of its task in the endpoints of the job.
+    `tasks`: for each target, the position of its task in the list of the job's endpoints.
     """
 
     texts: Sequence[bytes]
@@ -53,9 +55,8 @@ class JobTargets(NamedTuple):
 
 
 def job_targets(service: FeedService, *, port: str = "") -> JobTargets:
-    """Return the targets of a job: the port `port` of each task, or all ports if `port` is empty. Loads are omitted.
-
-    The function writes JSON itself, because an answer can have thousands of targets whose labels are mostly equal.
+    """Return the targets of a job, without loads. `port`: the name of the port to list for each task; empty: all
+    ports.
     """
     texts: list[bytes] = []
     tasks: list[int] = []
@@ -75,25 +76,23 @@ def job_targets(service: FeedService, *, port: str = "") -> JobTargets:
     return JobTargets(texts, tasks)
 
 
-def load_label(load: float) -> bytes:
-    """Return the label of a task's load, which follows the text of a target of this task."""
-    return f',"{LOAD}":"{load:.2f}"'.encode()
+def load_label(load: float) -> str:
+    """Return the label with a task's load as JSON text. The caller appends it to the text of a target (see
+    `JobTargets`).
+    """
+    return f',"{LOAD}":"{load:.2f}"'
 
 
-def target_list(targets: Sequence[bytes]) -> bytes:
-    """Return the JSON list of targets for Prometheus. Each text lacks the two closing braces of its target."""
-    if not targets:
-        return b"[]"
-    # One join and no further copy, because an answer can have 20 MB.
-    first, *others = targets
-    if not others:
-        return b"[" + first + b"}}]"
-    others[-1] += b"}}]"
-    return b"}},".join([b"[" + first, *others])
+def target_list(targets: Iterable[str]) -> bytes:
+    """Return the JSON list of the targets for Prometheus. `targets`: the text of each target, without its two closing
+    braces.
+    """
+    text = "}},".join(targets)
+    return f"[{text}}}}}]".encode() if text else b"[]"
 
 
 class _Quoted(dict[str, str]):
-    """Texts as JSON strings. Equal texts are converted once."""
+    """A cache of texts as JSON strings, so that equal texts are converted only once."""
 
     def __missing__(self, text: str) -> str:
         found = self[text] = _as_json(text)
@@ -120,10 +119,10 @@ def _labels_of(service: FeedService) -> dict[str, str]:
 
 
 def traefik(services: Iterable[FeedService], *, port: str = "", scheme: str = "http") -> dict[str, Any]:
-    """Return Traefik's configuration of services `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`.
+    """Return the configuration for Traefik, with one Traefik service per job or service in `services`.
 
-    Each server has the port with the name `port`, or the first port of the task if `port` is empty. Weights of 1 are
-    omitted, because older versions of Traefik do not support weights.
+    `port`: the name of the port that clients use; empty: the first port of each task. Weights of 1 are omitted, because
+    older versions of Traefik do not support weights.
     """
     made = {}
     for service in services:
@@ -144,9 +143,10 @@ def _traefik_name(name: JobName | ServiceName) -> str:
 
 
 def envoy(services: Mapping[str, tuple[FeedService | None, str]], *, version: str) -> dict[str, Any]:
-    """Return Envoy's discovery response. `services`: the job or service and the port name, by the name of the cluster.
+    """Return the discovery response for Envoy. `services`: for the name of each cluster, the job or service and the
+    port name.
 
-    A cluster without a service has no endpoints.
+    If the job or service is None, the cluster has no endpoints.
     """
     return {
         "version_info": version,
@@ -159,7 +159,7 @@ def envoy(services: Mapping[str, tuple[FeedService | None, str]], *, version: st
 
 
 def _assignment(service: FeedService | None, port: str) -> dict[str, Any]:
-    """Return the endpoints of a service for Envoy. Tasks of weight 0 get a lower priority than other tasks."""
+    """Return the endpoints of a service for Envoy. Tasks with weight 0 get a lower priority than other tasks."""
     if service is None:
         return {"endpoints": []}
     fail_open = service.fails_open

@@ -1,7 +1,7 @@
-"""The load of placed tasks: CPU used now as a share of the limit, from the last reports of their Borglets.
+"""The load of placed tasks: the CPU usage as a share of the CPU limit, from the last reports of the Borglets.
 
-The load is stored only in Redis (`scheduling.usage.live`). DNS does not contain it, because the zones of secondaries
-must equal the zone of the primary. Without Redis, or without a recent report, the load of a task is unknown.
+The load is stored only in Redis (`scheduling.usage.live`). It is not published in DNS, because the zones of secondaries
+must equal the zone of the primary. The load of a task is unknown if Redis is unreachable or has no recent report.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Busy(NamedTuple):
 
 
 class PlacedTask(Protocol):
-    """A placed task whose load is read: a `Busy`, or a database row with the same columns."""
+    """A placed task whose load is to be computed: a `Busy`, or a database row with the same fields."""
 
     @property
     def task_id(self) -> int: ...
@@ -47,8 +47,8 @@ class PlacedTask(Protocol):
 
 
 def loads_of(cell_id: int, tasks: Collection[PlacedTask]) -> dict[int, float]:
-    """Return the load of each task by task id, rounded to a hundredth. Tasks with an unknown load are omitted. The
-    function sends one Redis command.
+    """Return the load of each task, by the id of the task, rounded to a hundredth. Tasks whose load is unknown are
+    omitted. The function makes one request to Redis.
     """
     if not tasks or not wakeups.answers():
         return {}

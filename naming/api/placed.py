@@ -1,4 +1,4 @@
-"""Builds the endpoints of tasks from their database rows and the load of the tasks. Callers check the permissions."""
+"""Builds the endpoints of tasks from the database rows and the loads of the tasks. Callers check the permissions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scheduling.models import Cell, Job
 
 
 class PlacedRow(NamedTuple):
-    """The columns of a task and its machine. The columns of the machine are None while the task is not placed."""
+    """The columns of a task and of its machine. The columns of the machine are None if the task is not placed."""
 
     task_id: int
     job_id: int
@@ -48,9 +48,9 @@ FROM scheduling_task AS t LEFT JOIN scheduling_machine AS m ON m.id = t.machine_
 
 
 def rows_of(jobs: Collection[int], *, tasks: Collection[int] | None = None, pending: bool = False) -> list[PlacedRow]:
-    """Return the placed tasks of these jobs, ordered by job and index. The function makes one query.
+    """Return the placed tasks of these jobs, ordered by job and index. The function makes one database query.
 
-    `tasks`: only these task ids. `pending`: also return tasks that are not placed.
+    `tasks`: return only tasks with these ids. `pending`: whether to return also tasks that are not placed.
     """
     found = query(
         f"{_ROWS} WHERE t.job_id = ANY(%(jobs)s) AND (%(pending)s OR t.state = 'running')"
@@ -63,10 +63,11 @@ def rows_of(jobs: Collection[int], *, tasks: Collection[int] | None = None, pend
 def endpoints_of(
     jobs: Mapping[int, Job], rows: Sequence[PlacedRow], *, zone: str, with_loads: bool = True
 ) -> list[TaskEndpoint]:
-    """Return one endpoint per row. `jobs`: the jobs by id, read together with their cells and tenants.
+    """Return one endpoint per row. `jobs`: the jobs by id, each with its cell and tenant. `with_loads`: whether the
+    endpoints have loads.
 
-    The function makes one query per cell with a running update. If `with_loads`, it makes one request to Redis per cell
-    with placed tasks; otherwise no endpoint has a load.
+    The function makes one database query per cell with a running update. For the loads, it makes one request to Redis
+    per cell with placed tasks.
     """
     ports = _port_names(jobs, rows)
     loads = _loads(jobs, rows) if with_loads else {}
@@ -105,14 +106,16 @@ def endpoints_of(
 
 
 def job_answer(job: Job, endpoints: Sequence[TaskEndpoint], *, zone: str) -> JobEndpoints:
-    """Return the answer for a job. `endpoints`: the endpoints of its placed tasks."""
+    """Return the answer to a request for the name of a job. `endpoints`: the endpoints of the job's placed tasks."""
     return JobEndpoints(labels=job.labels, **_summary(name_of(job), job.cell, [job], endpoints, zone))
 
 
 def service_answer(
     name: ServiceName, cell: Cell, jobs: Collection[Job], endpoints: Sequence[TaskEndpoint], *, zone: str
 ) -> ServiceEndpoints:
-    """Return the answer for a service. `endpoints`: the endpoints of the placed tasks of all `jobs`."""
+    """Return the answer to a request for a service. `jobs`: the jobs of the service. `endpoints`: those of their placed
+    tasks.
+    """
     return ServiceEndpoints(jobs=[name_of(job).path for job in jobs], **_summary(name, cell, jobs, endpoints, zone))
 
 
@@ -134,7 +137,7 @@ def _summary(
 
 
 def name_of(job: Job) -> JobName:
-    """Return the name of a job that was read with its cell and tenant."""
+    """Return the name of a job. If the job was read with its cell and tenant, no database query is necessary."""
     return JobName(job.cell.name, job.tenant.name, job.name)
 
 
@@ -144,12 +147,14 @@ def published_of(job: Job) -> Published:
 
 
 def ttl_of(jobs: Collection[Job]) -> int:
-    """Return the seconds for which clients may cache a name: the shortest value that one of its jobs sets."""
+    """Return for how many seconds clients may cache a name: the smallest value that the jobs of the name have."""
     return min((published_of(job).ttl_s or settings.BORG_DNS_TTL for job in jobs), default=settings.BORG_DNS_TTL)
 
 
 def _port_names(jobs: Mapping[int, Job], rows: Sequence[PlacedRow]) -> dict[int, dict[int, tuple[str, ...]]]:
-    """Return the port names by job id and by spec version, for the versions that placed tasks run."""
+    """Return the port names by job id, then by spec version of the job. All versions that placed tasks have are
+    included.
+    """
     behind = {row.job_id for row in rows if row.machine_id is not None and row.version != jobs[row.job_id].spec_version}
     older: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
     only = next(iter(behind)) if len(behind) == 1 else None

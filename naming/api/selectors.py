@@ -1,4 +1,6 @@
-"""Queries about names for `/bns/` and the feeds. They return only names that the caller may see."""
+"""Database queries about names, for the endpoints below `/bns/` and for the feeds. Most of them return only names that
+the caller may see.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,9 @@ _FEED_COLUMNS = (
 def endpoints(
     principal: Principal, name: Name, *, zone: str
 ) -> JobEndpoints | ServiceEndpoints | TaskEndpoint | MachineEndpoint:
-    """Return the endpoints of a name: of a task, a machine, or the placed tasks of a job or service, in order.
+    """Return the endpoints of a name: of a task, of a machine, or of all placed tasks of a job or service.
 
-    Raises `NotFound` if the name does not exist, if `principal` may not see it, and for a service without a live job.
+    Raises `NotFound` if the name does not exist, if `principal` may not see it, or if a service has no live job.
     """
     match name:
         case TaskName():
@@ -90,14 +92,12 @@ def services(
     labels: Mapping[str, str] | None = None,
     names: Collection[JobName | ServiceName] | None = None,
 ) -> list[FeedService]:
-    """Return live jobs that `principal` may see, with their placed tasks, followed by the services of these jobs.
+    """Return the live jobs that `principal` may see, with their placed tasks, followed by the services of these jobs.
 
-    The parameters are those of `visible_jobs`. With `job` or `labels` the answer has no services, because it would
-    contain only a part of their tasks. The function makes seven queries, and for each cell one query and one request to
-    Redis (`endpoints_of`).
+    For the parameters, see `feed_jobs`. If `job` or `labels` is given, no services are returned, because they would
+    have only a part of their tasks.
 
-    Raises `Rejected` for more than `MOST_ENDPOINTS` tasks, before it reads a job or a task, and `NotFound` like
-    `visible_jobs`.
+    Raises `Rejected` if there are more than `MOST_ENDPOINTS` placed tasks. Raises `NotFound` like `feed_jobs`.
     """
     visible = visible_jobs(principal, cell=cell, tenant=tenant, job=job, service=service, labels=labels, names=names)
     found = read_jobs(visible.cells, visible.ids)
@@ -135,13 +135,14 @@ def visible_jobs(
     labels: Mapping[str, str] | None = None,
     names: Collection[JobName | ServiceName] | None = None,
     most: int = MOST_ENDPOINTS,
-) -> VisibleJobs:
-    """Return the live jobs that match all given filters and that `principal` may see. Makes at most six queries.
+) -> dict[int, Job]:
+    """Return, by id, the live jobs that `principal` may see, with the columns that feeds need. Makes at most six
+    queries.
 
-    `service`: only the jobs of this service. `names`: only these jobs and the jobs of these services.
+    `service`: return only the jobs of this service. `names`: return only these jobs, and the jobs of these services.
 
-    Raises `Rejected` if the jobs have more than `most` placed tasks. Raises `NotFound` for a cell or tenant that does
-    not exist or that the caller may not see, so that a misspelt name does not look like a name without tasks.
+    Raises `Rejected` if the jobs have more than `most` placed tasks. Raises `NotFound` if the cell or the tenant does
+    not exist, or if the caller may not see it.
     """
     if cell:
         cell_named(principal, cell)
@@ -170,11 +171,10 @@ def visible_jobs(
     return VisibleJobs(cells, of_cells)
 
 
-def read_jobs(cells: Mapping[int, Cell], ids: Collection[int]) -> dict[int, Job]:
-    """Return the jobs with these ids, the oldest first, with the columns that feeds need. Makes two queries.
+def _read_for_feeds(jobs: QuerySet[Job]) -> list[Job]:
+    """Return the jobs with the columns that feeds need. Jobs of the same cell or tenant share one object for it.
 
-    The jobs share the objects of `cells` and of their tenants. A join would make new objects of the cell and the tenant
-    for each job, which took most of the time.
+    This function uses no join, because a join would make new objects for the cell and the tenant of each job.
     """
     if not ids:
         return {}
@@ -186,7 +186,9 @@ def read_jobs(cells: Mapping[int, Cell], ids: Collection[int]) -> dict[int, Job]
 
 
 def _named(names: Collection[JobName | ServiceName]) -> Q:
-    """Return the condition for jobs with these names or of these services. `names` is not empty."""
+    """Return the database condition for jobs that have one of these names or belong to one of these services. `names`
+    must not be empty.
+    """
     of_jobs: dict[tuple[str, str], list[str]] = defaultdict(list)
     of_services: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name in names:
@@ -203,7 +205,7 @@ def _named(names: Collection[JobName | ServiceName]) -> Q:
 
 
 def _check_number(principal: Principal, jobs: QuerySet[Job], most: int) -> None:
-    """Raise `Rejected` if these jobs have more placed tasks than one answer may list. The check makes one query."""
+    """Raise `Rejected` if these jobs have more than `most` placed tasks. The check makes one database query."""
     sums = jobs.order_by().values_list("cell__name", "tenant__name").annotate(placed=Sum("tasks_running"))
     placed = sum(number for cell, tenant, number in sums if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell))
     if placed > most:
@@ -217,7 +219,7 @@ def _check_number(principal: Principal, jobs: QuerySet[Job], most: int) -> None:
 
 
 def _check_tenant(principal: Principal, tenant: str) -> None:
-    """Raise `NotFound` unless `principal` may see the tenant, or one of its jobs because of a capability."""
+    """Raise `NotFound` unless `principal` may see the tenant, or may see one of the tenant's jobs."""
     visible = tenants_visible(principal)
     if visible.filter(name=tenant).exists():
         return
@@ -227,7 +229,9 @@ def _check_tenant(principal: Principal, tenant: str) -> None:
 
 
 def _feed_services(jobs: Mapping[int, Job], by_job: Mapping[int, list[TaskEndpoint]]) -> list[FeedService]:
-    """Return the services of these jobs. `by_job`: the tasks of each job."""
+    """Return the services of these jobs, with their tasks. `by_job`: the endpoints of each job's tasks, by the id of
+    the job.
+    """
     found: dict[ServiceName, list[TaskEndpoint]] = defaultdict(list)
     for job_id, job in jobs.items():
         if (name := service_of(job)) is not None:
@@ -236,12 +240,10 @@ def _feed_services(jobs: Mapping[int, Job], by_job: Mapping[int, list[TaskEndpoi
 
 
 def names_stamp() -> str:
-    """Return a text that differs after every change of a name. Callers compare it with an earlier text.
+    """Return a text that is different after every change of a name. Callers compare it with an earlier text.
 
-    The text contains, per cell, the last revision that changed a name, and a number that rises when the database is
-    restored from a backup.
-
-    One query reads the end of each cell's journal.
+    For each cell, the text contains the last revision that changed a name, and a number that rises when the database is
+    restored from a backup. The function makes one database query.
     """
     newest = query(
         "SELECT c.id, c.history_ordinal, e.revision FROM scheduling_cell c LEFT JOIN LATERAL ("
@@ -253,7 +255,7 @@ def names_stamp() -> str:
 
 
 def job_visible(principal: Principal, name: JobName) -> Job:
-    """Return a live job. Raises `NotFound` if it does not exist, and if `principal` may not see it."""
+    """Return the live job with this name. Raises `NotFound` if there is none, or if `principal` may not see it."""
     visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
     job = live_job(name) if visible else None
     if job is None:
@@ -262,7 +264,9 @@ def job_visible(principal: Principal, name: JobName) -> Job:
 
 
 def service_visible(principal: Principal, name: ServiceName) -> Cell:
-    """Return the service's cell. Raises `NotFound` if `principal` may not see the tenant's jobs."""
+    """Return the cell of a service. Raises `NotFound` if the cell does not exist, or if `principal` may not see the
+    jobs of the service's tenant.
+    """
     visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
     cell = Cell.objects.filter(name=name.cell).first() if visible else None
     if cell is None:
@@ -271,9 +275,10 @@ def service_visible(principal: Principal, name: ServiceName) -> Cell:
 
 
 def live_job(name: JobName) -> Job | None:
-    """Return the live job with this name, with its cell and tenant, or None.
+    """Return the live job with this name, together with its cell and tenant, or None if there is none.
 
-    The objects of the cell and the tenant have only the columns that names need. The others are read on first use.
+    The objects of the cell and the tenant have only the columns that names need. Other columns are read at their first
+    use.
     """
     for job in Job.objects.raw(_LIVE_JOB, [name.cell, name.tenant, name.job, JobState.DEAD.value]):
         cell = (job.cell_id, name.cell, job.cell_revision, job.cell_history)  # type: ignore[attr-defined]
@@ -297,14 +302,18 @@ def jobs_of_service(name: ServiceName) -> list[Job]:
 
 
 def _live_jobs(filters: Mapping[str, str]) -> QuerySet[Job]:
-    """Return the live jobs that match all filters, oldest first. Empty values are ignored."""
+    """Return the live jobs that match all filters, oldest first. `filters`: field names and their required values;
+    empty values are ignored.
+    """
     given = {field: value for field, value in filters.items() if value}
     jobs = Job.objects.filter(**given).exclude(state=JobState.DEAD.value)
     return jobs.select_related("cell", "tenant").order_by("id")
 
 
 def service_of(job: Job) -> ServiceName | None:
-    """Return the service in the job's label, or None for an alloc set or a label that is not a valid name."""
+    """Return the service that the job's label names. Return None if there is no valid label, or if the job is an alloc
+    set.
+    """
     label = job.labels.get(SERVICE)
     if label is None or not is_service(label) or job.kind != "job":
         return None

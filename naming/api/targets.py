@@ -1,7 +1,7 @@
-"""The feed for Prometheus, whose targets each process keeps from one request to the next.
+"""The feed for Prometheus. Each process stores the targets from one request to the next.
 
 Prometheus requests all targets every few seconds, and only a few jobs change in this time. So the targets of a job are
-computed again only if the journal has an event about its names after the revision at which they were computed.
+computed again only if the journal has a new event about the names of the job.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ TASKS_AT_ONCE = 20_000
 
 
 class PrometheusTargets(NamedTuple):
-    """The answer for Prometheus as JSON. `compared`: the same targets without their loads, to compare two answers."""
+    """The answer for Prometheus as JSON (`body`). `compared`: the same answer without loads, from which the ETag is
+    computed.
+    """
 
     body: bytes
     compared: bytes
 
 
 class KeptTargets(NamedTuple):
-    """The targets of a job at a revision of its cell: the text and the task of each target."""
+    """The targets of a job at a revision of its cell. `texts`: the text of each target. `tasks`: the task of each
+    target.
+    """
 
     revision: int
     texts: Sequence[bytes]
@@ -47,9 +51,9 @@ class KeptTargets(NamedTuple):
 
 @dataclass(slots=True)
 class _CellTargets:
-    """The targets of one cell. `jobs`: by job id and by the requested port. All targets are those of `revision`.
+    """The stored targets of one cell, which are valid at `revision`. `jobs`: the targets by job id, then by port name.
 
-    `changed`: for each job that changed, the revision up to which its older targets are not valid any more.
+    `changed`: by job id, the last revision at which the job changed. Targets of an older revision are not valid.
     """
 
     history: str
@@ -59,18 +63,19 @@ class _CellTargets:
 
 
 class TargetCache:
-    """The targets that one process keeps. Any thread may call its methods."""
+    """A cache of the targets in one process. Any thread may call its methods."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cells: dict[int, _CellTargets] = {}
         self._bytes = 0
 
-    def answer(self, jobs: VisibleJobs, *, port: str = "") -> PrometheusTargets:
-        """Return the targets of these jobs: the port `port` of each task, or all ports if `port` is empty.
+    def answer(self, jobs: Mapping[int, Job], *, port: str = "") -> PrometheusTargets:
+        """Return the targets of these jobs. `port`: the name of the port to list for each task; empty: all ports.
+        `jobs`: live jobs by id; the cells must have been read before the jobs.
 
-        The function makes one query per cell, three per 20,000 tasks of changed jobs, and one request to Redis per
-        cell.
+        The function makes one database query per cell, one per 20,000 tasks of changed jobs, and one request to Redis
+        per cell.
         """
         texts: list[bytes] = []
         loads: list[bytes] = []
@@ -97,7 +102,9 @@ class TargetCache:
         return [found[job_id] for job_id in ids if job_id in found]
 
     def _follow(self, cell: Cell) -> _CellTargets:
-        """Forget the targets of jobs that changed up to the revision of `cell`. Call it with the lock."""
+        """Delete the targets of jobs that have changed up to the revision of `cell`. Return the targets of the cell.
+        The caller holds the lock.
+        """
         kept = self._cells.get(cell.id)
         if kept is None or kept.history != str(cell.history_id) or len(kept.changed) > MOST_CHANGED:
             return self._begin(cell)
@@ -118,7 +125,9 @@ class TargetCache:
         return kept
 
     def _keep(self, cell: Cell, kept: _CellTargets, fresh: Mapping[int, KeptTargets], port: str) -> None:
-        """Keep targets, unless their job has changed since they were read. Call it with the lock."""
+        """Store the new targets `fresh` in `kept`, unless their job has changed since they were read. The caller holds
+        the lock.
+        """
         if self._cells.get(cell.id) is not kept:
             return
         for job_id, one in fresh.items():
@@ -136,7 +145,7 @@ def _size(kept: KeptTargets) -> int:
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """Yield the jobs in lists with about `TASKS_AT_ONCE` placed tasks."""
+    """Yield lists of the jobs. The jobs of one list have about `TASKS_AT_ONCE` placed tasks together."""
     batch: list[Job] = []
     tasks = 0
     for job in jobs:
@@ -150,7 +159,9 @@ def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
 
 
 def _read_targets(cell: Cell, jobs: Sequence[Job], port: str) -> dict[int, KeptTargets]:
-    """Return the targets of jobs by job id. The rows are read after `cell`, so they contain all its revisions."""
+    """Return the targets of jobs by job id. The caller must have read `cell` before, so that the targets are not older
+    than its revision.
+    """
     found = {job.id: KeptTargets(cell.revision, (), ()) for job in jobs}
     # Targets are ports, so jobs that never had a port need no tasks.
     with_ports = {job.id: job for job in jobs if job.port_names or job.spec_version > 1}
@@ -165,8 +176,8 @@ def _read_targets(cell: Cell, jobs: Sequence[Job], port: str) -> dict[int, KeptT
     return found
 
 
-def _load_labels(cell_id: int, tasks: Sequence[Busy]) -> list[bytes]:
-    """Return the label with the load of each task, or an empty text if the load is unknown."""
+def _load_labels(cell_id: int, tasks: Sequence[Busy]) -> list[str]:
+    """Return, for each task, the label with its load, or an empty text if the load is unknown."""
     loads = loads_of(cell_id, tasks)
     if not loads:
         return [b""] * len(tasks)

@@ -1,4 +1,4 @@
-"""The routes below /bns/, with or without a final slash, and the routes of the feeds."""
+"""The URL routes below /bns/, with or without a slash at the end, and the URL routes of the feeds."""
 
 from __future__ import annotations
 

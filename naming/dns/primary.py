@@ -1,11 +1,12 @@
-"""The primary server of each cell's zone: permissions for transfers, and notifications of changes (NOTIFY, RFC 1996).
+"""The primary server of each cell's zone. It decides who may transfer the zone, and notifies secondaries of changes
+(NOTIFY, RFC 1996).
 
     Follower ─► tables ─► Primary.watch ─► publish, every COALESCE_S while names change ─► NOTIFY ─► secondaries
     secondary ─► TCP ─► DnsServer ─► Primary.transfer ─► messages of `naming.dns.transfer`
 
-A resolver process builds a zone at the zone's first transfer, or, if there are secondaries to notify, as soon as the
-names of the cell are loaded. Each process has its own zones and its own list of changes. So a client that reaches
-another process gets the whole zone.
+If there are secondaries to notify, a resolver process builds a zone as soon as the names of the cell are loaded.
+Otherwise, it builds the zone at the zone's first transfer. Each process has its own zones and its own list of changes.
+So a client that reaches another process than before gets the whole zone.
 """
 
 from __future__ import annotations
@@ -50,14 +51,18 @@ Keyring = Mapping[dns.name.Name, dns.tsig.Key]
 
 
 class InvalidPeers(ValueError):
-    """The error for an invalid setting of zone transfers. The message names the setting and what to write instead."""
+    """The error for an invalid setting of zone transfers. The message names the setting and says what to write
+    instead.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The clients that may transfer zones: clients that sign with one of `keys`, and clients in `networks`.
+    """The clients that may transfer zones: clients that sign their queries with one of `keys`, and clients in
+    `networks`.
 
-    `secondaries`: (address, port) of servers to notify of changes. The first key, if any, signs the notifications.
+    `secondaries`: address and port of each server to notify of changes. If there are keys, the first one signs the
+    notifications.
     """
 
     networks: tuple[Network, ...] = ()
@@ -95,7 +100,9 @@ class Peers:
 
 
 class Primary:
-    """Serves the zones of the resolver's cells to secondaries: answers zone transfers, and notifies of changes."""
+    """Serves the zones of the resolver's cells to secondaries: it answers zone transfers, and notifies the secondaries
+    of changes.
+    """
 
     def __init__(self, directory: ZoneDirectory, peers: Peers, figures: ServerCounters | None = None) -> None:
         self.directory = directory
@@ -108,7 +115,7 @@ class Primary:
         self._notifying: dict[tuple[str, str, int], asyncio.Task[None]] = {}
 
     async def transfer(self, query: dns.message.Message, source: str) -> AsyncGenerator[bytes, None]:
-        """Yield the messages that answer a request for a transfer. The caller sends them in this order over TCP."""
+        """Yield the messages that answer the transfer request `query`. The caller sends them in this order over TCP."""
         rcode, table = requested_table(query, source, self.directory, self.peers)
         if table is None:
             increment(self.figures.transfers, "refused" if rcode == dns.rcode.REFUSED else "not-here")
@@ -139,7 +146,9 @@ class Primary:
         return await asyncio.shield(task)
 
     async def _fill(self, table: NameTable) -> Zone:
-        """Build the whole zone from its table: at the first request for the zone, or after the table was replaced."""
+        """Build the whole zone from its table. This is necessary at the first request, or after the table was
+        replaced.
+        """
         zone = Zone(self.directory, table)
         for _ in zone.fill():
             await asyncio.sleep(0)
@@ -216,7 +225,7 @@ class Primary:
 
 
 class Seldom:
-    """A limit of one log line per interval, for messages that any client can cause."""
+    """A limit of one log line per `every_s` seconds, for log lines that any client can cause."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -234,7 +243,9 @@ _rejections = Seldom(1.0)
 
 
 def read_transfer(query: bytes, directory: ZoneDirectory) -> dns.message.Message | None:
-    """Return a request for a transfer whose signature is valid or missing, or None for any other message."""
+    """Return the parsed message if it requests a zone transfer and its signature is valid or missing. Otherwise, return
+    None.
+    """
     if len(query) < wire.HEADER.size or query[2] & _QR or quick_rcode(query) is not None:
         return None
     try:
@@ -249,7 +260,7 @@ def requested_table(
 ) -> tuple[dns.rcode.Rcode, NameTable | None]:
     """Return the response code for a zone transfer, and the table of the requested zone.
 
-    The table is None if the client may not transfer the zone now.
+    The table is None if the client may not transfer the zone, or if the zone is unknown or not loaded yet.
     """
     if not peers.may_transfer(query, source):
         if _rejections.due(time.monotonic()):
@@ -265,7 +276,9 @@ def requested_table(
 
 
 def current_soa(query: dns.message.Message, source: str, directory: ZoneDirectory, peers: Peers) -> bytes:
-    """Return the answer to an IXFR over UDP: only the SOA. A client that is behind then uses TCP (RFC 1995 §2, §4)."""
+    """Return the answer to an IXFR request over UDP. It contains only the SOA record. A client with an older zone then
+    uses TCP (RFC 1995 §2, §4).
+    """
     rcode, table = requested_table(query, source, directory, peers)
     if table is None:
         return _without_records(query, rcode)
@@ -308,8 +321,8 @@ def _key(text: str) -> dns.tsig.Key:
 
 
 def server_address(setting: str, text: str) -> tuple[str, int]:
-    """Return the address and port of a name server, written as address or address@port. Raises `InvalidPeers` if the
-    text has another form.
+    """Return the address and the port of a name server. `text`: `address` or `address@port`. `setting`: the name of the
+    setting, for errors. Raises `InvalidPeers` if `text` has another form.
     """
     address, at, port = text.strip().partition("@")
     try:

@@ -1,10 +1,10 @@
-"""Computes an authoritative answer from the bytes of a query and a directory of names (the *long path*). Pure.
+"""Computes the answer to a DNS query from the bytes of the query and a directory of names (the *long path*). Pure.
 
     bytes ─► quick_rcode ─► dnspython ─► records.find ─► answer | NODATA | NXDOMAIN | REFUSED ─► bytes
 
-The parser of dnspython receives only messages that look like one plain question, so that no message costs much more
-than another. No message causes an exception. A message that cannot be parsed gets no answer, or an answer that contains
-only a header and is not longer than the query.
+Only messages that look like one plain question are parsed with the library dnspython, so that no message needs much
+more time than another. No message causes an exception. A message that cannot be parsed gets no answer, or an answer
+that contains only a header.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Steps = Generator[None, None, bytes | None]
 
 
 def finished(steps: Steps) -> bytes | None:
-    """Run all steps that build a response. Return the response as bytes, or None if no response is to be sent."""
+    """Run all steps of the generator `steps`. Return the response as bytes, or None if no response is to be sent."""
     while True:
         try:
             next(steps)
@@ -69,10 +69,11 @@ def finished(steps: Steps) -> bytes | None:
 def answering(
     query: bytes, directory: ZoneDirectory, *, via: Transport, rng: Random, client: DnsClient | None = None
 ) -> Steps:
-    """Build the response to one message in steps of less than a millisecond. Names may change between two steps.
+    """Build the response to the message `query`, in steps of less than a millisecond. Names may change between two
+    steps.
 
-    The generator returns None if no response is to be sent. `client` is the sender and the time of the query. Without
-    `client`, the response has no cookie.
+    The generator returns the response, or None if no response is to be sent. `client`: the sender and the time of the
+    query; None: the response has no cookie.
     """
     if len(query) < wire.HEADER.size:
         return None
@@ -104,9 +105,8 @@ def answering(
 
 
 def quick_rcode(query: bytes) -> dns.rcode.Rcode | None:
-    """Return the error code for a message that need not be parsed, or None if it looks like one plain question.
-
-    `query` has at least a header.
+    """Return the error code for a message that does not look like one plain question. Otherwise, return None: the
+    message must be parsed. `query` must have a complete header.
     """
     _, flags, questions, answers, authorities, additionals = wire.HEADER.unpack_from(query)
     if dns.opcode.from_flags(flags) != dns.opcode.QUERY:
@@ -138,7 +138,8 @@ def _options(message: dns.message.Message, directory: ZoneDirectory, client: Dns
 
 
 def truncated(query: bytes) -> bytes | None:
-    """Return an empty answer with the TC bit, which makes the client ask again over TCP; None for an invalid query.
+    """Return an answer without records and with the TC bit, so that the client asks again over TCP. Return None if the
+    query is not valid.
 
     The answer is not longer than the query.
     """
@@ -179,7 +180,9 @@ def _most_bytes(message: dns.message.Message, via: Transport) -> int:
 def _fill(
     response: dns.message.Message, directory: ZoneDirectory, most_bytes: int, via: Transport, rng: Random
 ) -> Steps:
-    """Add records to the response and return None, or return the encoded answer if it has many SRV records."""
+    """Add the records to `response`, and return None. For SRV records of a name with many tasks, return the whole
+    answer as bytes instead.
+    """
     question = response.question[0]
     rdtype = question.rdtype
     rcode = _unsupported(rdtype, question.rdclass)
@@ -220,7 +223,7 @@ def _fill(
 
 
 def _unsupported(rdtype: RdataType, rdclass: int) -> dns.rcode.Rcode | None:
-    """Return the error code for a type or class that is never answered, or None if it can be answered."""
+    """Return the error code for queries of this record type and class, or None if such queries can be answered."""
     if rdclass != IN or rdtype in (dns.rdatatype.AXFR, dns.rdatatype.IXFR):
         return dns.rcode.REFUSED
     if rdtype in (dns.rdatatype.NONE, dns.rdatatype.OPT):
@@ -231,13 +234,15 @@ def _unsupported(rdtype: RdataType, rdclass: int) -> dns.rcode.Rcode | None:
 
 
 def addresses_fitting(octets: int, family: int) -> int:
-    """Return the number of address records of one name that fit into `octets` octets, at least 1. `family`: 4 or 6."""
+    """Return how many address records of one name fit into `octets` octets, but at least 1. `family`: 4 (IPv4) or 6
+    (IPv6).
+    """
     return max(1, min(UDP_LIMITS.addresses, octets // (_ADDRESS_BYTES + (4 if family == 4 else 16))))
 
 
 def _limits(response: dns.message.Message, node: ZoneNode, most_bytes: int, via: Transport) -> AnswerLimits:
-    """Return how many records of tasks the answer may contain, by type of record. `response`: the answer, so far with
-    question and options only. `most_bytes`: the largest size of the answer over UDP.
+    """Return for how many tasks the answer may contain records, for each type of record. `response`: the answer, which
+    does not contain records yet. `most_bytes`: the maximum size of the answer in octets.
     """
     if via == "udp":
         question = response.question[0]

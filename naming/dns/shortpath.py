@@ -4,10 +4,11 @@
                   └─ no ─► parse ─► addresses | NODATA | NXDOMAIN   (answers with addresses are stored)
                              └─ any other query: None, and the long path (`naming.dns.resolver`) answers
 
-The key of a prepared answer is the query without its id, in lower case: flags, counts, name, type, class and EDNS. The
-conversion to lower case changes only the name: lengths of labels are below 64, and an answer is not stored if the
-header or EDNS contains bytes of capital letters. A prepared answer is valid until the revision of its job or service
-changes. A change of the directory's `generation` removes all prepared answers.
+The key of a prepared answer is the query without its id, in lower case. It contains flags, counts, name, type, class
+and EDNS. An answer is not stored if the conversion to lower case would change anything except the name.
+
+A prepared answer is valid until the revision of its job or service changes. If the directory's `generation` changes,
+all prepared answers are removed.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ _WITHOUT_EDNS = 512  # octets of a datagram (RFC 1035 §2.3.4)
 
 
 class Question(NamedTuple):
-    """A parsed DNS question for addresses.
+    """A parsed DNS question for the addresses of a name.
 
-    `labels`: in lower case, without the root. `ends`: the offset in the message at which the question ends. `tail`: the
-    OPT record that the answer must contain, or empty bytes. `most_bytes`: the maximum size of the answer.
+    `labels`: the labels of the name in lower case, without the root. `ends`: the offset in the message at which the
+    question ends. `tail`: the OPT record that the answer must contain, or empty bytes. `most_bytes`: the maximum size
+    of the answer.
     """
 
     labels: list[bytes]
@@ -67,10 +69,11 @@ class Question(NamedTuple):
 
 @dataclass(slots=True)
 class _Shuffled:
-    """The shuffled records of a job or service, `size` octets each. An answer contains `sent` neighbouring records.
+    """The address records of a job or service in random order, `size` octets each. An answer contains `sent` of them,
+    one after the other in this order.
 
-    `ring`: the records, followed by the first `sent - 1` records again. `left`: how many more
-    answers may use this order. `repeats`: whether several tasks share an address, which an answer contains only once.
+    `ring`: all records, followed by the first `sent - 1` records again. `left`: how many more answers may use this
+    order. `repeats`: whether several tasks share an address; an answer contains each address only once.
     """
 
     named: NamedJob | NamedService
@@ -85,7 +88,9 @@ class _Shuffled:
     repeats: bool
 
     def take(self, query: bytes) -> bytes:
-        """Return the answer to `query`. Each call uses another group of adjacent records from `ring`, in turn."""
+        """Return the answer to `query`. Each call takes the next part of `ring`, so that clients get different
+        tasks.
+        """
         self.left -= 1
         places = len(self.ring) // self.size - self.sent + 1
         first = self.left % places * self.size
@@ -99,8 +104,8 @@ class _Shuffled:
 
 
 class ShortPath:
-    """A cache of prepared answers, so that frequent queries need not use `naming.dns.resolver`. `rng` shuffles the
-    records of jobs and services.
+    """A cache of prepared answers, so that frequent queries need not use `naming.dns.resolver`. `rng`: the random
+    source that shuffles the records of jobs and services.
     """
 
     def __init__(self, directory: ZoneDirectory, rng: Random) -> None:
@@ -116,7 +121,7 @@ class ShortPath:
         return len(self._tasks) + len(self._jobs)
 
     def answer(self, query: bytes) -> bytes | None:
-        """Return the response to a datagram, or None if the resolver (`naming.dns.resolver`) must answer."""
+        """Return the response to the query `query`, or None if `naming.dns.resolver` must build the response."""
         if self._generation != self._directory.generation:
             self._drop()
         key = query[_ID_SIZE:].lower()
@@ -217,12 +222,14 @@ class ShortPath:
     def _owner(self, question: Question, named: NamedJob | NamedService) -> bytes:
         """Return the bytes with which each record of an answer begins: owner, type, class and TTL.
 
-        The owner is a pointer to the name in the question.
+        The owner is a compression pointer to the name in the question.
         """
         return b"\xc0\x0c" + question.fixed + named.ttl_s_or(self._directory.ttl_s).to_bytes(4)
 
     def _negative(self, query: bytes, question: Question, table: NameTable, rcode: int) -> bytes:
-        """Return a negative answer with the SOA record (RFC 2308 §3). Its names are pointers into the question."""
+        """Return a negative answer, which contains the SOA record of the zone (RFC 2308 §3). `rcode`: the response
+        code.
+        """
         directory = self._directory
         above = question.labels[: -len(directory.labels)]
         apex = _QUESTION_AT + sum(len(label) + 1 for label in above[:-1])
@@ -241,7 +248,7 @@ class ShortPath:
 
 
 def parse_question(key: bytes) -> Question | None:
-    """Return the question for addresses in a message, or None for any other message.
+    """Return the question of a message if it asks for addresses. Return None for any other message.
 
     `key`: the message without its id, in lower case.
     """

@@ -1,4 +1,6 @@
-"""Builds the answers to queries whose signature is not valid: NOTAUTH with the reason (TSIG, RFC 8945 §5.2). Pure."""
+"""Builds the answer to a query whose signature is not valid: the response code NOTAUTH and the TSIG error (RFC 8945
+§5.2). Pure.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ _sign: Any = dns.tsig.sign
 def error_answer(query: bytes, error: int, directory: ZoneDirectory, now: int) -> bytes:
     """Return an answer with the question of `query` and the TSIG error code `error`. `now`: seconds since the epoch.
 
-    If only the time of the signature is wrong, the answer contains this server's time and is signed. Other answers are
-    not signed, because the client has not proved that it has the key.
+    If only the time of the signature is wrong, the answer is signed and contains this server's time. For other errors,
+    the answer is not signed, because the client has not proved that it has the key.
     """
     message = dns.message.from_wire(query, keyring=False)
     assert message.tsig is not None

@@ -37,7 +37,9 @@ _TRANSFERS = (int(dns.rdatatype.AXFR), int(dns.rdatatype.IXFR))
 
 
 class DnsServer:
-    """The sockets of the resolver. `port`: the port in use. If 0 was requested, the system chooses the port."""
+    """The sockets of a resolver process. `port`: the port of the sockets. If the port 0 was requested, the system
+    chooses a port.
+    """
 
     def __init__(
         self,
@@ -89,8 +91,8 @@ class DnsServer:
         await asyncio.gather(*self._streams, return_exceptions=True)
 
     def answering(self, query: bytes, via: Transport, source: str) -> Steps:
-        """Build the answer to a query with `naming.dns.resolver` (the long path), and count the answer. This is a
-        generator, so that the server can do other work between two steps.
+        """Build the answer to a query with `naming.dns.resolver`, and count the answer. The server can do other work
+        between two steps of this generator.
         """
         figures = self.figures
         try:
@@ -113,7 +115,9 @@ class DnsServer:
         return (yield from answering(query, self.directory, via=via, rng=self._rng, client=client))
 
     def report_error(self) -> None:
-        """Count an error. Log at most one error per second, because a client may repeat the query that causes it."""
+        """Count an error. Log at most one error per second, because a client may repeat the query that causes the
+        error.
+        """
         self.figures.errors += 1
         if self._error_log.due(time.monotonic()):
             log.exception("cannot answer a DNS query", errors=self.figures.errors)
@@ -146,7 +150,7 @@ class DnsServer:
     async def _serve_queries(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream: DnsStream, source: str
     ) -> None:
-        """Serve queries on a connection until it is unused for `TCP_IDLE_S` seconds (RFC 7766)."""
+        """Answer the queries on a connection, until no query has arrived for `TCP_IDLE_S` seconds (RFC 7766)."""
         while True:
             async with asyncio.timeout(TCP_IDLE_S):
                 length = int.from_bytes(await reader.readexactly(2))
@@ -159,7 +163,7 @@ class DnsServer:
     async def _serve_query(self, query: bytes, writer: asyncio.StreamWriter, source: str) -> bool:
         """Send the answer to one query. Return False if there is no answer; the caller then closes the connection.
 
-        Only one connection at a time runs a step that builds an answer. Between steps, the loop serves datagrams.
+        Only one connection at a time builds an answer. Between the steps of this work, the server answers UDP queries.
         """
         async with self._step_lock:
             transfer, response = self._transfer_asked(query), None
@@ -183,7 +187,7 @@ class DnsServer:
     async def _in_steps(self, query: bytes, source: str) -> bytes | None:
         """Return the answer to a query over TCP, built in steps, or None if there is no answer.
 
-        If building the answer took long, the method pauses for half of that time, so that datagrams are served.
+        If this took long, the method then waits for half of that time, so that the server can answer UDP queries.
         """
         steps, took_s = self.answering(query, "tcp", source), 0.0
         while True:
@@ -235,8 +239,8 @@ class Datagrams(asyncio.DatagramProtocol):
             self._send(response, addr)
 
     def _verdict(self, data: bytes, source: str) -> RateVerdict:
-        """Return what the rate limit decides about a query. A client with a valid cookie has a real address and is not
-        limited.
+        """Return whether to answer a query, as the rate limit decides. A client with a valid cookie is not limited,
+        because its address is not forged.
         """
         assert self._limit is not None
         verdict = self._limit.verdict(source, time.monotonic())

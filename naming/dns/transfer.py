@@ -4,9 +4,9 @@
     IXFR (RFC 1995)   SOA, then per change: old SOA, removed records, new SOA, added records; then SOA
                       only one SOA: the client is up to date
 
-A client that is too far behind for an IXFR, or that got the zone from another process, gets an AXFR instead. Messages
-are built without dnspython. A message has about 16 KB, because pointers to names reach only that far. Building a
-message takes less than a millisecond. If the query was signed, each message is signed (TSIG, RFC 8945 §5.3.1).
+A client gets an AXFR instead of an IXFR if its zone is too old, or if it got the zone from another process. Messages
+are built without the library dnspython. A message has about 16 KB, because compression pointers reach only that far. If
+the query was signed, each message is signed (TSIG, RFC 8945 §5.3.1).
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ _OPT = b"\0\0\x29\x04\xd0\0\0"  # EDNS 0, 1,232 octets; the flags and the length
 
 
 def wanted(query: dns.message.Message) -> bool:
-    """Return whether the query asks for a transfer."""
+    """Return whether the query asks for a zone transfer."""
     return len(query.question) == 1 and query.question[0].rdtype in (AXFR, IXFR)
 
 
 def serial_asked(query: dns.message.Message) -> int | None:
-    """Return the serial of the zone that the sender of an IXFR has, or None if the query contains no serial."""
+    """Return the serial that an IXFR query contains: that of the sender's copy of the zone. Return None if there is
+    none.
+    """
     for rrset in query.authority:
         if rrset.rdtype == SOA:
             return int(rrset[0].serial)
@@ -61,7 +63,7 @@ def given(query: dns.message.Message, zone: Zone, source: str) -> str:
 
 
 def messages(query: dns.message.Message, zone: Zone, source: str) -> Iterator[bytes]:
-    """Yield the messages of the answer to a permitted query. They describe the zone as it is at the call."""
+    """Yield the messages of the answer to a zone transfer. They describe the zone at the time of the call."""
     return _signed(query, _contents(query, _records(query, zone, source)))
 
 
@@ -76,7 +78,9 @@ def _changes(query: dns.message.Message, zone: Zone, source: str) -> list[ZoneCh
 
 
 def _records(query: dns.message.Message, zone: Zone, source: str) -> Iterator[tuple[Owner, Iterable[bytes]]]:
-    """Return the names (owners) to send, each with its records. Later changes of the zone do not change the result."""
+    """Return the names (owners) to send, each with its records, in this order. Later changes of the zone have no effect
+    on the result.
+    """
     soa = _soa(zone, zone.soa)
     changes = _changes(query, zone, source)
     if changes is None:
@@ -98,9 +102,9 @@ def _soa(zone: Zone, soa: dns.rdata.Rdata) -> tuple[Owner, Iterable[bytes]]:
 
 
 def _contents(query: dns.message.Message, records: Iterator[tuple[Owner, Iterable[bytes]]]) -> Iterator[bytearray]:
-    """Yield the messages, without EDNS and signature. Each message contains the question.
+    """Yield the messages with these records, without EDNS and without a signature. Each message contains the question.
 
-    Names of records are compressed: they end with a pointer to the name in the question.
+    Owner names are compressed: they end with a pointer to the name in the question.
     """
     question = query.question[0]
     asked = question.name.to_wire() + struct.pack("!HH", question.rdtype, question.rdclass)  # type: ignore[operator]

@@ -1,9 +1,9 @@
-"""DNS cookies (RFC 7873, RFC 9018): a client that sends back a valid server cookie has not forged its address. Pure.
+"""DNS cookies (RFC 7873, RFC 9018). If a client sends back a valid server cookie, its address is not forged. Pure.
 
     server cookie = version, three zeros, time in s (4 octets), keyed hash of these fields and of the client (8 octets)
 
-RFC 9018 recommends the hash SipHash. This module uses BLAKE2 instead, because Python includes BLAKE2, and only this
-server reads the hash. Processes that share a port share the key.
+RFC 9018 recommends the hash function SipHash. This module uses BLAKE2 instead, because Python includes it, and because
+only this server reads the hash. Processes that share a port have the same key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DnsClient(NamedTuple):
 
 
 class Cookies:
-    """Creates and checks server cookies with one key of 16 to 64 octets."""
+    """Creates and checks server cookies with one secret key. The key has 16 to 64 octets."""
 
     def __init__(self, key: bytes) -> None:
         if not 16 <= len(key) <= 64:
@@ -36,7 +36,9 @@ class Cookies:
 
     @classmethod
     def from_secret(cls, secret: str) -> Cookies:
-        """Return cookies with a key that is derived from the installation's secret, the same in all its processes."""
+        """Return an object with a key that is computed from the installation's secret `secret`. All processes get the
+        same key.
+        """
         return cls(hashlib.blake2b(b"dns cookies " + secret.encode(), digest_size=32).digest())
 
     def server(self, cookie: bytes, client: DnsClient) -> bytes:
@@ -45,7 +47,7 @@ class Cookies:
         return fresh + self._hash(cookie, fresh, client.address)
 
     def believed(self, cookie: bytes, server: bytes, client: DnsClient) -> bool:
-        """Return whether this server recently issued the server cookie `server` to this client.
+        """Return whether this server recently created the server cookie `server` for this client.
 
         `cookie`: the client cookie that the client sent with `server`.
         """
@@ -61,10 +63,8 @@ class Cookies:
 
 
 def at_the_end(query: bytes) -> tuple[bytes, bytes] | None:
-    """Return the client cookie and the server cookie at the end of a message, or None if the message does not end with
-    these two cookies.
-
-    Clients send the two cookies as the only option of the last record (EDNS).
+    """Return the client cookie and the server cookie at the end of a message. Return None if the message does not end
+    with these two cookies.
     """
     both = CLIENT_SIZE + SERVER_SIZE
     if query[-both - len(_TAIL) : -both] != _TAIL:

@@ -1,8 +1,8 @@
-"""Limits the rate of UDP queries per network, because their source address may be forged. Pure.
+"""Limits the rate of UDP queries per network, because the source address of a UDP query may be forged. Pure.
 
-Above the rate, every second query gets an empty answer with the TC bit, so that a real client retries over TCP. The
-other queries are dropped. So a victim, whose address was forged, receives at most this rate of answers. Some networks
-are exempt, and the caller exempts clients with a valid cookie.
+Above the rate, every second query gets an empty answer with the TC bit, so that a real client asks again over TCP. The
+other queries get no answer. So the real owner of a forged address does not receive many answers. Some networks have no
+limit. The caller does not limit clients with a valid cookie.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _MOST_REMEMBERED = 65_536  # addresses
 
 
 def plain_address(text: str) -> Address:
-    """Return the parsed address. An IPv4 address that is mapped into IPv6 becomes an IPv4 address."""
+    """Return the IP address that `text` contains. An IPv4 address that is written as an IPv6 address becomes an IPv4
+    address.
+    """
     address = ipaddress.ip_address(text.split("%", 1)[0])
     return getattr(address, "ipv4_mapped", None) or address
 
@@ -46,7 +48,7 @@ class RateLimit:
         self._second = 0
 
     def verdict(self, address: str, now: float) -> RateVerdict:
-        """Count a query and return how to handle it. `now`: seconds of a monotonic clock."""
+        """Count a query from `address`, and return how to handle it. `now`: seconds of a monotonic clock."""
         network = self._networks.get(address)
         if network is None:
             network = self._remember(address)

@@ -3,8 +3,8 @@
     new connection ─► its source is at its limit   ─► the connection of this source that was unused longest is closed
                   └─► the total is at its limit    ─► the same for the source with the most connections
 
-A connection whose query is being answered is never closed. If no connection can be closed, the new one is rejected. So
-a source that opens many connections uses only its share, and new sources are served although the limit is reached.
+A connection is not closed while the server answers a query on it. If no connection can be closed, the new one is
+rejected. So a source with many connections cannot keep other sources out.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class DnsStream:
 
 
 class Streams:
-    """The open TCP connections of a DNS server, limited in number for each source and in all.
+    """The open TCP connections of a DNS server. Their number is limited, for each source and in total.
 
-    When a limit ends or rejects a connection, `note` is called with the limit's name: `source` (per address) or `all`.
+    If a connection is closed or rejected because of a limit, the function `note` is called with the name of the limit:
+    `source` (for one source) or `all` (in total).
     """
 
     def __init__(self, note: Callable[[str], None], *, most: int = MOST, most_a_source: int = MOST_A_SOURCE) -> None:
@@ -50,9 +51,10 @@ class Streams:
         return self._number
 
     def open(self, address: str, give_way: Callable[[], None], *, secondary: bool = False) -> DnsStream | None:
-        """Register a new connection. At a limit, close an unused connection; if there is none, reject the new one.
+        """Register a new connection. If a limit is reached, close an idle connection. If no connection is idle, reject
+        the new one.
 
-        Return None if the new connection is rejected.
+        Return None if the new connection is rejected. `give_way`: a function that closes the new connection.
         """
         source = source_of(address)
         most = MOST_A_SECONDARY if secondary else self._most_a_source
@@ -82,7 +84,7 @@ class Streams:
                 del self._by_source[stream.source]
 
     def answered(self, stream: DnsStream) -> None:
-        """Mark a connection as idle after its answer was sent. Callers set `stream.busy` before they answer."""
+        """Mark a connection as idle, because the answer was sent. Callers set `stream.busy` before they answer."""
         stream.busy, stream.used = False, self._next()
         mine = self._by_source.get(stream.source, {})
         if stream in mine:
@@ -103,8 +105,8 @@ def _idlest(streams: dict[DnsStream, None]) -> DnsStream | None:
 
 
 def source_of(address: str) -> str:
-    """Return the text that stands for one client (a source) in the limit of connections: an IPv4 address, or the /64
-    network of an IPv6 address.
+    """Return the source to which the limit of connections applies: an IPv4 address itself, or the /64 network of an
+    IPv6 address.
     """
     read = plain_address(address)
     if read.version == 4:
