@@ -1,9 +1,9 @@
-"""Counters of a resolver. The code counts plain numbers, and `naming.metrics` formats them on request. Pure.
+"""Counters of a resolver. `naming.metrics` converts them into metrics on request. Pure.
 
     sockets, primary, follower ─► ServerCounters of a process ─► Board, which the workers share ─► add_up ─► metrics
 
-A usual query only increments one counter: the element of the list `short` whose index is the last octet of the answer's
-flags.
+For most queries, only one counter is incremented: an element of the list `short`. Its index is the last octet of the
+answer's flags.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def increment(counts: dict[str, int], key: str, by: int = 1) -> None:
 
 
 class CellFigures(msgspec.Struct):
-    """Figures of a cell. `snapshot_at`: when its names were last stored in a file, in epoch seconds; 0: never."""
+    """Figures of a cell. `snapshot_at`: when the names of the cell were last stored in a file, in seconds since the
+    epoch; 0: never.
+    """
 
     revision: int
     serial: int
@@ -41,9 +43,9 @@ class CellFigures(msgspec.Struct):
 
 
 class ServerCounters(msgspec.Struct):
-    """The counters of one worker. A restarted worker continues with the counters of its predecessor.
+    """The counters of one worker process. After a restart of the worker, its counters continue.
 
-    The fields from `streams` on are not counters: they describe the present state of a running worker.
+    The field `streams` and the fields after it are not counters. They describe the present state of a worker.
     """
 
     short: list[int] = _zeros(256)  # answers of the short path, by the last octet of their flags
@@ -66,23 +68,22 @@ class ServerCounters(msgspec.Struct):
     secondaries: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # cell -> address -> serial
 
     def count(self, answer: bytes, counts: list[int]) -> None:
-        """Count an answer that `naming.dns.resolver` (the long path) built. `counts`: the counters of its transport,
-        `udp` or `tcp`.
+        """Count an answer that `naming.dns.resolver` built. `counts`: the counters `udp` or `tcp`, depending on how the
+        query arrived.
         """
         counts[answer[3] & 15] += 1
         if answer[2] & 2:
             self.truncated += 1
 
     def observe_lag(self, seconds: float) -> None:
-        """Count the time from the commit of an event to the first answers that include it."""
+        """Record the seconds from the commit of an event to the first answers that include the event."""
         self.lags[bisect_left(LAG_BOUNDS_S, seconds)] += 1
         self.lag_sum_s += seconds
 
 
 def add_up(many: Iterable[ServerCounters]) -> ServerCounters:
-    """Return the sum of the counters of all processes, with their worst status.
-
-    The figures of files and secondaries come from the first process, because the other processes have none.
+    """Return the sum of the counters of all processes. `status` is the worst status of a process. The figures of
+    snapshot files and secondaries are those of the first process.
     """
     first, *others = many
     total = msgspec.msgpack.decode(msgspec.msgpack.encode(first), type=ServerCounters)
@@ -104,8 +105,8 @@ def add_up(many: Iterable[ServerCounters]) -> ServerCounters:
 
 
 class Board:
-    """The memory that a parent shares with its workers. Each worker has one slot for its counters. In one more slot,
-    the parent counts the restarts of each worker.
+    """The memory that a parent process shares with its worker processes. One part per worker contains the counters of
+    this worker. In another part, the parent counts the restarts of each worker.
     """
 
     def __init__(self, workers: int) -> None:
@@ -113,11 +114,15 @@ class Board:
         self._memory = mmap.mmap(-1, _SLOT * (workers + 1))
 
     def write(self, number: int, figures: ServerCounters) -> None:
-        """Write the counters of worker `number` to its slot. If they do not fit, keep the previous counters."""
+        """Write the counters of the worker `number` to the shared memory. If they need too much space, keep the
+        previous counters.
+        """
         self._put(number, msgspec.msgpack.encode(figures))
 
     def read(self, number: int) -> ServerCounters | None:
-        """Return the counters of worker `number`, or None if the worker has not written any or is writing now."""
+        """Return the counters of the worker `number`. Return None if the worker has not written any counters, or is
+        writing now.
+        """
         data = self._take(number)
         return None if data is None else msgspec.msgpack.decode(data, type=ServerCounters)
 

@@ -1,8 +1,9 @@
-"""Keeps a directory of names up to date with the journals of its cells. One thread makes all blocking reads.
+"""Keeps a directory of names up to date: it reads the changes from the journals of the cells, in a thread.
 
     round: cells() ─► per changed cell: tail, or a snapshot if the cell is new or restored ─► wait for a notification
 
-The answer for a cell that is not read yet is SERVFAIL. While the journal is unreachable, the last names stay.
+While a cell is not read yet, queries for its names get the answer SERVFAIL. While the journal is unreachable, the
+resolver answers with the names that it read last.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ PATIENCE_S = 1.0  # wait for the journal before the resolver answers from stored
 
 
 class Follower:
-    """Follows the journals of all cells, and keeps their name tables up to date. `on_loaded` is called once, after
-    every cell has been read.
+    """Follows the journals of all cells, and keeps their name tables up to date. The function `on_loaded` is called
+    once, when all cells have been read.
 
-    `stale_s`: seconds without contact to the journal, after which the status becomes stale.
+    `stale_s`: after so many seconds without contact to the journal, the status becomes stale.
     """
 
     def __init__(
@@ -65,9 +66,10 @@ class Follower:
         self.answers = asyncio.Event()  # set once the directory has names
 
     def start_from(self, cell_id: int, table: NameTable, history_id: str) -> None:
-        """Follow a cell from a stored table, which replaces the cell's other table, if any. Call this before `run`.
+        """Use the stored table `table` for a cell, instead of reading all names of the cell. Call this method before
+        `run`.
 
-        The resolver answers from the table once the table has caught up with the journal. If the journal is
+        The resolver answers from the table once the table contains all changes in the journal. If the journal is
         unreachable, the resolver answers from the table as it is, and the status is stale.
         """
         table.ready = False
@@ -79,9 +81,7 @@ class Follower:
         self.directory.serial = max(self.directory.serial, cell_id)
 
     def _answer_from_kept(self) -> None:
-        """Answer from the stored tables (see `start_from`) while the journal is unreachable. Old answers are better
-        than no answers.
-        """
+        """Let the resolver answer from the stored tables (see `start_from`) although they are not up to date."""
         if self._kept:
             for table in self._kept:
                 table.ready = True
@@ -91,14 +91,16 @@ class Follower:
             self.answers.set()
 
     def identity(self, table: NameTable) -> tuple[int, str]:
-        """Return the id of a table's cell, and the id of its database history (see `ZoneFacts`). The table must be
-        ready.
+        """Return the id of a table's cell, and the id of the cell's history in the database (see `ZoneFacts`). The
+        table must be ready.
         """
         cell_id = next(cell_id for cell_id, known in self._tables.items() if known is table)
         return cell_id, self._histories[cell_id]
 
     def unheard_s(self) -> float:
-        """Return the seconds since the journal was last reached, or since the start."""
+        """Return the seconds since the journal was last read. If it was never read, return the seconds since the
+        start.
+        """
         return asyncio.get_running_loop().time() - (self._heard_at or self._began_at)
 
     async def run(self) -> None:
@@ -204,7 +206,7 @@ class Follower:
             self._figures.observe_lag(max(0.0, time.time() - news[0].at))
 
     async def _take_snapshot(self, facts: ZoneFacts) -> None:
-        """Load a snapshot into a new table, and then replace the table of the cell."""
+        """Load all names of a cell into a new table. Then use this table instead of the cell's old table."""
         snapshot = await self._call(self._source.snapshot, facts.cell_id)
         table = NameTable(facts.name, history_ordinal=snapshot.history_ordinal, start=facts.start)
         for start in range(0, len(snapshot.events), SLICE):
@@ -220,7 +222,9 @@ class Follower:
         log.info("the names are loaded", cell=facts.name, revision=table.revision, serial=table.serial, **counts)
 
     async def _watch(self) -> None:
-        """Set the status to stale if the journal is unreachable for too long, even if a read does not return."""
+        """Set the status to stale if the journal was not read for `stale_s` seconds. This also works while a read
+        hangs.
+        """
         await asyncio.sleep(PATIENCE_S)
         self._answer_from_kept()
         while True:

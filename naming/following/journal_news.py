@@ -1,4 +1,6 @@
-"""Reads names from PostgreSQL: at the start all rows, then changes in the journal. Redis notifies of new changes."""
+"""Reads names from PostgreSQL: at the start all rows, later only the changes in the journal. Redis reports when there
+are new changes.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ _POLL_S = 0.25  # between two reads of the journal while Redis is unreachable
 
 
 class JournalNews:
-    """The source of changes in PostgreSQL, for use in one thread. `cells`: the names of the cells to follow. If `cells`
-    is empty, all cells are followed.
+    """Reads names and their changes from PostgreSQL. Use this object in only one thread. `cells`: the names of the
+    cells to read; empty: all cells.
     """
 
     def __init__(self, *, cells: Sequence[str] = ()) -> None:
@@ -73,7 +75,9 @@ class JournalNews:
         return [facts for facts in cells if not self._only or facts.name in self._only]
 
     def _subscribe(self, cell_ids: Iterable[int]) -> bool:
-        """Subscribe to the notifications of these cells. Return whether the subscription has changed."""
+        """Subscribe to Redis notifications about changes of these cells. Return whether the subscription is new or
+        different.
+        """
         ids = tuple(sorted(cell_ids))
         if ids == self._waits_for:
             return False

@@ -4,8 +4,7 @@ change and when it ends.
     table ─► Capture ─► blocks, in small steps ─► thread: new file, fsync, rename ─► <cell>.names
     <cell>.names ─► complete, of this zone and recent? ─► table ─► the follower continues from this table
 
-If a file is not usable, the resolver writes a log line and does not delete the file. The next snapshot of the cell
-replaces the file.
+If a file is not usable, the resolver writes a log line and keeps the file. The next snapshot of the cell replaces it.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _SUFFIX = ".names"
 
 
 class SnapshotKeeper:
-    """Writes a follower's tables to snapshot files in `folder`, and loads them. `clock` returns seconds since the
-    epoch.
+    """Writes the tables of a follower to snapshot files in `folder`, and loads these files. `clock`: a function that
+    returns the time in seconds since the epoch.
     """
 
     def __init__(self, follower: Follower, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -51,7 +50,7 @@ class SnapshotKeeper:
     async def load(self, only: frozenset[str] = frozenset()) -> int:
         """Load the usable files into the follower. Return the number of loaded cells.
 
-        `only`: names of the cells to load; all cells if empty.
+        `only`: the names of the cells to load; empty: all cells.
         """
         loaded: dict[int, Head] = {}  # by cell
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
@@ -108,7 +107,9 @@ class SnapshotKeeper:
             await asyncio.sleep(_LOOK_S)
 
     async def close(self) -> None:
-        """Write the files of all changed tables, without pauses. The tables must not change any more."""
+        """Write the files of all changed tables, without pauses. Call this method when the tables do not change any
+        more.
+        """
         for table in list(self._follower.directory.cells.values()):
             if self._due(table, float("inf")):
                 await self._try(table, pause_s=0.0)
@@ -177,7 +178,9 @@ class SnapshotKeeper:
 
 
 def _write(path: Path, parts: list[bytes]) -> int:
-    """Write a file atomically, and wait until it is on the disk. Return its size in bytes."""
+    """Replace the file `path` by a file with these parts, and wait until it is on the disk. Return its size in
+    bytes.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:

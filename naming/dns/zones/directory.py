@@ -1,4 +1,4 @@
-"""The directory: the cells that a resolver answers for, and the constants of their zones. Pure."""
+"""The directory of a resolver: the cells whose names it answers for, and the settings of their zones. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Status(StrEnum):
 
 @dataclass(slots=True)
 class ZoneDirectory:
-    """The cells of a resolver, and the constants of their zones.
+    """The cells whose names a resolver answers for, and the settings of their zones.
 
     `loaded`: whether the list of cells was read. If so, a cell that is not in `cells` does not exist.
     `nameserver`: the address at which clients reach this resolver, published at `ns.<zone>`.
@@ -65,5 +65,5 @@ class ZoneDirectory:
 
     @property
     def all_ready(self) -> bool:
-        """Return whether all tables are loaded. If so, a name that is in no table does not exist."""
+        """Return whether the tables of all cells are loaded. If so, a name that is in no table does not exist."""
         return self.loaded and all(table.ready for table in self.cells.values())

@@ -1,4 +1,4 @@
-"""The node of a zone: a name with its records. Pure."""
+"""The nodes of a zone. A node is a name with its records. Pure."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ REFRESH_S, RETRY_S, EXPIRE_S = 30, 5, 7 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
-    """Limits on the tasks in an answer: `addresses` for A and AAAA, `services` for SRV, `pointers` for PTR.
+    """How many tasks an answer may contain: `addresses` in A and AAAA answers, `services` in SRV answers, `pointers` in
+    PTR answers.
 
-    `whole`: whether the answer has all tasks instead of a random sample.
+    `whole`: whether address answers contain all tasks instead of a random sample.
     """
 
     addresses: int
@@ -57,7 +58,9 @@ class Extra(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of one type at a node, and their time to live in seconds."""
+    """The records of one type at a node, and for how many seconds clients may cache them. `extra`: further address
+    records.
+    """
 
     rdatas: list[dns.rdata.Rdata]
     ttl_s: int
@@ -70,7 +73,7 @@ Read = Callable[[RdataType, AnswerLimits, Random], Records]  # returns the recor
 
 @dataclass(frozen=True, slots=True)
 class ZoneApex:
-    """The apex of a zone, and a function that returns its current SOA record for negative answers."""
+    """The apex of a zone (its top name), and a function that returns the zone's current SOA record."""
 
     apex: dns.name.Name
     soa: Callable[[], dns.rdata.Rdata]
@@ -80,9 +83,9 @@ class ZoneApex:
 class ZoneNode:
     """A name in a zone. If `exists` is false, the answer is NXDOMAIN.
 
-    `least`: a lower bound for the total size of its SRV records in octets. `task_bytes`: approximate size of the SRV
-    records of one task. `services`: a function that chooses the tasks of an SRV answer, for names that may have many
-    tasks.
+    `least`: its SRV records together have at least this number of octets. `task_bytes`: about how many octets the SRV
+    records of one task have. `services`: for a name that may have many tasks, a function that chooses the tasks of an
+    SRV answer.
     """
 
     zone: ZoneApex
@@ -94,13 +97,13 @@ class ZoneNode:
 
 
 class OutsideZones(Exception):
-    """The error for a name that is in none of the zones of this resolver. The answer is REFUSED."""
+    """The error for a name that is not in a zone of this resolver. The client gets the answer REFUSED."""
 
     rcode = REFUSED
 
 
 class NotLoaded(Exception):
-    """The error for a name whose cell is not loaded yet. The answer is SERVFAIL, so that clients ask again."""
+    """The error for a name whose cell is not loaded yet. The client gets the answer SERVFAIL, and asks again later."""
 
     rcode = SERVFAIL
 
@@ -114,7 +117,7 @@ def address_record(address: str) -> dns.rdata.Rdata:
 
 
 def absolute(labels: Iterable[str | bytes], directory: ZoneDirectory) -> dns.name.Name:
-    """Return the absolute name of these labels below the directory's zone."""
+    """Return the absolute name that consists of these labels and of the name of the directory's zone."""
     given = tuple(label.encode() if isinstance(label, str) else label for label in labels)
     return dns.name.Name(given + directory.labels + ROOT)
 
@@ -138,8 +141,7 @@ def one_address(address: str, ttl_s: int) -> Read:
 def soa(directory: ZoneDirectory, mailbox: dns.name.Name, serial: int) -> dns.rdata.Rdata:
     """Return the SOA record of a zone.
 
-    Clients cache a negative answer for the TTL or the minimum of the SOA, whichever is smaller (RFC 2308 §3). In this
-    server's zones, the TTL and the minimum are equal.
+    `mailbox`: the administrator's mail address as a name. `serial`: the serial of the zone.
     """
     times = (REFRESH_S, RETRY_S, EXPIRE_S, directory.negative_ttl_s)
     record: dns.rdata.Rdata = _soa_record(IN, SOA, absolute(["ns"], directory), mailbox, serial, *times)
@@ -149,7 +151,7 @@ def soa(directory: ZoneDirectory, mailbox: dns.name.Name, serial: int) -> dns.rd
 def apex(directory: ZoneDirectory, zone: ZoneApex, more: Read) -> Read:
     """Return a function that reads the records of a zone's apex by type.
 
-    The function builds SOA and NS records. For all other types, it calls `more`.
+    The returned function builds SOA and NS records itself. For all other types, it calls the function `more`.
     """
 
     def read(rdtype: RdataType, limits: AnswerLimits, rng: Random) -> Records:

@@ -1,9 +1,10 @@
-"""Reverse names (PTR): find the owner of an address, in the reverse zones of the directory's networks. Pure.
+"""Reverse names (PTR): finds the machine or task that has an address, in the reverse zones of the directory. Pure.
 
     <zone of a network>                        SOA NS
     <address>                                  PTR     the machine, or the task if it has its own address
 
-Only addresses have records. The names above an address exist and have no records (RFC 8020). Zones span all cells.
+Only the names of addresses have records. The names above an address exist, but have no records (RFC 8020). A reverse
+zone contains addresses of all cells.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ _ptr: Any = dns.rdtypes.ANY.PTR.PTR  # untyped in dnspython
 
 
 def find(directory: ZoneDirectory, lowered: tuple[bytes, ...]) -> ZoneNode:
-    """Return the node of a reverse name. `lowered`: its labels in lower case, without the root.
+    """Return the node of a reverse name. `lowered`: the labels of the name in lower case, without the root.
 
-    Raises `OutsideZones` for a name outside the zones of this resolver, and `NotLoaded` if the cell is not loaded yet.
+    Raises `OutsideZones` for a name outside the zones of this resolver. Raises `NotLoaded` if the name is not found,
+    and not all cells are loaded yet.
     """
     above = next((n for n in range(len(lowered) + 1) if lowered[n:] in directory.reverse_apexes), None)
     if above is None:
@@ -69,7 +71,9 @@ def find(directory: ZoneDirectory, lowered: tuple[bytes, ...]) -> ZoneNode:
 
 
 def _zone(directory: ZoneDirectory, labels: tuple[bytes, ...]) -> ZoneApex:
-    """Return the apex of a reverse zone. Secondaries cannot transfer the zone, so it uses the parent zone's serial."""
+    """Return the apex of a reverse zone. The zone has the serial of the parent zone, because secondaries cannot
+    transfer it.
+    """
     mailbox = absolute(["hostmaster"], directory)
     return ZoneApex(dns.name.Name(labels + ROOT), lambda: soa(directory, mailbox, directory.serial))
 

@@ -1,4 +1,4 @@
-"""Finds the node of a zone that a name denotes, and its records of each type. Pure.
+"""Finds the node for a name in the zones of a resolver, and the records of the node. Pure.
 
     <zone>                                     SOA NS CAA TXT    the cells
     ns.<zone>                                  A | AAAA          this resolver
@@ -6,12 +6,12 @@
     <cell>.<zone>                              SOA NS CAA TXT    one zone per cell
     <host>.machine.<cell>.<zone>               A | AAAA
     <job>.<tenant>.<cell>.<zone>               A AAAA SRV TXT    serving tasks, in random order
-    <service>.service.<tenant>.<cell>.<zone>   A AAAA SRV TXT    serving tasks of all jobs with this label
+    <service>.service.<tenant>.<cell>.<zone>   A AAAA SRV TXT    serving tasks of all jobs of the service
     <index>.<job>.<tenant>.<cell>.<zone>       A | AAAA, SRV TXT one task
     _<port>._tcp.<job, service or task>        SRV               one port
     <reverse name of an address>               PTR               see `naming.dns.zones.pointers`
 
-The names between these (`<tenant>.<cell>.<zone>`, `machine.…`, `service.…`, `_tcp.…`) exist and have no records
+The names above these names (`<tenant>.<cell>.<zone>`, `machine.…`, `service.…`, `_tcp.…`) exist, but have no records
 (RFC 8020).
 """
 
@@ -60,7 +60,8 @@ SRV_FIXED = 18  # octets of an SRV record without its target: owner as pointer, 
 
 
 def find(directory: ZoneDirectory, labels: tuple[bytes, ...]) -> ZoneNode:
-    """Return the node of an absolute name. `labels`: its labels in any letter case, including the root.
+    """Return the node of an absolute name. `labels`: the labels of the name, in upper or lower case, including the
+    root.
 
     Raises `OutsideZones` for a name outside the zones of this resolver, and `NotLoaded` if the cell of the name is not
     loaded yet.
@@ -90,9 +91,9 @@ def find(directory: ZoneDirectory, labels: tuple[bytes, ...]) -> ZoneNode:
 
 
 def in_cell(directory: ZoneDirectory, table: NameTable, above: list[str]) -> ZoneNode:
-    """Return the node of a name in a cell. `above`: its labels before the name of the cell, in lower case.
+    """Return the node of a name in a cell. `above`: the labels before the name of the cell, in lower case.
 
-    The function reads `table`, even if the directory has a newer table of the cell.
+    The function uses `table`, even if the directory has a newer table of the cell.
     """
     zone = cell_zone(directory, table)
     missing, between = ZoneNode(zone, False, empty), ZoneNode(zone, True, empty)
@@ -119,7 +120,9 @@ def in_cell(directory: ZoneDirectory, table: NameTable, above: list[str]) -> Zon
 
 
 def _below(directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedService, above: list[str]) -> ZoneNode:
-    """Return the node of a job or service, or of a name below it. `above`: the labels before the job or service."""
+    """Return the node of a job or service, or of a name below it. `above`: the labels before the name of the job or
+    service.
+    """
     zone = cell_zone(directory, table)
     missing, between = ZoneNode(zone, False, empty), ZoneNode(zone, True, empty)
     index = None
@@ -154,12 +157,14 @@ def _below(directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedSe
 
 
 def with_port(answering: Answering, port: str) -> Answering:
-    """Return `answering` (the tasks of a name) without the tasks whose job has no port with the name `port`."""
+    """Return the tasks in `answering` (the tasks in answers for a name) whose job has a port with the name `port`."""
     return Answering([one for one in answering.strata if port in one.tasks[0].job.all_port_names()])
 
 
 def _srv_bytes(directory: ZoneDirectory, table: NameTable, job: Owner, port: str | None) -> int:
-    """Return the minimum size in octets of the SRV records of one task of this job. Targets are not compressed."""
+    """Return the minimum size in octets of the SRV records of one task of this job. `port`: count only the record of
+    this port; None: of all ports.
+    """
     target = 2 + sum(1 + len(part) for part in (job.name, job.tenant, table.cell, directory.zone)) + 1
     return (SRV_FIXED + target) * (len(job.port_names) if port is None else 1)
 
@@ -294,7 +299,9 @@ def _srv_of(
 def _srv_records(
     directory: ZoneDirectory, table: NameTable, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int
 ) -> Records:
-    """Return the SRV records of one port, or of all ports if `port` is None, with the addresses as extra records."""
+    """Return the SRV records of these tasks, with their addresses as extra records. `port`: only the records of this
+    port; None: of all ports.
+    """
     rdatas: list[dns.rdata.Rdata] = []
     extra: list[Extra] = []
     for task in tasks:

@@ -3,9 +3,9 @@
 The records are the same as those of `naming.dns.zones.records`, but this module builds them faster and does not limit
 the number of records per name.
 
-After a change of one task, the records of its job and of its service must be built again, and these names have a record
-for every task. With dnspython this would be slow, so this module writes the bytes of these records itself. Machines and
-the zone itself change seldom, so dnspython builds their records.
+After a change of one task, the records of its job and of its service must be built again. They have a record for every
+task. The library dnspython would be slow, so this module writes the bytes of these records itself. Machines and the
+zone itself change seldom, so dnspython builds their records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ Data = tuple[bytes, ...]  # records without their owner, without duplicates
 
 
 class _Services(NamedTuple):
-    """The stored SRV records of one task. While the task is placed, only the weight in its records can change."""
+    """The stored SRV records of one task, and the weight in these records. Of a placed task, only the weight can
+    change.
+    """
 
     weight: int
     all: Data
@@ -43,8 +45,8 @@ class _Services(NamedTuple):
 
 
 class Renderer:
-    """Renders the records of the names in one table. It stores the SRV records of each task, and
-    also uses them in the answer for the name of the task's job.
+    """Renders the records of the names in one table. It stores the SRV records of each task, and also uses them for the
+    names of the task's job and service.
     """
 
     def __init__(self, directory: ZoneDirectory, table: NameTable) -> None:
@@ -55,7 +57,9 @@ class Renderer:
         self._longest = _LONGEST - len(self._zone)
 
     def render(self, owner: Owner) -> Data:
-        """Return the records of a name. A name that does not exist, or is too long for a query, has no records."""
+        """Return the records of the name `owner`. The result is empty if the name does not exist or is too long for
+        DNS.
+        """
         if sum(map(len, owner)) + len(owner) > self._longest:
             return ()
         if not owner or owner[-1] == "machine":
@@ -82,8 +86,8 @@ class Renderer:
         return tuple(made)
 
     def _several(self, named: NamedJob | NamedService, above: Owner) -> Data:
-        """Return the records of a whole job or service. If `above` has labels, the first is a port name after `_`; then
-        return only the records of that port.
+        """Return the records of a job or service. If `above` is not empty, its first label is `_` and a port name. Then
+        return only the SRV records of this port.
         """
         ttl_s = named.ttl_s_or(self._directory.ttl_s)
         if above:
@@ -107,7 +111,7 @@ class Renderer:
         return (*addresses, *self._services([task], None, ttl_s), wire.texts(ttl_s, about_task(task, ttl_s)))
 
     def _services(self, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int) -> list[bytes]:
-        """Return the SRV records of one port, or of all ports if `port` is None."""
+        """Return the SRV records of these tasks. `port`: only the records of this port; None: of all ports."""
         made: list[bytes] = []
         known = self._known.setdefault(ttl_s, {})
         if len(known) > MOST_KNOWN:

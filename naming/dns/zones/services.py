@@ -1,8 +1,8 @@
-"""Builds SRV answers without dnspython, which would block all other answers for 100 ms per 1,000 tasks. Pure.
+"""Builds SRV answers. The library dnspython is not used, because it would need 100 ms per 1,000 tasks. Pure.
 
     message without records ─► header, question │ SRV of each task │ its address │ EDNS
 
-The records are those of `naming.dns.zones.records`. Tests compare the two.
+The records are the same as those of `naming.dns.zones.records`. Tests compare them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _TC = 0x02  # in the third octet
 
 
 class Services(NamedTuple):
-    """The tasks of a cell in an SRV answer, and the port that the answer lists (None: all ports)."""
+    """The contents of an SRV answer. `tasks`: tasks of the cell `cell`. `port`: the port to list for each task; None:
+    all ports.
+    """
 
     tasks: Sequence[PlacedTask]
     port: str | None
@@ -37,10 +39,11 @@ Choose = Callable[[int, Random], Services]  # (most tasks, random source) -> the
 def message(
     bare: bytes, services: Services, directory: ZoneDirectory, most_bytes: int
 ) -> Generator[None, None, bytes | None]:
-    """Build an answer of at most `most_bytes` octets, in steps of about 0.1 ms. Return None if there are no records.
+    """Build an answer of at most `most_bytes` octets, in steps of about 0.1 ms. Return None if there are no SRV
+    records.
 
-    `bare`: the answer without records. Its question is not compressed, and EDNS may follow. If the SRV records do not
-    fit, the answer has no records, and the TC bit is set. The answer has as many addresses as fit.
+    `bare`: the answer without records, but with the question and EDNS. If the SRV records do not fit, the answer has no
+    records and the TC bit. After the SRV records, the answer has as many address records as fit.
     """
     parts = _Parts(bare, services, directory)
     for start in range(0, len(services.tasks), STEP):
@@ -66,10 +69,11 @@ def message(
 
 
 class _OfJob(NamedTuple):
-    """The bytes of records that are equal for all tasks of a job; the index of the task comes before them.
+    """Parts of the records, as bytes, that are equal for all tasks of a job. In a record, the index of the task comes
+    before them.
 
-    `target`: the target of SRV records. `owner`: the owner of address records. It ends with a DNS compression pointer
-    to the cell and zone in the question's name.
+    `target`: the target of SRV records. `owner`: the owner of address records, whose end is a compression pointer to
+    the name in the question.
     """
 
     target: bytes
@@ -78,7 +82,7 @@ class _OfJob(NamedTuple):
 
 
 class _Parts:
-    """The records of an answer that is being built. `ends`: the offset in the answer at which the question ends."""
+    """Collects the records of an answer. `ends`: the offset in the answer at which the question ends."""
 
     def __init__(self, bare: bytes, services: Services, directory: ZoneDirectory) -> None:
         self.records: list[bytes] = []
@@ -116,8 +120,8 @@ class _Parts:
         return known
 
     def _pointing(self, name: bytes) -> bytes:
-        """Return `name` in wire form. The longest ending that it shares with the question's name is replaced by a
-        compression pointer.
+        """Return `name` (a name as bytes), but with its end replaced by a compression pointer. The end is as long as
+        possible, so that it is also the end of the name in the question.
         """
         for start in self._starts:
             end = self._name[start:]

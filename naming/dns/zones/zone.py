@@ -1,4 +1,5 @@
-"""The complete zone of a cell for secondaries: all its records at a serial, and the changes between serials. Pure.
+"""The complete zone of a cell for secondaries: all records at the present serial, and the changes from each serial to
+the next. Pure.
 
     NameTable.touched ─► publishing ─► changed names are rendered ─► removed and added records ─► changes ─► IXFR
                                                 └─► content ─► AXFR
@@ -32,7 +33,9 @@ STEP = 200  # records: about half a millisecond
 
 
 class ZoneRecord(NamedTuple):
-    """A record. `data`: the bytes after the owner, as in `naming.dns.protocol.wire`, including the TTL."""
+    """A record of a zone. `owner`: its name. `data`: its bytes after the name, from the type on
+    (`naming.dns.protocol.wire`).
+    """
 
     owner: Owner
     data: bytes
@@ -40,7 +43,9 @@ class ZoneRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZoneChange:
-    """The change from one serial to the next. `removed` and `added` do not contain the SOA records."""
+    """The changes from one serial to the next. `removed`, `added`: the removed and added records, without SOA
+    records.
+    """
 
     before: SOA
     after: SOA
@@ -53,11 +58,10 @@ class ZoneChange:
 
 
 class Zone:
-    """The zone of one loaded table. It sets `table.touched`, so that the table collects changed names.
+    """The zone of one loaded table. It sets `table.touched`, so that the table collects the names that change.
 
-    The zone is empty until `fill` has ended. `taken_by`: addresses of the secondaries that received this zone. Any
-    other secondary received its copy from another process or table. The revision record of that copy may differ, so
-    that secondary gets the whole zone instead of changes.
+    The zone is empty until `fill` has ended. `taken_by`: addresses of the secondaries that received this zone. Other
+    secondaries may have a copy from another process, which may differ, so they get the whole zone instead of changes.
     """
 
     def __init__(self, directory: ZoneDirectory, table: NameTable, *, most_remembered: int = MOST_REMEMBERED) -> None:
@@ -76,7 +80,7 @@ class Zone:
         self.soa = self._soa()
 
     def fill(self) -> Iterator[None]:
-        """Render all names of the table, in steps. The table may change between two steps."""
+        """Render the records of all names in the table, in steps. The table may change between two steps."""
         done = 0
         for owner in list(self._all_owners()):
             data = self.renderer.render(owner)
@@ -100,14 +104,17 @@ class Zone:
         return self._content.get(owner, ())
 
     def sets(self) -> tuple[list[Owner], list[Data]]:
-        """Return the owners, and the records of each owner in the same order, without the SOA."""
+        """Return the names (owners) of the zone, and, in the same order, the records of each name. The SOA record is
+        omitted.
+        """
         return list(self._content), list(self._content.values())
 
     def publishing(self) -> Iterator[None]:
-        """Publish the table's changes up to now under one new serial, in steps. The table may change between steps.
+        """Publish all changes of the table until now under one new serial, in steps. The table may change between two
+        steps; the next call publishes these later changes.
 
-        A name that is about to change is rendered just before, so that a serial describes one instant. Do not run two
-        calls at the same time. If the caller stops before the last step, the next call publishes these changes.
+        Do not run two calls at the same time. If the caller stops before the last step, the next call also publishes
+        the changes of this call.
         """
         if self.table.serial == self.serial:
             return
@@ -131,7 +138,7 @@ class Zone:
             self._remembered -= self.changes.popleft().size
 
     def _touched(self) -> set[Owner]:
-        """Return the owners that changed since the last call, and the apex."""
+        """Return the names (owners) whose records may have changed since the last call, and the apex."""
         touched, self.table.touched = self.table.touched or set(), set()
         return {(), *(owner for item in touched for owner in self._owners_of(item))}
 
@@ -174,7 +181,9 @@ class Zone:
                 yield from _with_ports(service, (service.name, SERVICE, service.tenant))
 
     def _owners_of(self, touched: Touched) -> Iterator[Owner]:
-        """Yield the names of all records that may have changed, also names that no longer exist."""
+        """Yield all names whose records may have changed, also names that do not exist any more. `touched`: a change
+        that the table recorded.
+        """
         tenant, name, index, whole, of_service = touched
         if tenant == "machine":
             yield (name, "machine")
@@ -192,8 +201,8 @@ class Zone:
 
 
 class _Work:
-    """The work of one call of `publishing`. It renders the changed names one by one. A name that an event is about to
-    change is rendered just before this change.
+    """The work of one call of `publishing`. It renders the changed names one by one. If an event will change a name
+    that is not rendered yet, the name is rendered just before this event.
     """
 
     def __init__(self, zone: Zone, owners: set[Owner]) -> None:
@@ -233,8 +242,8 @@ class _Work:
                 yield
 
     def before(self, event: Event) -> None:
-        """Render, as they are now, the names that `event` will change. The table calls this method before it applies
-        the event.
+        """Render the names that `event` will change, with their present records. The table calls this method before it
+        applies the event.
         """
         if not self._left:
             return
@@ -255,8 +264,8 @@ class _Work:
                 self._take(list(self._left.get((job.service.name, SERVICE, job.tenant), ())))
 
     def _before_job(self, names: set[tuple[str, str]]) -> None:
-        """Render all names of the jobs in `names` (pairs of job and tenant) and of the services of their tenants,
-        because jobs may join or leave services.
+        """Render all names of the jobs in `names` (pairs of job and tenant), and of all services of these tenants,
+        because a job may join or leave a service.
         """
         tenants = {tenant for _, tenant in names}
         for named in list(self._left):
@@ -264,7 +273,9 @@ class _Work:
                 self._take(list(self._left[named]))
 
     def _before_machine(self, event: events.MachineSet | events.MachineRemoved) -> None:
-        """Render the names of a machine. If its address changes, which is rare, render all names of the cell."""
+        """Render the names of a machine. If the event changes the machine's host name or address, which is rare, render
+        all names of the cell.
+        """
         machine = self._table.machines.get(event.machine_id)
         hosts = {machine.hostname} if machine else set()
         if isinstance(event, events.MachineSet):
@@ -275,8 +286,8 @@ class _Work:
         self._take((host, "machine") for host in hosts)
 
     def _take(self, owners: Iterable[Owner]) -> int:
-        """Render the names in `owners` that are not rendered yet. Return how many names and records were rendered, in
-        total.
+        """Render the names in `owners` that are not rendered yet. Return the number of rendered names plus the number
+        of their records.
         """
         done = 0
         for owner in owners:
@@ -289,8 +300,8 @@ class _Work:
 
 
 def _named(owner: Owner) -> Owner:
-    """Return the name of the job or service to which the task or port `owner` belongs. Return `owner` itself if it is a
-    job, a service, a machine or the apex. Names are tuples of labels below the apex.
+    """Return the name of the job or service to which the name `owner` of a task or port belongs. Return `owner` itself
+    if it is the name of a job, a service, a machine or the apex. A name is a tuple of the labels below the apex.
     """
     if owner[-2:-1] == (SERVICE,) and len(owner) > 2 and is_service(owner[-3]):
         return owner[-3:]

@@ -26,10 +26,10 @@ class InvalidZones(ValueError):
 
 
 def read_reverse(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Return the networks of `BORG_DNS_REVERSE`, with adjacent networks merged. Raises `InvalidZones` if a text is not
-    a network.
+    """Return the networks in the setting `BORG_DNS_REVERSE`. Adjacent networks are merged. Raises `InvalidZones` if a
+    text is not a network.
 
-    The single value "none" means no networks.
+    If "none" is the only text, there are no networks.
     """
     if list(texts) == ["none"]:
         return ()
@@ -51,10 +51,10 @@ def _network(text: str) -> Network:
 
 
 def read_caa(text: str) -> tuple[dns.rdata.Rdata, ...]:
-    """Return the records of `BORG_DNS_CAA` (RFC 8659). Raises `InvalidZones` if a record is not valid.
+    """Return the CAA records in the setting `BORG_DNS_CAA` (RFC 8659). Raises `InvalidZones` if a record is not valid.
 
-    A record is written as `flags tag value`. Records are separated by `;` or line ends. Values with spaces or `;` need
-    quotes.
+    A record has the form `flags tag value`. Each record but the last ends with `;` or a line end. A value that contains
+    spaces or `;` must be in quotes.
     """
     found: list[dns.rdata.Rdata] = []
     rest = text.strip()
