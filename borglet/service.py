@@ -98,13 +98,13 @@ def run_machine(settings: MachineSettings) -> None:
 
 
 def package_budget(disk_bytes: int) -> int:
-    """Return the default disk budget of packages: a tenth of the disk, at most 20 GiB."""
+    """Return how many bytes of the disk packages may use by default: a tenth of the disk, but at most 20 GiB."""
     return min(20 * 2**30, disk_bytes // 10)
 
 
 def _join(store: DiskStore, link: str, request: JoinRequest) -> Identity:
-    """Join the cell. If the link does not answer yet, try again until it does. Raises `JoinFailed` if the machine
-    cannot join.
+    """Join the cell through the server at the address `link`. If the server does not answer, try again for a limited
+    time. Raises `JoinFailed` if the machine cannot join.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     backoff = Backoff(random.Random(), most_s=1.0)

@@ -22,7 +22,7 @@ class Adopted(msgspec.Struct, frozen=True):
 
 
 class Polled(msgspec.Struct, frozen=True):
-    """A poll of the shard arrived, possibly with a new desired state."""
+    """A poll of the master arrived. `desired`: the new desired state, or None if there is none."""
 
     session: int
     sequence: int
@@ -30,7 +30,7 @@ class Polled(msgspec.Struct, frozen=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """The state that the instruction `Save` contained is now on the disk."""
+    """The state in the instruction `Save` is now on the disk."""
 
     generation: str
 

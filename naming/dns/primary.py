@@ -90,7 +90,7 @@ class Peers:
         return self._allows(plain_address(source))
 
     def knows(self, source: str) -> bool:
-        """Return whether the address `source` is a known secondary, or is in a network that may transfer zones."""
+        """Return whether the address `source` belongs to a known secondary, or to a network that may transfer zones."""
         address = plain_address(source)
         known = any(address == ipaddress.ip_address(secondary) for secondary, _ in self.secondaries)
         return known or self._allows(address)
@@ -193,7 +193,9 @@ class Primary:
                     self._notifying[key] = asyncio.create_task(self._notify(cell, address, port))
 
     async def _notify(self, cell: str, address: str, port: int) -> None:
-        """Send the newest serial to a secondary until it acknowledges, at growing intervals."""
+        """Send the newest serial to a secondary again and again, at growing intervals, until the secondary acknowledges
+        it.
+        """
         tries, reason = 0, ""
         while tries < NOTIFY_TRIES:
             zone = self._zones.get(cell)

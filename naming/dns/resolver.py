@@ -125,7 +125,7 @@ def quick_rcode(query: bytes) -> dns.rcode.Rcode | None:
 
 
 def _options(message: dns.message.Message, directory: ZoneDirectory, client: DnsClient | None) -> list[dns.edns.Option]:
-    """Return the EDNS options of the answer: NSID and a cookie if the query contains these options."""
+    """Return the EDNS options of the answer: NSID and a cookie, each only if the query contains this option."""
     options: dict[dns.edns.OptionType, dns.edns.Option] = {}
     for option in message.options:
         if option.otype in options:
@@ -164,7 +164,9 @@ def _signature_error(query: bytes, error: int, directory: ZoneDirectory, client:
 
 
 def header_only(query: bytes, rcode: int) -> bytes:
-    """Return an answer that is only a header with `rcode`, for a query that could not be parsed."""
+    """Return an answer that contains only a header with the response code `rcode`. It is for queries that cannot be
+    parsed.
+    """
     identity, flags, *_ = wire.HEADER.unpack_from(query)
     kept = flags & (0x7800 | dns.flags.RD)  # the opcode
     return wire.HEADER.pack(identity, dns.flags.QR | kept | rcode, 0, 0, 0, 0)

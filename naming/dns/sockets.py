@@ -1,7 +1,7 @@
 """The sockets of a resolver: UDP and TCP on one port, which several processes may share.
 
-datagram ─► rate limit ─► short path, or the long path if the short path has no answer
-stream ───► transfer (`naming.dns.primary`), or the long path
+datagram ─► rate limit ─► `naming.dns.shortpath`, or `naming.dns.resolver` if the former has no answer
+stream ───► `naming.dns.primary` for zone transfers, `naming.dns.resolver` for other queries
 """
 
 from __future__ import annotations

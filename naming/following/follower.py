@@ -147,7 +147,9 @@ class Follower:
         self.answers.set()
 
     def _keep_only(self, cells: Iterable[ZoneFacts]) -> None:
-        """Create an empty table for each new cell in `cells`, and remove the tables of removed or renamed cells."""
+        """Create an empty table for each new cell in `cells`. Remove the tables of cells that were removed or
+        renamed.
+        """
         known = {facts.cell_id: facts for facts in cells}
         for cell_id, table in list(self._tables.items()):
             if cell_id not in known or known[cell_id].name != table.cell:

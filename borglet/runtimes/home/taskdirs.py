@@ -1,17 +1,17 @@
 """The directories of tasks. After a restart of the Borglet, they show which tasks were started.
 
 tasks/<job>.<index>.<incarnation>/
-    task.json        the request, the run and its start time
-    supervisor.json  its supervisor: pid, start time, boot, control groups
+    task.json        the task, the number of its present run, and the start time of this run
+    supervisor.json  the supervisor of the task: pid, start time, boot id, control groups
     control          fifo to the supervisor
-    begun            the supervisor creates it before it starts a process; without it, no process of this run existed
-    exit.json        its exit; written once, by the supervisor, or by the Borglet if the supervisor is lost
+    begun            an empty file that the supervisor creates before it starts a process of this run
+    exit.json        the exit of this run; the supervisor writes it, or the Borglet if the supervisor was killed
     supervisor.log   errors of the supervisor; normally empty
-    identity/token   its signed identity, which only its user can read
-    work/  tmp/      its working directory (HOME) and TMPDIR
-    packages/        a link to the tree of each package; not in work/, where the task could replace it
-    root/  bundle/   for a task in a container: its own part of /, the container's description and state
-logs/<job>.<index>.<incarnation>/    stdout.<offset>, stderr.<offset>; a link for a task inside an alloc
+    identity/token   the signed identity of the task, which only the task's user can read
+    work/  tmp/      the working directory of the task (HOME), and its TMPDIR
+    packages/        a link to the folder of each package
+    root/  bundle/   only for a task in a container: files of its root directory; description and state of the container
+logs/<job>.<index>.<incarnation>/    stdout.<offset>, stderr.<offset>; for a task in an alloc, this is a link
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 If all tenants shared one user, their tasks on one machine could signal, trace and read each other.
 
-    home/tenants.json    tenant -> number of its user on this machine
+    home/tenants.json    tenant -> user id of the tenant on this machine
 
-A tenant keeps its number after its last task has ended, so that no other tenant can read the files of this task. Only
-when all numbers are assigned, a number without tasks is assigned again.
+A tenant keeps its user id after its last task has ended, so that no other tenant can read the files of this task. When
+all user ids are assigned, a user id without tasks is given to another tenant.
 """
 
 from __future__ import annotations

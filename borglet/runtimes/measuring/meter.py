@@ -57,7 +57,7 @@ class _Table:
 
     @property
     def at(self) -> float:
-        """Return the time of the sample in monotonic seconds."""
+        """Return the time at which the processes were read, in seconds of a monotonic clock."""
         return self._read[1]
 
     @cached_property
@@ -74,7 +74,7 @@ class Meter:
         self._tree = tree
 
     def measure(self, tasks: dict[TaskKey, Metered]) -> dict[TaskKey, Usage]:
-        """Return the usage of tasks. The result lacks tasks whose usage cannot be read."""
+        """Return the usage of tasks. Tasks whose usage cannot be read are omitted."""
         table = _Table()
         found = {}
         for key, task in tasks.items():

@@ -1,4 +1,5 @@
-"""Measure the rates at which a task reads and writes, on disks and over its own network, from the kernel's counters.
+"""Measure how many bytes per second a task reads from disks, writes to disks, and receives and sends over its own
+network.
 
 The disk traffic is read from the file `io.stat` of the task's control group (version 2). Without such a group, it is
 read from `/proc/<pid>/io` of each process of the task. Then the traffic between the last measurement and the end of a
@@ -38,7 +39,7 @@ class Traffic:
 
     @classmethod
     def of_new(cls) -> Traffic:
-        """Return the traffic of a new task, whose counters start at 0."""
+        """Return an object for a new task. The counters of a new task start at 0."""
         return cls({}, (0, 0))
 
     def look(self, groups: Mapping[str, str], pids: Collection[int], elapsed_s: float) -> Rates:
@@ -74,7 +75,9 @@ def _of_group(groups: Mapping[str, str]) -> dict[int, tuple[int, int]] | None:
 
 
 def io_stat(text: str) -> tuple[int, int]:
-    """Return the bytes read and written on all devices, from lines such as `8:0 rbytes=1 wbytes=2 rios=3 …`."""
+    """Return how many bytes were read and written on all devices. `text`: lines such as `8:0 rbytes=1 wbytes=2 rios=3
+    …`.
+    """
     read = written = 0
     for field_ in text.split():
         name, _, value = field_.partition("=")
@@ -86,13 +89,17 @@ def io_stat(text: str) -> tuple[int, int]:
 
 
 def _of_process(pid: int) -> tuple[int, int] | None:
-    """Return the bytes that a process has read and written; None if it has ended or is not readable."""
+    """Return how many bytes a process has read and written. Return None if the process has ended, or if this user may
+    not read its counters.
+    """
     fields = dict(line.split(b": ") for line in proctable.read_file(f"/proc/{pid}/io").splitlines())
     return (int(fields[b"read_bytes"]), int(fields[b"write_bytes"])) if fields else None
 
 
 def _network(pids: Collection[int]) -> tuple[int, int] | None:
-    """Return the bytes that the task's own network has received and sent; None if it uses the machine's network."""
+    """Return how many bytes the task's own network has received and sent. Return None if the task uses the machine's
+    network.
+    """
     own = os.readlink("/proc/self/ns/net")
     for pid in sorted(pids)[:MAX_PROCESSES]:
         try:
@@ -106,7 +113,9 @@ def _network(pids: Collection[int]) -> tuple[int, int] | None:
 
 
 def net_dev(text: str) -> tuple[int, int]:
-    """Return the bytes received and sent over all interfaces except loopback, from the text of /proc/<pid>/net/dev."""
+    """Return how many bytes all network interfaces except loopback have received and sent. `text`: the content of
+    /proc/<pid>/net/dev.
+    """
     received = sent = 0
     for line in text.splitlines()[2:]:
         name, _, figures = line.partition(":")

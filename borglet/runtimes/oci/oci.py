@@ -58,7 +58,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OciSettings(SupervisedSettings):
-    """The settings of the runtime that runs tasks in containers, on this machine."""
+    """The settings of the `oci` runtime on this machine."""
 
     users: frozenset[str] = frozenset()  # users that job files may name
     first_uid: int = FIRST_UID  # first number of the users of tasks, which no other user may have

@@ -2,7 +2,7 @@
 are mounted.
 
     host       bin -> usr/bin …   /usr (read-only)   a few files of /etc     nothing else of the machine
-    packages   each entry of the first package's tree, read-only; our own /etc if the package has none
+    packages   each entry of the first package, read-only; a new /etc if the package has none
     both       /work /tmp (its own, writable)   /packages/<name> (read-only)   /alloc/{shared,logs}   /proc /sys /dev
 
 The directory belongs to the user root and is mounted read-only. All tasks that use the machine's /usr share one

@@ -105,7 +105,7 @@ def read_pid(path: str) -> int:
 
 
 def run_engine(argv: list[str]) -> tuple[int, str]:
-    """Run the engine until it ends. Return its exit status and its output."""
+    """Run a command of the engine until its end. Return the exit status and the output."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
@@ -131,7 +131,7 @@ def run_engine(argv: list[str]) -> tuple[int, str]:
 def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) -> None:
     """Replace this process by the engine. If `stdin` is -1, the programs in the container read an empty input.
 
-    The engine makes the task's user the owner of the three streams. So none of the streams may be the machine's
+    The engine makes the task's user the owner of `stdout`, `stderr` and `stdin`. So these must not be the machine's
     /dev/null.
     """
     if stdin < 0:
@@ -148,7 +148,7 @@ def become_engine(argv: list[str], stdout: int, stderr: int, stdin: int = -1) ->
 
 def hide_hybrid_groups() -> None:
     """Move this process into a new mount namespace, and unmount version 2 of control groups there. This is done only if
-    both versions 1 and 2 are mounted and version 2 has a controller, because crun then could not open a container.
+    both versions 1 and 2 are mounted and version 2 has a controller, because crun cannot open a container in this case.
     Raises OSError if a system call fails.
     """
     try:

@@ -45,8 +45,8 @@ class Outputs:
             self._poll.register(reader, select.POLLIN)
 
     def pause(self) -> float:
-        """Stop reading the output if the task has printed more than its limit. Return for how many seconds to stop (0:
-        not).
+        """Stop reading the output if the task has printed more than its limit. Return for how many seconds reading
+        stops; 0 if it continues.
         """
         pause_s = self._valve.wait_s(now=time.monotonic())
         self.listen(pause_s == 0.0)

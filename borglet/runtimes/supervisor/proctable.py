@@ -11,7 +11,9 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Process:
-    """One process. `pid` and `started` (ticks since boot) together identify a process, also after its end."""
+    """One process. `started`: its start time in ticks since boot. Another process with the same `pid` has another start
+    time.
+    """
 
     __slots__ = ("cpu_ticks", "pid", "ppid", "reaped_ticks", "rss_bytes", "started", "state", "threads")
 

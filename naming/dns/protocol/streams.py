@@ -1,7 +1,7 @@
 """Limits the open TCP connections, in total and per source, and chooses which connection to close for a new one. Pure.
 
     new connection ─► its source is at its limit   ─► the connection of this source that was unused longest is closed
-                  └─► the total is at its limit    ─► the same for the source with the most connections
+                  └─► the total is at its limit    ─► the same, but for the source with the most connections
 
 A connection is not closed while the server answers a query on it. If no connection can be closed, the new one is
 rejected. So a source with many connections cannot keep other sources out.

@@ -143,7 +143,7 @@ class Zone:
         return {(), *(owner for item in touched for owner in self._owners_of(item))}
 
     def since(self, serial: int) -> list[ZoneChange] | None:
-        """Return the changes from `serial` to now, or None if they are not stored any more."""
+        """Return the changes from the serial `serial` to the present one, or None if they are not stored any more."""
         if serial == self.serial:
             return []
         found: list[ZoneChange] = []
