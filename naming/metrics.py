@@ -1,4 +1,5 @@
-"""Metrics of a resolver for Prometheus: `GET /metrics` on a separate port returns the metrics of all its processes.
+"""The metrics of a resolver for Prometheus. `GET /metrics` on a separate port returns the metrics of all processes of
+the resolver.
 
 `deploy/README.md` describes the alerts.
 """
@@ -25,8 +26,8 @@ _LARGEST_REQUEST = 16_384
 
 
 class Figured(Collector):
-    """A collector that converts `figures`, the counters of a resolver, to Prometheus metrics. `restarts`: the number of
-    restarts of each worker.
+    """A Prometheus collector that converts the counters `figures` of a resolver to metrics. `restarts`: how often each
+    worker process was restarted.
     """
 
     def __init__(self, figures: ServerCounters, restarts: Sequence[int] = (), *, now: float) -> None:
@@ -118,7 +119,9 @@ _USUAL = {int(rcode) for rcode in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN, dns.rc
 
 
 def exposition(figures: ServerCounters, restarts: Sequence[int] = ()) -> bytes:
-    """Return the metrics in the text format of Prometheus."""
+    """Return the counters of a resolver as metrics in the text format of Prometheus. `restarts`: how often each worker
+    process was restarted.
+    """
     registry = CollectorRegistry()
     registry.register(Figured(figures, restarts, now=time.time()))
     return generate_latest(registry)
@@ -129,7 +132,9 @@ def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
 
 
 def _counts(name: str, text: str, label: str, counts: Mapping[Any, int]) -> CounterMetricFamily:
-    """Return a Prometheus counter. `text`: its help text. `counts`: its values by the value of the label `label`."""
+    """Return a Prometheus counter. `text`: the help text of the counter. `counts`: for each value of the label `label`,
+    the count.
+    """
     family = _counter(name, text, label)
     for value, number in counts.items():
         family.add_metric([str(value)], number)
@@ -145,7 +150,9 @@ def _gauge_of(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 
 class MetricsServer:
-    """An HTTP/1.1 server for `GET /metrics`, with one request per connection. `port`: the port in use."""
+    """An HTTP/1.1 server for `GET /metrics`. Each connection serves one request. `port`: the port on which the server
+    listens.
+    """
 
     def __init__(self, host: str, port: int, read: Callable[[], bytes]) -> None:
         self.host, self.port = host, port
@@ -154,7 +161,7 @@ class MetricsServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Serve the metrics. Raises `OSError` if the port cannot be opened."""
+        """Start to serve the metrics. Raises `OSError` if the port cannot be opened."""
         self._server = await asyncio.start_server(self._serve, self.host, self.port, limit=_LARGEST_REQUEST)
         self.port = self._server.sockets[0].getsockname()[1]
 

@@ -1,4 +1,6 @@
-"""Reports the metrics of a resolver: processes write counters to shared memory, and the first process serves all."""
+"""Reports the metrics of a resolver. Each process writes its counters to shared memory. The first process serves the
+metrics of all processes.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class MetricsReporter:
         self._number = number
 
     def figures(self, *, names: bool) -> ServerCounters:
-        """Return the current figures of this process. `names`: also count the names, which is slow."""
+        """Return the current counters of this process. `names`: whether to count also the jobs and tasks, which is
+        slow.
+        """
         figures, directory = self._figures, self._follower.directory
         figures.status = directory.status.value
         figures.unheard_s = self._follower.unheard_s()

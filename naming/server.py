@@ -40,7 +40,9 @@ ALONE = Worker()
 
 
 def nameserver_address(host: str) -> str:
-    """Return the address of `ns.<zone>`: `host`, or the address of this machine if `host` means all addresses."""
+    """Return the address of the DNS name `ns.<zone>`. This is `host`, or an address of this machine if `host` is
+    0.0.0.0 or `::`.
+    """
     if not ipaddress.ip_address(host).is_unspecified:
         return host
     family, other, loopback = (
@@ -53,7 +55,7 @@ def nameserver_address(host: str) -> str:
 
 
 def _settle_memory() -> None:
-    """Exclude all present objects from garbage collection: most belong to tables and live until the process ends."""
+    """Exclude all present objects from garbage collection. Most of them exist until the process ends."""
     gc.collect()
     gc.freeze()
 
@@ -75,9 +77,9 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT. Raises `NoPort` if a port cannot be used.
 
-    `snapshots`: the folder of stored names. `cells`: the names of the served cells; all cells if empty. `board`: memory
-    in which the workers share their figures. Only the first of several workers serves TCP, transfers and NOTIFY. It
-    also writes the files of stored names, and serves the metrics of all workers at the address `metrics`.
+    `snapshots`: the folder of the snapshot files. `cells`: the names of the served cells; all cells if empty. `board`:
+    the memory in which the workers share their counters. Only the first worker serves TCP, zone transfers and NOTIFY.
+    The first worker also writes the snapshot files, and serves the metrics of all workers at the address `metrics`.
     """
     gc.set_threshold(100_000, 50, 100)  # tables have many objects and few reference cycles
     loop = asyncio.get_running_loop()
@@ -131,7 +133,9 @@ async def _listen(server: DnsServer, worker: Worker) -> None:
 
 
 async def _listen_later(server: DnsServer, worker: Worker, follower: Follower) -> None:
-    """Open the sockets once the directory has names, or after `PATIENCE_S` seconds. Then wait until cancelled."""
+    """Wait until the resolver can answer, but at most `PATIENCE_S` seconds. Then open the sockets, and run until
+    cancelled.
+    """
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
             await follower.answers.wait()
@@ -140,7 +144,7 @@ async def _listen_later(server: DnsServer, worker: Worker, follower: Follower) -
 
 
 def main() -> int:
-    """Run the resolver and return its exit status."""
+    """Run all processes of the resolver and return the exit status."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.production")
     import django
 
@@ -162,7 +166,7 @@ def main() -> int:
 
 
 def _work(worker: Worker, peers: Peers, port: int, board: Board | None = None) -> int:
-    """Run one process of the resolver and return its exit status."""
+    """Run one worker process of the resolver and return its exit status."""
     import uvloop
     from django.conf import settings
 

@@ -1,6 +1,6 @@
-"""The interface between the follower and the source of journal events.
+"""The interface through which a resolver reads the events of cell journals.
 
-`naming.following.journal_news.JournalNews` implements it with PostgreSQL; tests use a journal in memory.
+`naming.following.journal_news.JournalNews` implements the interface with PostgreSQL. Tests use a journal in memory.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from scheduling.core.vocabulary.events import Event
 
 
 class NewsUnavailable(Exception):
-    """The error if the source of events is unreachable. The resolver then answers from memory, and the follower
-    retries.
-    """
+    """The error if the journal is unreachable. The resolver then answers from memory and tries again later."""
 
 
 class NewsUnreadable(Exception):
-    """The error if the journal has an unknown event, or lacks events. The follower then reads a snapshot."""
+    """The error if the journal has an unknown event, or if events are missing. The resolver then reads all names
+    again.
+    """
 
 
 class DatedEvent(NamedTuple):
-    """An event and its revision. `at`: the time at which it was written, in seconds since the epoch; 0 if unknown."""
+    """An event of a journal and its revision. `at`: the time at which the event was written, in seconds since the
+    epoch; 0 if this time is unknown.
+    """
 
     revision: int
     event: Event
@@ -32,7 +34,7 @@ class DatedEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZoneFacts:
-    """Facts of a cell and its zone. `history_id`: an id of the cell's database that changes when the database is
+    """Facts of a cell and its DNS zone. `history_id`: an id of the cell's database. The id changes when the database is
     restored from a backup or replaced by another. `start`: the first serial number of the zone.
     """
 
@@ -46,9 +48,11 @@ class ZoneFacts:
 
 @dataclass(frozen=True, slots=True)
 class NamesSnapshot:
-    """The names of a cell at the journal revision `revision`, as events that fill an empty table.
+    """The names of a cell at the journal revision `revision`, as events. Applied to an empty `NameTable`, the events
+    fill it.
 
-    `names_revision`: the revision of the last event that could change a name. The serial depends on it.
+    `names_revision`: the revision of the last event that could change a name. The serial number of the zone depends on
+    it.
     """
 
     revision: int
@@ -59,8 +63,8 @@ class NamesSnapshot:
 
 
 class NewsSource(Protocol):
-    """A source of journal events. The methods block, so only one separate thread calls them. They raise
-    `NewsUnavailable` if the source is unreachable.
+    """A source of journal events. All its methods block the calling thread. They raise `NewsUnavailable` if the source
+    is unreachable.
     """
 
     def cells(self) -> list[ZoneFacts]: ...
@@ -68,13 +72,13 @@ class NewsSource(Protocol):
     def snapshot(self, cell_id: int) -> NamesSnapshot: ...
 
     def tail(self, cell_id: int, after: int) -> list[DatedEvent]:
-        """Return the next complete revisions after `after`, oldest first. Raises `NewsUnreadable` if the journal lacks
-        events or has an unknown event.
+        """Return the events that follow revision `after`, oldest first. Raises `NewsUnreadable` if the journal has an
+        unknown event, or if events are missing.
         """
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a cell may have changed, at most `timeout_s` seconds."""
+        """Wait until a cell may have changed, but at most `timeout_s` seconds."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,6 @@
-"""Reads the names of a cell from rows when a resolver starts, as events that fill an empty table."""
+"""Reads the names of a cell from the database when a resolver starts. The result is a list of events for an empty
+`NameTable`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from scheduling.models.machines import REMOVED
 
 
 def cell_facts() -> list[ZoneFacts]:
-    """Return the facts of all cells, ordered by id."""
+    """Return the `ZoneFacts` of all cells, ordered by cell id."""
     rows = Cell.objects.order_by("id").values_list(
         "id", "name", "revision", "history_ordinal", "history_id", "created_at"
     )
@@ -33,7 +35,9 @@ def cell_facts() -> list[ZoneFacts]:
 
 
 def snapshot(cell_id: int) -> NamesSnapshot:
-    """Return all names of a cell, from one consistent view of its rows. Raises `LookupError` for an unknown cell."""
+    """Return all names of a cell. The transaction makes sure that they belong to one revision. Raises `LookupError` for
+    an unknown cell.
+    """
     with transaction.atomic(durable=True):
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         facts = Cell.objects.filter(pk=cell_id).values_list("revision", "history_ordinal", "history_id").first()
@@ -56,7 +60,7 @@ def _machines(cell_id: int) -> Iterable[Event]:
 
 
 def _jobs(cell_id: int) -> Iterable[Event]:
-    """Yield the events of all live jobs, with their port names in every version that a placed task still runs."""
+    """Yield the events that submit all live jobs and set the port names of their spec versions."""
     older = older_port_names(cell_id)
     ranges = _index_ranges(cell_id)
     for job in Job.objects.filter(cell_id=cell_id).exclude(state=JobState.DEAD.value).select_related("tenant"):
@@ -78,7 +82,7 @@ def _jobs(cell_id: int) -> Iterable[Event]:
 
 
 def _index_ranges(cell_id: int) -> dict[int, list[tuple[int, int]]]:
-    """Return the task indexes of each job, by job id, as ranges (first index, last index)."""
+    """Return, by job id, the task indexes of each job as ranges (first index, last index)."""
     ranges: dict[int, list[tuple[int, int]]] = {}
     for job_id, first, last in query(
         "SELECT job_id, min(index), max(index) FROM ("
@@ -93,9 +97,10 @@ def _index_ranges(cell_id: int) -> dict[int, list[tuple[int, int]]]:
 
 
 def older_port_names(cell_id: int, job_id: int | None = None) -> dict[int, list[tuple[int, tuple[str, ...]]]]:
-    """Return job id -> (spec version, port names), for jobs with placed tasks of an older version of their spec.
+    """Return, by job id, each spec version of the job and its port names. Only jobs that have placed tasks with an
+    older spec version are included.
 
-    With `job_id`, only this job is read.
+    If `job_id` is given, only this job is read.
     """
     found: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
     for job, version, names in query(

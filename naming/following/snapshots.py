@@ -1,11 +1,12 @@
-"""Converts the names of a cell to bytes and back, for files from which a resolver starts without PostgreSQL. Pure.
+"""Writes the names of a cell to snapshot files and reads them. A resolver can start from such a file without
+PostgreSQL. Pure.
 
-    line of JSON    head: format, zone, cell, history, revisions, time
-    blocks          length (4 octets), then MessagePack: machines, jobs, and tasks in groups of a few hundred
-    end             length 0, then BLAKE2b of all octets before it (16 octets)
+    line of JSON    the head: format, zone, cell, history, revisions, time
+    blocks          each block: its length (4 octets), then MessagePack of machines, a job, or a few hundred tasks
+    end             the length 0, then the BLAKE2b checksum of all octets before it (16 octets)
 
-A `Capture` describes the table at one instant, although the table continues to change. It writes one job after the
-other. Just before a job changes, it copies the job (`before`). So each step is short, even in a large cell.
+A `Capture` describes the name table at one instant, although the table continues to change. The capture writes one job
+after the other. Just before an unwritten job changes, the capture copies the job (method `before`).
 """
 
 from __future__ import annotations
@@ -52,15 +53,17 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotMachines(msgspec.Struct, frozen=True, array_like=True, tag="machines"):
-    """Machines as (id, host, address). `gone`: ids of removed machines that still have tasks."""
+    """The record of machines in a snapshot file. `machines`: id, host name and address of each. `gone`: the ids of
+    removed machines that still have tasks.
+    """
 
     machines: list[tuple[int, str, str]]
     gone: list[int]
 
 
 class JobKept(msgspec.Struct, frozen=True, array_like=True, tag="job"):
-    """The record of a job in a snapshot file; the records of its tasks follow it. `versions`: each spec version and its
-    port names, the current version last.
+    """The record of a job in a snapshot file. The records of the job's tasks follow this record. `versions`: each spec
+    version with its port names; the current version is the last one.
     """
 
     job_id: int
@@ -93,8 +96,8 @@ _head_decoder = msgspec.json.Decoder(Head)
 
 @dataclass(slots=True)
 class _Held:
-    """The copy of one job that a `Capture` keeps. `early`: for each task that changed after the copy was made, its
-    state before the first change, by task index.
+    """The copy of one job that a `Capture` stores. `early`: by task index, the earlier state of each task that has
+    changed since the copy was made.
     """
 
     job: NamedJob
@@ -105,10 +108,10 @@ class _Held:
 
 
 class Capture:
-    """The names of a loaded table, as they were when this object was created.
+    """The names of a loaded name table, as they were when this object was created.
 
-    The caller keeps the method `before` in the list `table.before` until all blocks are read, so that the capture
-    copies each job before it changes.
+    The caller must add the method `before` to the list `table.before`, and remove it after the last block is read. The
+    capture can then copy each job before it changes.
     """
 
     def __init__(self, table: NameTable, *, zone: str, cell_id: int, history_id: str, written_at: float) -> None:
@@ -131,7 +134,7 @@ class Capture:
         self._held: dict[int, _Held] = {}
 
     def before(self, event: Event) -> None:
-        """Copy the names that `event` will change. The table calls this before it applies the event."""
+        """Copy the names that `event` will change. The name table calls this method before it applies the event."""
         if isinstance(event, events.MachineSet):
             self._before_machine(event)
             return
@@ -150,7 +153,7 @@ class Capture:
             held.early[index] = self._kept(held, task)
 
     def _before_machine(self, event: events.MachineSet) -> None:
-        """Copy the jobs that have tasks on the machine of the event, if the event changes the machine's address."""
+        """If the event changes the machine's address, copy the jobs that have tasks on the machine."""
         machine = self.table.machines.get(event.machine_id)
         if machine is None or (machine.hostname, machine.address) == (event.hostname.lower(), event.address):
             return
@@ -158,7 +161,9 @@ class Capture:
             self._held[job.job_id] = self._hold(self._pending.pop(job.job_id))
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the whole snapshot file in parts. The name table may change between two parts; the file does not."""
+        """Yield the whole snapshot file in parts. If the name table changes between two parts, the content of the file
+        stays the same.
+        """
         digest = hashlib.blake2b(digest_size=_DIGEST_SIZE)
         for part in self._parts():
             digest.update(part)
@@ -258,7 +263,9 @@ def read_head(data: bytes) -> Head:
 
 
 def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
-    """Fill an empty table in steps. After the last step, the table is ready. Raises `Unusable` for an invalid file."""
+    """Fill an empty name table in steps, one step per iteration. After the last step, the table is ready. Raises
+    `Unusable` if the file is invalid.
+    """
     gone: list[int] = []
     try:
         for block in _blocks(memoryview(data)[:-_DIGEST_SIZE], data.index(b"\n") + 1):
@@ -323,7 +330,9 @@ def task_events(
 
 
 def job_events(job: JobKept) -> Iterator[Event]:
-    """Yield the events that submit a job and set the port names of its later versions."""
+    """Yield the event that submits a job, and one event for each later spec version, with the port names of the
+    version.
+    """
     first_version, first_names = job.versions[0]
     facts: dict[str, Any] = {
         "job_id": job.job_id,

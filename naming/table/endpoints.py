@@ -1,4 +1,5 @@
-"""The endpoints of tasks for `/bns/`, feeds and watchers, and the choice of the tasks that clients should use. Pure.
+"""The endpoints of tasks, as the API `/bns/`, feeds and watchers show them, and the choice of the tasks that clients
+should use. Pure.
 
 Clients should use serving tasks in proportion to their weights. If all weights are 0, they use all serving tasks. If no
 task serves, they use all tasks that have an address (fail open). DNS answers follow the same rule.
@@ -18,9 +19,9 @@ Weights = Sequence[tuple[int, int, int]]
 class TaskEndpoint(msgspec.Struct, frozen=True, gc=False):
     """The endpoint of one task. `machine` and `address` are empty while the task is not placed.
 
-    `ports`: port numbers by port name, in the order of the job file. `load`: CPU used now as a share of the limit, or
-    None if unknown. `ttl_s`: seconds for which clients may cache the address. `revision`, `history`: position in the
-    cell's journal, and the number of the journal's history (a restore of the cell from a backup starts a new history).
+    `ports`: the port numbers by port name, in the order of the job file. `load`: the CPU used now as a share of the
+    limit, or None if unknown. `ttl_s`: for how many seconds clients may cache the address. `revision`: the position in
+    the cell's journal. `history`: a number that rises each time the cell is restored from a backup.
     """
 
     name: str
@@ -41,10 +42,11 @@ class TaskEndpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Summary(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The common fields of the endpoints of jobs and services. `endpoints`: the placed tasks.
+    """The fields that `JobEndpoints` and `ServiceEndpoints` share. `endpoints`: the endpoints of the placed tasks.
 
-    `fail_open`: whether no placed task serves, so that clients get all placed tasks. `revision`, `history`: position in
-    the cell's journal at the time of the read. `history` rises when a cell is restored from a backup.
+    `fail_open`: whether no placed task serves, so that clients get all placed tasks. `revision`: the position in the
+    cell's journal when the endpoints were read. `history`: a number that rises each time the cell is restored from a
+    backup.
     """
 
     name: str
@@ -60,19 +62,21 @@ class _Summary(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class JobEndpoints(_Summary, frozen=True, gc=False, kw_only=True):
-    """The answer for the name of a job: its placed tasks and their common fields."""
+    """The answer to a query for the name of a job: the endpoints of its placed tasks."""
 
     labels: Mapping[str, str]
 
 
 class ServiceEndpoints(_Summary, frozen=True, gc=False, kw_only=True):
-    """The endpoints of all live jobs of a service. `jobs`: the paths of the jobs, `/bns/…`."""
+    """The answer to a query for the name of a service: the endpoints of all its live jobs. `jobs`: the paths `/bns/…`
+    of the jobs.
+    """
 
     jobs: Sequence[str]
 
 
 class MachineEndpoint(msgspec.Struct, frozen=True, gc=False):
-    """The answer for the name of a machine: its address and state."""
+    """The answer to a query for the name of a machine: its address and state."""
 
     name: str
     dns: str
@@ -85,15 +89,15 @@ class MachineEndpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 def fails_open(endpoints: Iterable[TaskEndpoint]) -> bool:
-    """Return whether there are tasks with an address but none of these tasks serves. Clients then use all tasks with an
-    address.
+    """Return whether some tasks have an address, but none of these tasks serves. Clients then use all tasks that have
+    an address.
     """
     placed = [one.serving for one in endpoints if one.address]
     return bool(placed) and not any(placed)
 
 
 def shares(endpoints: Sequence[TaskEndpoint]) -> list[tuple[TaskEndpoint, int]]:
-    """Return the tasks that clients should use, each with a weight of at least 1."""
+    """Return the tasks that clients should use, and the weight of each task (at least 1)."""
     placed = [one for one in endpoints if one.address]
     able = [one for one in placed if one.serving] or placed
     weighed = [(one, one.weight) for one in able if one.weight]
@@ -101,6 +105,8 @@ def shares(endpoints: Sequence[TaskEndpoint]) -> list[tuple[TaskEndpoint, int]]:
 
 
 def weight_of(index: int, weights: Weights) -> int:
-    """Return the weight of the task with this index. `weights`: the weights that the job file sets."""
+    """Return the weight of the task with this index. `weights`: the weights in the job file. A task without a weight
+    there has weight 1.
+    """
     at = bisect_right(weights, index, key=lambda one: one[0]) - 1
     return weights[at][2] if at >= 0 and index <= weights[at][1] else 1

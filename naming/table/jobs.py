@@ -1,4 +1,6 @@
-"""The jobs and services of a name table. A service consists of the jobs that have its name as a label. Pure."""
+"""The jobs and services of a name table. A service consists of all jobs of a tenant whose label `service` is the name
+of the service. Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from naming.table.pools import Answering, Pool
 
 
 class Indexes:
-    """The task indexes of a job, as merged ranges that include their first and last index."""
+    """The task indexes of a job, stored as ranges. Each range includes its first and its last index."""
 
     __slots__ = ("_firsts", "_lasts", "size")
 
@@ -49,7 +51,7 @@ Weights = tuple[tuple[int, int, int], ...]  # of `scheduling.core.vocabulary.pub
 
 @dataclass(slots=True, eq=False)
 class NamedJob:
-    """A live job with its placed tasks, as the name table stores it."""
+    """A live job and its placed tasks, as the name table stores them."""
 
     job_id: int
     tenant: str
@@ -89,11 +91,13 @@ class NamedJob:
         return len(self.serving)
 
     def ttl_s_or(self, otherwise: int) -> int:
-        """Return the seconds for which clients may cache answers about the job, or `otherwise` if it sets no value."""
+        """Return for how many seconds clients may cache answers about the job. Return `otherwise` if the job sets no
+        value.
+        """
         return self.ttl_s or otherwise
 
     def index_of(self, label: str) -> int | None:
-        """Return the task index that a DNS label denotes, or None if the job has no such task."""
+        """Return the task index that the DNS label `label` stands for, or None if the job has no such task."""
         try:
             index = parse_index(label)
         except InvalidName:
@@ -101,18 +105,18 @@ class NamedJob:
         return index if index in self.indexes else None
 
     def follow(self, version: int, port_names: tuple[str, ...]) -> None:
-        """Set the version of the job's spec that is in force, and its port names."""
+        """Set the spec version that the job now uses, and the port names of this version."""
         if port_names == self.port_names:
             port_names = self.port_names  # all versions share one object, which saves memory
         self.port_names = self.versions[version] = port_names
         self._names.update(port_names)
 
     def all_port_names(self) -> set[str]:
-        """Return the port names of every version that a placed task may still run. Do not change the set."""
+        """Return the port names of every known spec version of this job. Callers must not change the set."""
         return self._names
 
     def weigh(self, weights: Weights) -> None:
-        """Set the weights of the job's tasks to `weights`."""
+        """Set the weights of the job's tasks. `weights`: ranges of task indexes with their weights."""
         self.weights = weights
         for task in list(self.placed.tasks):
             weight = weight_of(task.index, weights)
@@ -125,8 +129,8 @@ class NamedJob:
 
 @dataclass(slots=True, eq=False)
 class NamedService:
-    """A service: the jobs of one tenant that have its name as the label `service`. If no task of any of its jobs
-    serves, clients get all placed tasks.
+    """A service: all jobs of a tenant whose label `service` is the name of the service. If no task of these jobs
+    serves, clients get all placed tasks of the jobs.
     """
 
     tenant: str
@@ -161,8 +165,9 @@ class NamedService:
         return set[str]().union(*(job.all_port_names() for job in self.jobs.values()))
 
     def ttl_s_or(self, otherwise: int) -> int:
-        """Return the seconds for which clients may cache answers about the service: the shortest value of its jobs.
+        """Return for how many seconds clients may cache answers about the service. This is the shortest time of its
+        jobs.
 
-        For a job that sets no value, `otherwise` is used.
+        `otherwise`: the time for a job that sets no value.
         """
         return min((job.ttl_s or otherwise for job in self.jobs.values()), default=otherwise)

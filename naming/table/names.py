@@ -1,8 +1,8 @@
-"""The two forms of a name: `/bns/<cell>/<tenant>/<job>[/<index>]` and `[<index>.]<job>.<tenant>.<cell>.<zone>`.
+"""The two forms of a name: the path `/bns/<cell>/<tenant>/<job>[/<index>]` and the DNS name
+`[<index>.]<job>.<tenant>.<cell>.<zone>`.
 
 §2.6: "the fiftieth task in job jfoo owned by user ubar in cell cc would be reachable via
-50.jfoo.ubar.cc.borg.google.com". Each part is a DNS label in lower case, so the two forms use the same letters, and
-neither needs escapes.
+50.jfoo.ubar.cc.borg.google.com". Each part of a name is a DNS label in lower case, so neither form needs escapes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,6}")
 
 
 class InvalidName(ValueError):
-    """The error for an invalid name. `field` is the wrong part of the name. The message says what to write instead."""
+    """The error for an invalid name. `field`: which part of the name is wrong. The message says what to write
+    instead.
+    """
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(f"{field}: {detail}")
@@ -36,7 +38,7 @@ class InvalidName(ValueError):
 
 
 class _Name:
-    """The common base of all names. `segments`: the parts of the path, from the cell down."""
+    """The base class of all names. `segments`: the parts of the path after `/bns/`, beginning with the cell."""
 
     __slots__ = ()
 
@@ -49,7 +51,7 @@ class _Name:
         return PREFIX + "/".join(self.segments)
 
     def dns(self, zone: str) -> str:
-        """Return the absolute DNS name, without the final dot."""
+        """Return the complete DNS name, which ends with `zone`. It has no final dot."""
         return ".".join((*reversed(self.segments), zone))
 
 
@@ -113,7 +115,9 @@ class MachineName(_Name):
 
 
 def check_label(label: str, field: str) -> str:
-    """Return `label` if it is a DNS label in lower case. Otherwise, raises `InvalidName`, which names `field`."""
+    """Return `label` if it is a DNS label in lower case. Raises `InvalidName` otherwise. `field`: which part of a name
+    the label is; the error contains it.
+    """
     if not label:
         raise InvalidName(field, "is empty; give 1 to 63 letters, digits or hyphens")
     if len(label) > MAX_LABEL:
@@ -135,7 +139,7 @@ def is_service(text: str) -> bool:
 
 
 def check_service(text: str) -> str:
-    """Return `text` if it can be the name of a service. Raises `InvalidName` otherwise."""
+    """Return `text` if it can be the name of a service (see `is_service`). Raises `InvalidName` otherwise."""
     check_label(text, "service")
     if not is_service(text):
         raise InvalidName("service", f"{text!r} begins with a digit, like a task index; begin it with a letter")
@@ -143,7 +147,7 @@ def check_service(text: str) -> str:
 
 
 def check_zone(zone: str) -> str:
-    """Return a DNS zone in lower case, without the final dot. Raises `InvalidName` if it is not valid."""
+    """Return the DNS zone `text` in lower case, without the final dot. Raises `InvalidName` if it is not valid."""
     name = zone.removesuffix(".").lower()
     for label in name.split("."):
         check_label(label, "zone")
@@ -153,7 +157,9 @@ def check_zone(zone: str) -> str:
 
 
 def parse_index(text: str) -> int:
-    """Parse a task index, which has no sign and no leading zero. Raises `InvalidName` if the text has another form."""
+    """Return the number of a task index. Raises `InvalidName` if `text` is not a number, or has a sign or a leading
+    zero.
+    """
     if not _INDEX.fullmatch(text) or int(text) >= MAX_TASKS:
         raise InvalidName("index", f"{text[:16]!r} is not a task index; give a number from 0 to {MAX_TASKS - 1}")
     return int(text)
@@ -172,7 +178,8 @@ def _from_parts(cell: str, tenant: str, job: str, index: str | None) -> Name:
 
 
 def parse_path(path: str) -> Name:
-    """Parse a path below `/bns/`, with or without a final slash. Raises `InvalidName` for any other path.
+    """Return the name that a path below `/bns/` stands for. Raises `InvalidName` if the path has none of these forms,
+    with or without a final slash:
 
     `/bns/<cell>/<tenant>/<job>[/<index>]`, `/bns/<cell>/<tenant>/service/<name>` or `/bns/<cell>/machine/<host>`.
     """
@@ -185,7 +192,8 @@ def parse_path(path: str) -> Name:
 
 
 def parse_dns(name: str, zone: str) -> Name:
-    """Parse a DNS name in any letter case, with or without a final dot. Raises `InvalidName` for any other name.
+    """Return the name that a DNS name stands for, in any letter case. Raises `InvalidName` if the DNS name has none of
+    these forms, with or without a final dot:
 
     `[<index>.]<job>.<tenant>.<cell>.<zone>`, `<name>.service.<tenant>.<cell>.<zone>` or `<host>.machine.<cell>.<zone>`.
     """

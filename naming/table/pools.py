@@ -1,9 +1,8 @@
-"""The tasks of a job, and the choice of the tasks in an answer, each in proportion to its weight. Pure.
+"""The tasks of a job, and the random choice of tasks for a DNS answer. Pure.
 
-A client may use the first address or any address of an answer, and other resolvers shuffle the addresses. So each task
-appears in answers in proportion to its weight, and never twice in one answer. This limits the number of tasks in an
-answer to the sum of the weights divided by the greatest weight (systematic sampling with unequal probabilities, Madow
-1949). Equal weights cause no such limit.
+Each task is chosen with a probability that is proportional to its weight, and at most once per answer. Therefore the
+number of tasks in an answer is limited to the sum of the weights divided by the greatest weight (systematic sampling
+with unequal probabilities, Madow 1949). If all weights are equal, this limit is the number of all tasks.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 @dataclass(slots=True)
 class MachineAddress:
-    """The host name and the address of a machine, which all its tasks share."""
+    """The host name and the address of a machine. All tasks on the machine refer to the same object."""
 
     machine_id: int
     hostname: str
@@ -27,7 +26,7 @@ class MachineAddress:
 
 
 class Owner(Protocol):
-    """The attributes of a job that its placed tasks read. `naming.table.jobs.NamedJob` implements it."""
+    """The attributes of a job that code for its placed tasks uses. `naming.table.jobs.NamedJob` implements them."""
 
     @property
     def tenant(self) -> str: ...
@@ -45,7 +44,7 @@ class Owner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PlacedTask:
-    """A placed incarnation of a task. `ports`: port numbers in the order of its job's port names."""
+    """A task that is placed on a machine. `ports`: the port numbers, in the order of `port_names`."""
 
     job: Owner
     index: int
@@ -67,7 +66,7 @@ class PlacedTask:
 
     @property
     def family(self) -> int:
-        """Return the family of the address: 4, 6, or 0 if the task has no IP address."""
+        """Return the IP version of the task's address: 4, 6, or 0 if the task has no IP address."""
         return family_of(self.own_address) if self.own_address else self.machine.family
 
     def named_ports(self) -> list[tuple[str, int]]:
@@ -75,7 +74,7 @@ class PlacedTask:
 
 
 def family_of(address: str) -> int:
-    """Return 4 or 6, or 0 for text that is not an IP address."""
+    """Return the version of the IP address, 4 or 6. Return 0 for text that is not an IP address."""
     try:
         return ipaddress.ip_address(address).version
     except ValueError:
@@ -83,7 +82,7 @@ def family_of(address: str) -> int:
 
 
 class Stratum(NamedTuple):
-    """The tasks (at least one) of one job that have the same weight. Callers must not change or store `tasks`."""
+    """Tasks of one job that have the same weight. Callers must not change `tasks`, or store it for later."""
 
     weight: int
     tasks: Sequence[PlacedTask]
@@ -91,8 +90,8 @@ class Stratum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """The tasks that answers for a name may contain, grouped by weight. Tasks of weight 0 are included only
-    if all tasks have weight 0.
+    """The tasks that a DNS answer for a name may contain, grouped by weight. Tasks of weight 0 are included only if all
+    tasks have weight 0.
     """
 
     strata: Sequence[Stratum]
@@ -118,25 +117,28 @@ class Answering:
         return Answering([stratum for stratum in kept if stratum.tasks])
 
     def sample(self, most: int, rng: Random) -> list[PlacedTask]:
-        """Return at most `most` tasks in random order, each with a probability that is proportional to its weight."""
+        """Return at most `most` tasks in random order. A task is chosen with a probability that is proportional to its
+        weight.
+        """
         if len(self.strata) == 1:
             tasks = self.strata[0].tasks
             return rng.sample(tasks, min(most, len(tasks)))
         return _in_proportion([Stratum(weight or 1, tasks) for weight, tasks in self.strata], most, rng)
 
     def any(self, most: int, rng: Random) -> list[PlacedTask]:
-        """Return at most `most` tasks in random order, each with the same probability. SRV records use this method,
-        because they contain the weights.
+        """Return at most `most` tasks in random order. Each task is chosen with the same probability. SRV answers use
+        this method, because SRV records contain the weights.
         """
         tasks = list(self)
         return rng.sample(tasks, min(most, len(tasks)))
 
 
 def _in_proportion(strata: Sequence[Stratum], most: int, rng: Random) -> list[PlacedTask]:
-    """Draw tasks in proportion to their weights, at equally spaced points on a line with one segment per task.
+    """Choose at most `most` tasks. A task is chosen with a probability that is proportional to its weight.
 
-    The first point is random. No segment is longer than the distance between two points, so no task is drawn twice. The
-    tasks of a stratum are equally likely. The function uses whole numbers, so that the probabilities are exact.
+    Imagine a line on which each task has a segment as long as its weight. The function chooses the tasks at equally
+    spaced points of the line; the first point is random. No segment is longer than the distance between two points, so
+    no task is chosen twice. The function uses whole numbers, so the probabilities are exact.
     """
     if not strata:
         return []
@@ -155,7 +157,7 @@ def _in_proportion(strata: Sequence[Stratum], most: int, rng: Random) -> list[Pl
 
 
 class Bag:
-    """The tasks of one job, in a list from which tasks can be drawn at random. Adding or removing a task takes O(1)."""
+    """A set of tasks of one job. Adding or removing a task takes O(1)."""
 
     __slots__ = ("_at", "_tasks")
 
@@ -174,7 +176,7 @@ class Bag:
 
     @property
     def tasks(self) -> Sequence[PlacedTask]:
-        """Return the tasks in any order. Callers must not change or store the list."""
+        """Return the tasks in any order. Callers must not change the list, or store it for later."""
         return self._tasks
 
     def get(self, index: int) -> PlacedTask | None:
@@ -182,7 +184,9 @@ class Bag:
         return None if at is None else self._tasks[at]
 
     def put(self, task: PlacedTask) -> PlacedTask | None:
-        """Add a task. Return the task with the same index that it replaces, or None if there was none."""
+        """Add a task. If the set had a task with the same index, remove and return that task. Otherwise, return
+        None.
+        """
         at = self._at.get(task.index)
         if at is None:
             self._at[task.index] = len(self._tasks)
@@ -192,7 +196,7 @@ class Bag:
         return before
 
     def discard(self, index: int) -> PlacedTask | None:
-        """Remove and return the task with this index, or return None if there is no such task."""
+        """Remove and return the task with this index. Return None if there is no such task."""
         at = self._at.pop(index, None)
         if at is None:
             return None
@@ -204,10 +208,9 @@ class Bag:
 
 
 class Pool(Bag):
-    """The tasks of one job, of any size. A change takes constant time, and a random choice of k tasks takes time O(k).
+    """A set of tasks of one job that can also group the tasks by weight. Adding or removing a task takes O(1).
 
-    Once a task has a weight other than 1, the pool also has one `Bag` (set of tasks) per weight. The weight of a task
-    must change only while the task is in no pool.
+    The weight of a task must change only while the task is in no `Pool`.
     """
 
     __slots__ = ("_by_weight",)

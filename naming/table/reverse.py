@@ -1,9 +1,10 @@
-"""Reverse names: the zones of networks, and the owners of addresses. Pure.
+"""Reverse DNS names: the reverse zones of IP networks, and the names that have a given address. Pure.
 
+    address        reverse name
     192.0.2.1      1.2.0.192.in-addr.arpa                   one label per octet
     2001:db8::1    1.0.0.0. … .8.b.d.0.1.0.0.2.ip6.arpa     one label per 4 bits
 
-A *path* is an address with one byte per label, from the top of the name down.
+A *path* is an address as bytes, one byte per label, in the order of the address.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _DEPTHS: dict[tuple[bytes, ...], int] = {V4: 4, V6: 32}  # number of labels of a
 
 
 class AddressIndex:
-    """The owners of addresses, and the paths that have addresses below them. Changes take O(1).
+    """For each IP address, the names that have this address (its *owners*). Changes take O(1).
 
-    The paths form a trie that is only as deep as needed to distinguish the addresses. A leaf contains the only address
-    below its path. Every other node contains the number of addresses below its path.
+    The index also contains a tree of paths, which is only as deep as needed to distinguish the addresses. A leaf
+    contains the only address below its path. Every other node contains the number of addresses below its path.
     """
 
     __slots__ = ("_below", "_owners")
@@ -36,7 +37,7 @@ class AddressIndex:
         self._below: dict[bytes, Path | int] = {}  # by `_key`
 
     def add(self, address: str, owner: Labels) -> None:
-        """Add an owner of an address. Ignore text that is not an address."""
+        """Add `owner` as an owner of an address. If `address` is not an IP address, do nothing."""
         path = path_of(address)
         if path is None:
             return
@@ -50,7 +51,7 @@ class AddressIndex:
             self._owners[path] = {known, owner}
 
     def discard(self, address: str, owner: Labels) -> None:
-        """Remove an owner of an address, if the owner exists."""
+        """Remove `owner` from the owners of an address. If it is not an owner, do nothing."""
         path = path_of(address)
         known = None if path is None else self._owners.get(path)
         if path is None or known is None:
@@ -64,15 +65,15 @@ class AddressIndex:
             self._take(path)
 
     def owners(self, path: Path, most: int) -> list[Labels]:
-        """Return at most `most` owners of the address with this complete path."""
+        """Return at most `most` owners of the address that this path stands for."""
         known = self._owners.get(path)
         if known is None:
             return []
         return list(islice(known, most)) if isinstance(known, set) else [known]
 
     def below(self, path: Path, depth: int) -> bool:
-        """Return whether the address of some owner begins with this path. `depth`: number of labels of a complete
-        address: 4 for IPv4, 32 for IPv6.
+        """Return whether any address that has an owner begins with this path. `depth`: the number of labels of a
+        complete address, 4 for IPv4 and 32 for IPv6.
         """
         for length in range(1, len(path) + 1):
             held = self._below.get(_key(path[:length], depth))
@@ -110,14 +111,16 @@ class AddressIndex:
 
 
 def _key(path: Path, depth: int) -> bytes:
-    """Return the dictionary key of a path. Keys of IPv4 and IPv6 differ. `depth`: number of labels of a complete
-    address.
+    """Return the dictionary key of a path. IPv4 and IPv6 paths have different keys. `depth`: the number of labels of a
+    complete address, 4 for IPv4 and 32 for IPv6.
     """
     return path if depth == 4 else b"6" * 5 + path
 
 
 def path_of(address: str) -> Path | None:
-    """Return the path of an IP address in the tree of reverse names, or None if `address` is not an IP address."""
+    """Return an IP address as bytes: one per octet of IPv4, one per 4 bits of IPv6. Return None if `address` is not an
+    IP address.
+    """
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -128,9 +131,10 @@ def path_of(address: str) -> Path | None:
 
 
 def path_of_labels(labels: tuple[bytes, ...]) -> tuple[Path, int] | None:
-    """Return the path of a reverse name, and the number of labels that a complete address of its family has.
+    """Return the path of a reverse name, and the number of labels of a complete address: 4 for IPv4, 32 for IPv6.
 
-    `labels`: in lower case, without the root. Return None if no address can have this name or a name below it.
+    `labels`: the labels of the name, in lower case, without the empty label of the root. Return None if no address can
+    have this name or a name below it.
     """
     top = labels[-2:]
     depth = _DEPTHS.get(top)
@@ -142,7 +146,8 @@ def path_of_labels(labels: tuple[bytes, ...]) -> tuple[Path, int] | None:
 
 
 def apexes(networks: Iterable[Network]) -> frozenset[tuple[bytes, ...]]:
-    """Return the apexes of the reverse zones of these networks, as labels without the root.
+    """Return the names of the reverse zones of these networks. Each name is a tuple of labels, without the empty label
+    of the root.
 
     A network whose prefix ends within a label has several zones. For example, 172.16.0.0/12 has 16 zones.
     """

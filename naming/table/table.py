@@ -1,7 +1,6 @@
-"""The names of one cell: a table in memory that follows the cell's journal (§2.6). Pure.
+"""The names of one cell: a table in memory that is updated with each event of the cell's journal (§2.6). Pure.
 
-`apply` applies every event of the journal in order, in O(1) for an event of a task. A name is correct as soon as its
-event is applied. A task *serves* if its Borglet reports it as up: it is in phase `up`, and healthy if its job has a
+A task *serves* if its Borglet reports that the task is up: it is in phase `up`, and it is healthy if its job has a
 health check.
 """
 
@@ -31,28 +30,31 @@ GONE = -1  # the revision of a job or service that has ended, whose prepared ans
 
 
 def serial_start(made_at: float) -> int:
-    """Return the first serial of a cell. `made_at`: its creation time in seconds since the epoch."""
+    """Return the first serial number of a cell's DNS zone. `made_at`: when the cell was created, in seconds since the
+    epoch.
+    """
     return int(made_at * STARTS_A_SECOND) % SERIAL_MODULUS
 
 
 def serial_of(revision: int, history_ordinal: int = 1, start: int = 0) -> int:
-    """Return the serial of a zone for a revision.
+    """Return the serial number of a cell's DNS zone at a journal revision. `start`: the result of `serial_start`.
 
-    The serial has 32 bits and differs for every revision. It is never 0, which some secondaries treat as unknown.
+    The number has 32 bits and differs for every revision. It is never 0, because some DNS servers treat 0 as unknown.
     """
     return 1 + (start + revision - 1 + (history_ordinal - 1) * HISTORY_STEP) % (SERIAL_MODULUS - 1)
 
 
 def serial_newer(a: int, b: int) -> bool:
-    """Return whether serial `a` comes after `b` in the arithmetic of RFC 1982 §3.2."""
+    """Return whether the serial number `a` is newer than `b`. RFC 1982 §3.2 defines this comparison."""
     return a != b and (a - b) % SERIAL_MODULUS < SERIAL_MODULUS // 2
 
 
 class Touched(NamedTuple):
     """Names that may have changed: the names of a machine, a job, a task or a service.
 
-    `tenant` is `machine` for a machine. `name`: the host, the job or the service. `task`: the index of a changed task.
-    `whole`: whether all names below the job changed.
+    `tenant`: the tenant's name, or `machine` for a machine. `name`: the name of the machine, job or service. `task`:
+    the index of a changed task. `whole`: whether the names of all tasks of the job changed. `service`: whether `name`
+    is a service.
     """
 
     tenant: str
@@ -63,14 +65,13 @@ class Touched(NamedTuple):
 
 
 class NameTable:
-    """The names of a cell. `ready` becomes true when the table has caught up with its cell for the first time.
+    """The names of a cell. `ready`: whether the table has been loaded completely for the first time.
 
-    `revision`: the last applied revision. `names_revision`: the last revision that changed a name. The serial depends
-    on `names_revision`, so the serial changes only with names and is equal on every resolver of the cell.
-    `history_ordinal`: a number that rises with every restore of the cell from a backup, so that the serial rises too.
-    `start`: the serial before the first change of a name. `touched`: None, or a set that a reader
-    (`naming.dns.zones.zone`) assigns; the table adds each changed name to the set, and the reader empties the set.
-    `before`: functions that the table calls with each event before it applies the event.
+    `revision`: the last applied revision of the journal. `names_revision`: the last revision that changed a name; the
+    serial number of the zone depends on it. `history_ordinal`: a number that rises each time the cell is restored from
+    a backup. `start`: the serial number before the first change of a name. `touched`: None, or a set to which the table
+    adds each changed name; the reader of the set empties it. `before`: functions that the table calls with each event
+    before it applies the event.
     """
 
     def __init__(self, cell: str, *, history_ordinal: int = 1, start: int = 0) -> None:
@@ -101,12 +102,14 @@ class NameTable:
         return self.services.get(tenant, {}).get(name)
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the numbers of jobs, placed tasks and serving tasks."""
+        """Return three numbers: how many jobs, placed tasks and serving tasks the table contains."""
         jobs = self.jobs.values()
         return len(jobs), sum(len(job.placed) for job in jobs), sum(len(job.serving) for job in jobs)
 
     def apply(self, event: events.Event, revision: int) -> bool:
-        """Apply one event. Return whether a name changed. Late events of ended jobs and tasks change no names."""
+        """Apply one event of the journal. Return whether a name changed. Late events of jobs and tasks that have ended
+        change no name.
+        """
         for prepare in self.before:
             prepare(event)
         self.revision = max(self.revision, revision)
@@ -117,10 +120,7 @@ class NameTable:
         return True
 
     def _machine_set(self, event: events.MachineSet, revision: int) -> bool:
-        """Add a machine or change its address. Return whether this changed a name.
-
-        A new address applies immediately to all tasks of the machine.
-        """
+        """Add a machine, or change the name or address of a machine. Return whether this changed a name."""
         machine = self.machines.get(event.machine_id)
         host, family = event.hostname.lower(), family_of(event.address)
         if machine is None:
@@ -226,14 +226,14 @@ class NameTable:
         return self._touch(job, revision, event.index)
 
     def _placed(self, event: events.TaskEvicted | events.TaskEnded | events.TaskReported) -> PlacedTask | None:
-        """Return the task that the event is about, or None if this incarnation of the task is not placed."""
+        """Return the task of the event. Return None if the incarnation in the event is not placed."""
         job = self.jobs.get(event.job_id)
         task = None if job is None else job.placed.get(event.index)
         return task if task is not None and task.incarnation == event.incarnation else None
 
     def _task_left(self, event: events.TaskEvicted | events.TaskEnded, revision: int) -> bool:
-        """Remove a task from the answers as soon as it is evicted or ended, before its processes get a signal. Return
-        whether a name changed.
+        """Remove a task that is evicted or has ended. Return whether this changed a name. Clients do not get the task
+        any more, although its processes may still run.
         """
         if (task := self._placed(event)) is None:
             return False
@@ -272,9 +272,7 @@ class NameTable:
             self._forget_address(job, task)
 
     def _serve_under_its_label(self, job: NamedJob, revision: int) -> None:
-        """Add a job to the service that its label `service` names, and remove it from the service that it was in
-        before.
-        """
+        """Add a job to the service that its label `service` names. Remove the job from its previous service."""
         name = job.labels.get("service", "") if job.kind == "job" else ""
         if not is_service(name):
             name = ""
@@ -302,8 +300,8 @@ class NameTable:
                 del self.services[job.tenant]
 
     def _touch(self, job: NamedJob, revision: int, index: int | None = None, *, whole: bool = False) -> bool:
-        """Mark the names of a job, of its service, and of one or all of its tasks as changed. Return True, the result
-        of `apply`.
+        """Mark the names of a job and of its service as changed. `index`: mark also the name of this task. `whole`:
+        mark also the names of all tasks. Return True, which means that a name changed.
         """
         job.revision = revision
         if job.service is not None:
