@@ -1,4 +1,4 @@
-"""Sign-in and accounts of people. An SRE creates an account, or an owner of a tenant sends an invitation.
+"""How people sign in and get accounts. An SRE creates an account, or an owner of a tenant sends an invitation.
 
 People cannot sign up without an invitation, and there is no identity provider (OIDC, SAML) yet. Service accounts have
 tokens and cannot sign in.
@@ -34,7 +34,9 @@ INVITATION = "invitation"
 
 
 def invited(request: HttpRequest) -> Invitation | None:
-    """Return the open invitation whose link this browser has opened, or None if it has opened no such link."""
+    """Return the invitation whose link was opened in this browser. Return None if no link was opened, or if the
+    invitation is no longer valid.
+    """
     try:
         return invitation_of(str(request.session.get(INVITATION, "")))
     except Rejected:
@@ -42,7 +44,7 @@ def invited(request: HttpRequest) -> Invitation | None:
 
 
 class PasswordBackend(AuthenticationBackend):  # type: ignore[misc]
-    """The backend of the library allauth that checks passwords.
+    """The part of the library allauth that checks passwords.
 
     If the password is wrong, the sign-in ends, so that no other backend hashes the password again.
     """
@@ -55,8 +57,8 @@ class PasswordBackend(AuthenticationBackend):  # type: ignore[misc]
 
 
 class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
-    """The rules of this portal for the library allauth: people get accounts only by invitation, and wrong passwords
-    are limited.
+    """The rules of this portal for the library allauth. People get accounts only by invitation. After too many wrong
+    passwords, a person must wait.
     """
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
@@ -73,9 +75,9 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
     def save_user(
         self, request: HttpRequest, user: AbstractBaseUser, form: forms.BaseForm, commit: bool = True
     ) -> AbstractBaseUser:
-        """Save the user with the mail address of the invitation, and accept the invitation.
+        """Save the new user with the e-mail address of the invitation, and accept the invitation.
 
-        Raises `Rejected`, which rolls back the transaction of the caller.
+        Raises `Rejected` if the invitation is no longer valid. The transaction of the caller is then rolled back.
         """
         secret = str(request.session.get(INVITATION, ""))
         user = super().save_user(request, user, form, commit=False)
@@ -87,13 +89,13 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         return user
 
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
-        """Do nothing: allauth's own limits do not apply, because `authenticate` applies the limits of this portal."""
+        """Do nothing, so that allauth's own limits do not apply. `authenticate` applies the limits of this portal."""
 
     def authenticate(self, request: HttpRequest, **credentials: Any) -> AbstractBaseUser | None:
         """Return the user, or None if the password is wrong.
 
-        Sign-in and reauthentication call this method. After too many wrong attempts, it raises `ValidationError` with
-        the code `too-many-attempts` until a waiting time has ended.
+        allauth calls this method to sign in and to confirm a password again. After too many wrong attempts, the method
+        raises `ValidationError` with the code `too-many-attempts` until a waiting time has ended.
         """
         check = partial(super().authenticate, request, **credentials)
         try:
@@ -108,7 +110,9 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
             raise forms.ValidationError(text, code=problem.code, params={"seconds": seconds}) from problem
 
     def pre_login(self, request: HttpRequest, user: AbstractBaseUser, **how: Any) -> HttpResponse | None:
-        """Return an error page for service accounts, which never sign in. For people, do what allauth does."""
+        """Return an error page for a service account, because service accounts never sign in. For people, return what
+        allauth returns.
+        """
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             detail = _("%s is a service account, which never signs in. Use one of its tokens instead.")
             problem = Rejected("service-account", detail % user.get_username(), status=403)
@@ -117,12 +121,14 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
 
 
 class SignInView(LoginView):  # type: ignore[misc]
-    """The page to sign in."""
+    """The page on which people sign in."""
 
     template_name = "sigma/login.html"
 
     def form_invalid(self, form: forms.BaseForm) -> HttpResponse:
-        """Return the form with its errors. After too many attempts, the status is 429 with `Retry-After`."""
+        """Return the form with its errors. After too many attempts, the response has the status 429 and the header
+        `Retry-After`.
+        """
         answer = super().form_invalid(form)
         for error in form.non_field_errors().as_data():
             if error.code == TOO_MANY:
@@ -132,15 +138,17 @@ class SignInView(LoginView):  # type: ignore[misc]
 
 
 class PasswordForm(ChangePasswordForm):  # type: ignore[misc]
-    """The form for a new password. It can also revoke the tokens of the user, which would otherwise stay valid."""
+    """The form for a new password. It has a box to revoke all tokens of the user, because a new password does not
+    revoke them.
+    """
 
     revoke_tokens = forms.BooleanField(required=False, label=gettext_lazy("Also revoke all my tokens"))
 
 
 class PasswordView(PasswordChangeView):  # type: ignore[misc]
-    """The page to change a password.
+    """The page on which people change their password.
 
-    A new password ends all other sessions of the user, and their open pages and shells.
+    A new password ends all other sessions of the user, and the open live pages and shells of these sessions.
     """
 
     template_name = "sigma/password.html"

@@ -1,6 +1,7 @@
-"""The SRE console: django-unfold's admin site, only for staff. It registers the `PAGES` that the apps export.
+"""The SRE console, which is based on django-unfold's admin site. Only staff may use it. It registers the `PAGES` of
+each app.
 
-People sign in to the console on the portal's own page, with its rate limit and its second factor.
+People sign in to the console on the portal's normal sign-in page, with its rate limit and its second factor.
 """
 
 from __future__ import annotations
@@ -108,9 +109,9 @@ _OWN_PAGES = frozenset({"capacity", "names"})
 
 
 def kept_headers(headers: Callable[[Any], Iterable[Any]]) -> Callable[[Any], list[Any]]:
-    """Return a function that computes the headers of a list once, and stores them in the object of the list.
+    """Return a function that calls `headers` once per list of rows, and then returns the stored result.
 
-    The library unfold computes them again for each row, which took a fifth of the time of a page with a list.
+    The library unfold would call `headers` again for each row, which takes a fifth of the time of a page.
     """
 
     @wraps(headers)
@@ -130,25 +131,25 @@ class SreSite(UnfoldAdminSite):
     """Django's admin site, as the console for SREs."""
 
     def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Return the first page, with messages about what needs attention."""
+        """Return the first page of the console, with messages about what needs the attention of an SRE."""
         if self.has_permission(request):
             notify_held(request, self.name)
             add_market_messages(request, self.name)
         return super().index(request, extra_context)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
-        """Return the view of a page with the Content-Security-Policy of the console."""
+        """Wrap the view `view` of a page, so that its answers have the Content-Security-Policy of the console."""
         return csp_replace(CONSOLE)(super().admin_view(view, cacheable))
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the template context that all pages share.
+        """Return the template context that all pages of the console share.
 
-        It has no colours of the library unfold, because `colours.css` sets the colours.
+        The context has no colours, because the file `colours.css` sets them.
         """
         return {**super().each_context(request), "colors": None}
 
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
-        """Return the sidebar links that the user of the request may see. They are grouped by subject, not by app."""
+        """Return the links of the sidebar that this user may see. They are grouped by subject, not by Django app."""
         groups = []
         for title, *items in _SIDEBAR:
             links = [
@@ -166,7 +167,9 @@ class SreSite(UnfoldAdminSite):
         return groups
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of the console, including the URLs of pages that show no list of a model's rows."""
+        """Return the URLs of the console. They include the capacity page and the page of names, which belong to no
+        model.
+        """
         return [
             path("capacity/", self.admin_view(partial(capacity.page, site=self)), name="capacity"),
             path("names/", self.admin_view(partial(names.page, site=self)), name="names"),
@@ -184,16 +187,18 @@ class SreSite(UnfoldAdminSite):
 
 
 class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):  # type: ignore[type-arg]
-    """The pages of user accounts. Django's permissions apply: only superusers can create SREs."""
+    """The pages of user accounts in the console. Django's permissions apply: only superusers can create accounts of
+    SREs.
+    """
 
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        """Return the accounts of people. Service accounts have their own pages and no password.
+        """Return the accounts of people. Service accounts have their own pages in the console.
 
-        Service accounts are included only when the console searches for the user who gets a capability.
+        When a form of the console searches for a user, service accounts are included.
         """
         rows = super().get_queryset(request)
         searched = request.resolver_match is not None and request.resolver_match.url_name == "autocomplete"
@@ -201,7 +206,7 @@ class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):  # type: ignore[type-arg]
 
 
 class TeamAdmin(LeanMedia, GroupAdmin, ModelAdmin):
-    """The pages of groups."""
+    """The pages of groups of users in the console."""
 
 
 class _BeatTaskForm(beat_admin.PeriodicTaskForm):  # type: ignore[misc]
@@ -212,13 +217,13 @@ class _BeatTaskForm(beat_admin.PeriodicTaskForm):  # type: ignore[misc]
 
 
 class BeatTaskAdmin(LeanMedia, beat_admin.PeriodicTaskAdmin, ModelAdmin):  # type: ignore[misc]
-    """The pages of periodic tasks."""
+    """The pages of periodic tasks in the console."""
 
     form = _BeatTaskForm
 
 
 class ScheduleAdmin(LeanMedia, ModelAdmin):
-    """The pages of the schedules of periodic tasks."""
+    """The pages of the schedules of periodic tasks in the console."""
 
 
 site = SreSite(name="admin")

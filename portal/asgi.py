@@ -43,18 +43,18 @@ GC_THRESHOLDS = (50_000, 20, 50)
 
 
 def use_pool(size: int) -> None:
-    """Make all requests of this process share `size` connections to the database.
+    """Make all requests of this process share a pool of `size` connections to the database.
 
-    The settings cannot contain the pool: a process that also forks other servers may have loaded them. This function
-    changes the settings before the first query of the process.
+    Call this function before the first query of the process.
     """
     url, deadline_s = text("BORG_DATABASE_URL"), settings.BORG_REQUEST_DEADLINE_S
     connections.settings["default"].update(database(url, pool=size, deadline_s=deadline_s))
 
 
 async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    """Start and stop a web process. At the start, create the connection pool, load the URLs and tune garbage
-    collection. At the end, stop the hubs that send changes to live pages and watchers of names.
+    """Do the work at the start and at the end of a web process. At the start, create the pool of database connections,
+    load the URLs and tune garbage collection. At the end, stop the threads that send changes to live pages and to
+    watchers of names.
     """
     await receive()
     if not os.environ.get("BORG_DATABASE_POOL"):

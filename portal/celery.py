@@ -20,7 +20,7 @@ GC_THRESHOLDS = (100_000, 50, 100)
 
 @signals.worker_ready.connect
 def tune_collector(**_: object) -> None:
-    """Tune the garbage collector when a worker has started."""
+    """Configure Python's garbage collector after a worker has started."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -1,5 +1,5 @@
-"""Authentication of the API by a bearer token or by a signed-in browser session. The result is a `Principal` (the
-caller with its rights).
+"""Authentication of API requests by a bearer token or by the session of a signed-in user. The result is a `Principal`
+(the caller and its rights).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from scheduling.identity.tokens import BadIdentity, looks_like_one
 
 
 class TaskCaller:
-    """Stands for a user when a task calls the API. It has no database row; `request.auth` has the task and its
-    permissions.
+    """The user object of a request that a task sends to the API. There is no such user in the database. `request.auth`
+    contains the task and its permissions.
     """
 
     pk = None
@@ -29,9 +29,10 @@ class TaskCaller:
 
 
 class TokenAuthentication(authentication.BaseAuthentication):
-    """Authentication by the header `Authorization: Bearer`, with a token `borg_…` or the identity of a task.
+    """Authentication by the header `Authorization: Bearer`. The header contains a token `borg_…` or the identity of a
+    task.
 
-    `request.auth` is the `Principal`.
+    The attribute `request.auth` of the request is then the `Principal`.
     """
 
     def authenticate(self, request: Request) -> tuple[AbstractBaseUser | TaskCaller, Principal] | None:
@@ -57,7 +58,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
 
 
 class SessionAuthentication(authentication.SessionAuthentication):
-    """Authentication of the portal's own pages, which call the API with their session and CSRF token."""
+    """Authentication of API requests from the portal's own pages, which send the session cookie and a CSRF token."""
 
     def authenticate(self, request: Request) -> tuple[AbstractBaseUser, Principal] | None:
         answer = super().authenticate(request)

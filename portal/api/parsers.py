@@ -1,4 +1,4 @@
-"""Parsers of request bodies."""
+"""The parser of request bodies in JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from scheduling.spec.nesting import TOO_DEEP, too_deep
 
 
 class LimitedJSONParser(JSONParser):
-    """A parser of JSON that enforces the server's limits of size and depth, also without a Content-Length header."""
+    """A JSON parser that limits the size and the nesting depth of a body, even if the request has no Content-Length
+    header.
+    """
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
         body = parser_context["request"]._request.body

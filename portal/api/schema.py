@@ -1,4 +1,4 @@
-"""The generator of the OpenAPI document from the views."""
+"""Generates the OpenAPI document from the views of the API."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ _HEADERS = {
 
 
 class Schema(AutoSchema):
-    """The schema of a view. It adds dry runs, nullable fields, and the error responses of each operation."""
+    """Describes one view in the OpenAPI document. The description includes dry runs, nullable fields, and the error
+    responses of each operation.
+    """
 
     def get_override_parameters(self) -> list[Any]:
         found = list(super().get_override_parameters())
@@ -64,7 +66,9 @@ class Schema(AutoSchema):
         return found
 
     def _problem(self, status: int) -> dict[str, Any]:
-        """Return a reference to the error response with this status, which all operations share."""
+        """Return an OpenAPI reference to the error response with this HTTP status. All operations share the
+        response.
+        """
         schema = self.resolve_serializer(ProblemSerializer(), "response").ref
         shared = ResolvedComponent(  # type: ignore[no-untyped-call]
             name=f"Problem{status}",
@@ -80,7 +84,9 @@ class Schema(AutoSchema):
         return shared.ref
 
     def _map_serializer_field(self, field: Any, direction: str, bypass_extensions: bool = False) -> Any:
-        """Allow null and blank in a read-only field if its column allows them."""
+        """Return the schema of a serializer's field. A read-only field allows null or blank if its database column
+        allows it.
+        """
         column = _column_of(field) if field.read_only else None
         if column is not None:
             field.allow_null = field.allow_null or column.null
@@ -93,7 +99,9 @@ class Schema(AutoSchema):
 
 
 def _column_of(field: serializers.Field[Any]) -> Any:  # type: ignore[type-arg]
-    """Return the model field from which a serializer's field gets its value, or None if there is none."""
+    """Return the model field that contains the value of a serializer's field. Return None if there is no such model
+    field.
+    """
     model = getattr(getattr(field.parent, "Meta", None), "model", None)
     if model is None or not isinstance(field.source, str):
         return None

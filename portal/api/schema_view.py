@@ -1,4 +1,4 @@
-"""The view of the OpenAPI document."""
+"""The view that returns the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rest_framework.request import Request
 
 
 class SchemaView(SpectacularAPIView):
-    """The view of the OpenAPI document. Each process renders the document once for each format."""
+    """The view that returns the OpenAPI document. Each process creates the document once for each format."""
 
     _rendered: ClassVar[dict[str, HttpResponse]] = {}
 

@@ -22,7 +22,7 @@ Reason = Annotated[str, typer.Option(help="Reason, shown to other people.")]
 
 @dataclass(kw_only=True)
 class QuarantinedTasks(OptionGroup):
-    """The options that choose quarantined tasks of a machine."""
+    """The options of a command that handles quarantined tasks of a machine."""
 
     hostname: Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
     keys: Annotated[
@@ -71,13 +71,15 @@ def brake_release(
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Release a brake, so that the cell continues with the actions that the brake has stopped."""
+    """Release a brake. The cell then continues with the actions that the brake has stopped."""
     _decide(session, cell, kind, "release", {"reason": reason, "seconds": seconds}, dry_run=dry_run)
 
 
 @brake.command("keep")
 def brake_keep(session: Context, kind: Kind, reason: Reason, cell: CellOption = None, dry_run: DryRun = False) -> None:
-    """Keep a brake on, so that the actions it has stopped do not continue before the cause has ended."""
+    """Keep a brake on. The cell continues with the actions that the brake has stopped only after the cause has
+    ended.
+    """
     _decide(session, cell, kind, "keep", {"reason": reason}, dry_run=dry_run)
 
 
@@ -106,7 +108,7 @@ def quarantine_stop(session: Context, tasks: QuarantinedTasks) -> None:
 
 @quarantine.command("keep")
 def quarantine_keep(session: Context, tasks: QuarantinedTasks) -> None:
-    """Let quarantined tasks run. The cell does not manage them."""
+    """Let quarantined tasks continue to run. The cell does not manage them."""
     tasks.release(session, "keep")
 
 

@@ -1,4 +1,6 @@
-"""Commands for capabilities: privileges that SREs grant to people and service accounts until a date (§2.5)."""
+"""Commands for capabilities. A capability is a privilege that SREs grant to a person or service account until a date
+(§2.5).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def capability_list(session: Context) -> None:
 
 @capability.command("requests")
 def capability_requests(session: Context) -> None:
-    """List the requests for capabilities, with their answers."""
+    """List the requests for capabilities, and the answers of the SREs."""
     return session.table(
         session.client.pages(_REQUESTS),
         {
@@ -114,7 +116,7 @@ def capability_grant(
     until: Until = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Grant a capability without a request, or change its end. For SREs."""
+    """Grant a capability without a request, or change the end of a capability. For SREs."""
     body = {"user": user, "kind": kind.value, "cell": cell, "reason": reason}
     body |= session.end("expires_at", until, None)
     answer = session.client.post(_CAPABILITIES, body, dry_run=dry_run)

@@ -22,7 +22,7 @@ Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of t
 
 @dataclass(kw_only=True)
 class MachineAction(OptionGroup):
-    """The options of an action on one machine."""
+    """The options of a command that changes one machine."""
 
     hostname: Hostname
     reason: Annotated[str, typer.Option(help="Reason.")] = ""
@@ -30,8 +30,8 @@ class MachineAction(OptionGroup):
     dry_run: DryRun = False
 
     def post(self, session: Context, verb: str, message: str) -> None:
-        """Send the action `verb` and print `message`, after replacing {host} (the hostname), {state} (the new state of
-        the machine) and {would} ("is", or "would be" in a dry run).
+        """Send the action `verb` for the machine to the portal, and print `message`. In the message, {host} is replaced
+        by the host name, {state} by the new state of the machine, and {would} by "is", or by "would be" in a dry run.
         """
         path = machine_path(session, self.cell, self.hostname, verb)
         answer = session.client.post(path, {"reason": self.reason}, dry_run=self.dry_run)
@@ -41,7 +41,7 @@ class MachineAction(OptionGroup):
 
 @dataclass(kw_only=True)
 class ExplainedAction(MachineAction):
-    """The options of an action that needs a reason."""
+    """The options of a command that changes one machine and needs a reason."""
 
     reason: Annotated[str, typer.Option(help="Reason, shown to other people.")] = field()
 
@@ -104,8 +104,8 @@ def machine_undrain(session: Context, action: MachineAction) -> None:
 
 @machine.command("grow")
 def machine_grow(session: Context, hostname: Hostname, sizes: Sizes, cell: CellOption = None) -> None:
-    """Raise how much of a machine's capacity the cell uses. The attribute capacity.claimed of the machine shows the
-    capacity that the machine reported.
+    """Let the cell use more of a machine's capacity. The attribute capacity.claimed of the machine shows the capacity
+    that the machine reported.
     """
     capacity = sizes.given()
     if not capacity:
@@ -116,15 +116,17 @@ def machine_grow(session: Context, hostname: Hostname, sizes: Sizes, cell: CellO
 
 @machine.command("rotate")
 def machine_rotate(session: Context, action: MachineAction) -> None:
-    """Send a new secret to a machine at its next poll. The old secret becomes invalid when the machine has used the new
-    secret.
+    """Send a new secret to a machine when it polls the next time. The old secret becomes invalid as soon as the machine
+    uses the new secret.
     """
     action.post(session, "rotate", "{host} {would} given a new secret.")
 
 
 @machine.command("revoke")
 def machine_revoke(session: Context, action: ExplainedAction) -> None:
-    """Disconnect a machine immediately. Its secret becomes invalid, and the cell places its tasks elsewhere."""
+    """Disconnect a machine immediately. Its secret becomes invalid, and the cell places the machine's tasks
+    elsewhere.
+    """
     action.post(session, "revoke", "{host} {would} disconnected. It can join again with a new token.")
 
 
@@ -141,7 +143,9 @@ def machine_join_token(
 
 
 def machine_path(session: Context, cell: str | None, hostname: str, verb: str = "") -> str:
-    """Return the API path of a machine, or of the action `verb` on it. Raises `CommandFailed` for a bad host name."""
+    """Return the API path of a machine, or of the action `verb` on the machine. Raises `CommandFailed` if `hostname` is
+    not a host name.
+    """
     if hostname in ("", ".", "..") or "/" in hostname:  # such a name would lead to another path of the API
         raise bad_usage(f"{hostname!r} is not a host name; see `borgctl machines`", machine="not a host name")
     return f"{session.cell_path(cell)}machines/{part(hostname)}{f':{verb}' if verb else '/'}"

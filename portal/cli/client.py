@@ -1,7 +1,7 @@
-"""The HTTP client for the portal. It converts problem documents to `CommandFailed`.
+"""The HTTP client for the portal. It converts the portal's error responses to `CommandFailed`.
 
-If the portal is temporarily unable to answer, the client sends a request again, for up to a minute, if a second
-execution does no harm.
+If the portal is temporarily unable to answer, the client repeats the request for up to a minute. It repeats only
+requests that do no harm if the portal executes them twice.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=900.0)
 
 
 class Client:
-    """The client for the portal of a profile. Every method raises `CommandFailed` if the request fails.
+    """The HTTP client for the portal in a profile. Every method raises `CommandFailed` if the request fails.
 
-    Query parameters that are None or False are omitted, and True is sent as 1.
-    `until`: the time on the monotonic clock after which the caller no longer needs an answer.
+    Query parameters that are None or False are omitted, and True is sent as 1. `until`: the time (monotonic clock,
+    seconds) after which the caller no longer needs an answer.
     """
 
     until: float | None = None
@@ -58,14 +58,14 @@ class Client:
             raise _bad_url(profile, error) from error
 
     def get(self, path: str, **query: Any) -> Any:
-        """Return the JSON answer to a GET request."""
+        """Send a GET request. Return the JSON of the answer."""
         return self._call("GET", path, params=query)
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
         return self._call("POST", path, json=body if body is not None else {}, params=query)
 
     def submit(self, path: str, body: Any, **query: Any) -> Any:
-        """Send a POST request with an idempotency key, so that the portal executes a repeated request only once."""
+        """Send a POST request with an idempotency key. If the request is repeated, the portal executes it only once."""
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         return self._call("POST", path, json=body, params=query, headers=headers)
 
@@ -81,7 +81,9 @@ class Client:
         return self._call("DELETE", path, params=query)
 
     def pages(self, path: str, *, at_most: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:
-        """Yield all rows of a list, or the first `at_most` rows. The client requests further pages when needed."""
+        """Yield all rows of a list of the API, or only the first `at_most` rows. The client requests further pages of
+        the list when they are needed.
+        """
         limit = {} if at_most is None else {"limit": min(at_most, 1000)}
         return islice(self._all_rows(path, query | limit), at_most)
 
@@ -98,7 +100,7 @@ class Client:
             query = dict(parse_qsl(urlsplit(answer["next"]).query))
 
     def download(self, path: str, **query: Any) -> bytes:
-        """Return the answer to a GET request as bytes."""
+        """Send a GET request. Return the body of the answer."""
         return self._answer("GET", path, params=query).content
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
@@ -112,8 +114,8 @@ class Client:
             raise CommandFailed("unexpected-answer", problem) from error
 
     def _answer(self, method: str, path: str, *, params: dict[str, Any], **kwargs: Any) -> httpx.Response:
-        """Send a request and return its successful answer. Repeat the request while the portal asks for a later
-        attempt.
+        """Send a request and return its successful answer. If the portal asks for another attempt later, repeat the
+        request.
         """
         kwargs["params"] = {k: 1 if v is True else v for k, v in params.items() if v is not None and v is not False}
         keyed = "Idempotency-Key" in kwargs.get("headers", {})
@@ -144,12 +146,14 @@ class Client:
 
 
 def part(text: object) -> str:
-    """Return `text` with percent-encoding, as one segment of a URL path."""
+    """Return `text` with percent-encoding, for use as one segment of a URL path."""
     return quote(str(text), safe="", errors="surrogateescape")
 
 
 def unreachable(url: str, error: Exception) -> CommandFailed:
-    """Return the failure for a portal that does not answer. A retry may succeed."""
+    """Return the error for a portal that does not answer. Its attribute `passing` says that another attempt may
+    succeed.
+    """
     problem = f"cannot reach the portal at {url}: {error or type(error).__name__}. Is it running (`make up`)?"
     return CommandFailed("unreachable", problem, passing=True)
 
@@ -163,7 +167,9 @@ def _bad_url(profile: Profile, error: Exception) -> CommandFailed:
 
 
 def _pause_s(answer: httpx.Response) -> float | None:
-    """Return the seconds until the next attempt, or None if the portal does not ask for a retry (Retry-After)."""
+    """Return the number of seconds to wait before the next attempt. Return None if the answer does not ask for another
+    attempt (503 with `Retry-After`).
+    """
     pause = answer.headers.get("Retry-After", "")
     if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or not (pause.isascii() and pause.isdigit()):
         return None

@@ -1,4 +1,4 @@
-"""The context of all commands: the profile, the client, and the parsing of job names."""
+"""What all commands share: the profile, the HTTP client, and the parsing of job names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass
 class Context:
-    """The profile and the client of a command. They are loaded on first use, so that `--help` needs no profile."""
+    """The profile and the HTTP client of a command. They are loaded when they are first used, because `--help` needs no
+    profile.
+    """
 
     profile_name: str | None = None
     json: bool = False
@@ -45,20 +47,21 @@ class Context:
         return Client(self.profile)
 
     def say(self, answer: Any, text: str) -> None:
-        """Print `answer`, the answer of the API, with `--json`. Without `--json`, print the sentence `text`."""
+        """Print `answer` (the API's answer) as JSON if `--json` is given. Otherwise, print the sentence `text`."""
         return output.as_json(answer) if self.json else output.say(text)
 
     def delete(self, path: str, what: str, outcome: str = "removed", *, dry_run: bool) -> None:
-        """Delete the resource at an API path. Print `what` and `outcome`, a word for what has happened, such as
-        `removed`.
+        """Delete the object at an API path. Then print that `what` (the name of the object) is deleted. `outcome`: the
+        word for "deleted" in the message.
         """
         self.client.delete(path, dry_run=dry_run)
         return self.say({"removed": not dry_run}, f"{what} {output.would_be(dry_run)} {outcome}.")
 
     def table(self, rows: Iterable[Any], columns: Mapping[str, Column] | Sequence[NamedColumn], *, empty: str) -> None:
-        """Print the rows of the API with `--json`, otherwise a table.
+        """Print the rows as JSON if `--json` is given. Otherwise, print a table.
 
-        `columns`: the heads, each with a field or a function of a row. `empty`: the text if there are no rows.
+        `columns`: for each column its title, and the key of its value in a row, or a function that computes the value
+        from the row. `empty`: the text to print if there are no rows.
         """
         if self.json:
             return output.as_json(list(rows))
@@ -67,33 +70,38 @@ class Context:
         return output.table([head for head, _ in pairs], cells, empty=empty)
 
     def cell_path(self, given: str | None = None) -> str:
-        """Return the API path of the given cell, or of the profile's cell. Raises `CommandFailed` if neither names a
-        cell.
+        """Return the API path of the cell `given`, or of the profile's cell if `given` is None. Raises `CommandFailed`
+        if the profile has no cell either.
         """
         return f"/api/v1/cells/{part(self.cell(given))}/"
 
     def cell(self, given: str | None = None) -> str:
-        """Return the given cell, or the profile's cell. Raises `CommandFailed` if neither names a cell."""
+        """Return the cell `given`, or the profile's cell if `given` is None. Raises `CommandFailed` if the profile has
+        no cell either.
+        """
         cell = given or self.profile.cell
         if not cell:
             raise CommandFailed("no-cell", "no cell is given: use --cell, or set `cell` in the profile.", status=2)
         return label(cell, "cell")
 
     def tenant(self, given: str | None = None) -> str:
-        """Return the given tenant, or the profile's tenant. Raises `CommandFailed` if neither names a tenant."""
+        """Return the tenant `given`, or the profile's tenant if `given` is None. Raises `CommandFailed` if the profile
+        has no tenant either.
+        """
         tenant = given or self.profile.tenant
         if not tenant:
             raise bad_usage("no tenant is given: use --tenant, or set `tenant` in the profile", tenant="not given")
         return tenant
 
     def time_zone(self, tenant: str) -> str:
-        """Return the time zone of a tenant. Days in `--from` and `--until` are in this time zone."""
+        """Return the time zone of a tenant. The options `--from` and `--until` use this time zone for days."""
         return self.client.get(f"/api/v1/tenants/{part(tenant)}/").get("time_zone") or "UTC"
 
     def end(self, field: str, until: str | None, tenant: str | None) -> dict[str, str]:
-        """Return {`field`: the time that `--until` denotes}, or an empty dictionary if `--until` is not given.
+        """Return a dictionary with the key `field` and the time of the option `--until`. Return an empty dictionary if
+        the option is not given.
 
-        Days are in the time zone of the tenant, or in UTC without a tenant.
+        A day is read in the time zone of the tenant, or in UTC if `tenant` is None.
         """
         if until is None:
             return {}
@@ -101,7 +109,7 @@ class Context:
         return {field: periods.end("until", until, time_zone=home).isoformat()}
 
     def job(self, name: str) -> JobReference:
-        """Parse `cell/tenant/job`, `tenant/job` or `job`. The profile supplies missing parts.
+        """Return the job that `cell/tenant/job`, `tenant/job` or `job` names. Missing parts come from the profile.
 
         Raises `CommandFailed` if a part is missing or not valid.
         """
@@ -115,7 +123,9 @@ class Context:
         return JobReference(label(cell, "cell"), label(tenant, "tenant"), label(segments[-1], "job"))
 
     def task(self, name: str) -> tuple[JobReference, int]:
-        """Parse `JOB/N`. Raises `CommandFailed` if the text has no index, or the job is not valid."""
+        """Return the job and the task index of the name `JOB/N`. Raises `CommandFailed` if the name has no index or the
+        name of the job is not valid.
+        """
         job, index = split_index(name)
         if index is None:
             raise bad_usage(f"{name!r} is not a task: write job/0, or cell/tenant/job/0", task="the task has no index")
@@ -139,19 +149,19 @@ class JobReference:
 
 
 def split_index(name: str) -> tuple[str, int | None]:
-    """Split `job/7` into `job` and 7, or return the name and None. A number at the end is always a task index."""
+    """Split `job/7` into `job` and 7. If the name does not end with a slash and a number, return the name and None."""
     job, slash, index = name.rpartition("/")
     return (job, int(index)) if slash and job and _INDEX.fullmatch(index) else (name, None)
 
 
 class OptionGroup:
-    """The base class of dataclasses that declare several options of a command, one option per field."""
+    """The base class of dataclasses that declare several options of a command. Each field is one option."""
 
 
 class Commands(typer.Typer):
-    """A group of commands. The first parameter of a command is a `Context` instead of typer's context.
+    """A group of commands. The first parameter of a command's function is a `Context` instead of typer's context.
 
-    A parameter with the type of an `OptionGroup` stands for all options of this group.
+    A parameter whose type is a subclass of `OptionGroup` stands for all options of that class.
     """
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_F], _F]:
@@ -170,7 +180,7 @@ class Commands(typer.Typer):
 
 
 def _parameters(function: Callable[..., Any]) -> Iterator[inspect.Parameter]:
-    """Yield the parameters for typer: typer's context, and one parameter per argument and option."""
+    """Yield the parameters that typer needs: its own context, and one parameter for each argument and option."""
     for each in inspect.signature(function, eval_str=True).parameters.values():
         if _is_group(each):
             yield from _parameters(each.annotation)
@@ -181,7 +191,7 @@ def _parameters(function: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 
 def _call(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Call a function, or create an option group. `values` contains the values of its parameters by name."""
+    """Call a function, or create an `OptionGroup`. `values`: the value of each parameter by its name."""
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     return function(
         **{each.name: _call(each.annotation, values) if _is_group(each) else values[each.name] for each in parameters}
@@ -193,7 +203,9 @@ def _is_group(parameter: inspect.Parameter) -> bool:
 
 
 def label(text: str, what: str) -> str:
-    """Return `text` if it is a DNS label. Raises `CommandFailed` otherwise, with `what` as the name of the text."""
+    """Return `text` if it is a DNS label. Raises `CommandFailed` otherwise. `what`: the kind of name, for the error
+    message.
+    """
     if _LABEL.fullmatch(text):
         return text
     rule = "use lower-case letters, digits and hyphens, starting with a letter, at most 63 characters"
