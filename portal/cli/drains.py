@@ -1,4 +1,4 @@
-"""Commands that drain machines, racks or power domains, and that show the progress."""
+"""Commands that drain machines, racks or power domains, and a command that shows the progress of drains."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def machine_drain(
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Move the tasks of machines elsewhere, within their jobs' disruption budgets. No new tasks are placed on these
-    machines.
+    """Move all tasks of one or more machines elsewhere, within the disruption budgets of their jobs. The cell places no
+    new tasks on the machines.
 
-    With --wait, the exit status is 1 if disruption budgets still hold tasks at the deadline, or if a machine goes down
-    before it reports that all its tasks have stopped.
+    With --wait, the exit status is 1 if disruption budgets still keep tasks on a machine at the deadline, or if a
+    machine goes down before it reports that all its tasks have stopped.
     """
     names = hostnames or []
     if sum(map(bool, (names, rack, power_domain))) != 1:
@@ -70,8 +70,8 @@ def machine_drain(
 
 @app.command()
 def drains(session: Context, cell: CellOption = None) -> None:
-    """List the draining machines, their remaining tasks, and the disruption budgets that delay the eviction of these
-    tasks.
+    """List the draining machines and their remaining tasks. The list also names the jobs whose disruption budgets delay
+    the eviction of tasks.
     """
     return session.table(
         _progress(session, cell),
@@ -96,10 +96,10 @@ def _progress(session: Context, cell: str | None) -> list[dict[str, Any]]:
 
 
 def _wait(session: Context, cell: str | None, wanted: set[str]) -> None:
-    """Print changes until no task is left on the machines `wanted`.
+    """Wait until no task is left on the machines `wanted`. Print the progress each time it changes.
 
-    Raises `CommandFailed` if the remaining machines are down, or if after the deadline only disruption
-    budgets prevent the eviction of the remaining tasks.
+    Raises `CommandFailed` if waiting longer does not help: for each machine with tasks, the machine is down, or the
+    deadline has passed and only disruption budgets prevent the eviction.
     """
     last = ""
     while True:
@@ -136,13 +136,15 @@ def _format_progress(rows: list[dict[str, Any]], left: list[dict[str, Any]]) -> 
 
 
 def _stuck(row: dict[str, Any]) -> bool:
-    """Return whether the deadline has passed and only disruption budgets prevent the eviction of the tasks."""
+    """Return whether the deadline of a draining machine has passed, and only disruption budgets prevent the eviction of
+    its tasks.
+    """
     held = row["tasks_left"] and not row["tasks_leaving"]
     return bool(row["overdue"] and not row["break_budgets"] and held)
 
 
 def _unreachable(row: dict[str, Any]) -> bool:
-    """Return whether the machine is down, has no placed task, and has not reported that its last tasks stopped."""
+    """Return whether the machine is down, and has not reported that the last tasks evicted from it have stopped."""
     return bool(row["state"] == "down" and not row["tasks_left"] and row["tasks_stopping"])
 
 
@@ -165,8 +167,8 @@ def _deadline(row: dict[str, Any]) -> str:
 
 
 def _seconds(text: str) -> int:
-    """Convert a duration such as `30m`, or a number of seconds, to seconds. Raises `CommandFailed` if the text is not a
-    duration.
+    """Return the number of seconds in a duration such as `30m`. A number without a unit means seconds. Raises
+    `CommandFailed` if `text` is not a duration.
     """
     seconds = periods.duration_s(text if text[-1:].isalpha() else f"{text}s")
     if seconds is None:

@@ -1,4 +1,6 @@
-"""The failure of a command. Its exit status is 1 for a rejected or failed request, and 2 for wrong usage."""
+"""The error that ends a command. The exit status is 1 if the portal rejected the request or the request failed, and 2
+for wrong usage.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,10 @@ REFUSED, BAD_USAGE = 1, 2
 
 
 class CommandFailed(Exception):
-    """The failure of a command. It has a sentence, one line per wrong field, and a problem document for `--json`.
+    """The error that ends a command. `detail`: the message. `fields`: a text for each wrong field. `document`: the JSON
+    to print if `--json` is given.
 
-    `passing`: the failure may pass, because the portal was unreachable or had an internal error.
+    `passing`: whether another attempt may succeed, because the portal was unreachable or had an internal error.
     """
 
     def __init__(
@@ -32,8 +35,8 @@ class CommandFailed(Exception):
         self.status, self.passing = status, passing
 
     def hints(self) -> list[str]:
-        """Return lines for a rejection because of missing quota: the jobs that use the quota, and a command that buys
-        more.
+        """Return lines of help if a job was rejected because quota is missing: which jobs use the quota, and which
+        command buys more.
         """
         document = self.document.get("problem") or self.document  # a plan contains a problem document
         figures = document.get("figures") if isinstance(document, dict) else None
@@ -41,7 +44,7 @@ class CommandFailed(Exception):
 
 
 def bad_usage(detail: str, **fields: str) -> CommandFailed:
-    """Return the failure for wrong arguments, with one text per wrong argument in `fields`."""
+    """Return the error for wrong arguments of a command. `fields`: a text for each wrong argument."""
     return CommandFailed("bad-usage", detail, fields=fields, status=BAD_USAGE)
 
 
@@ -56,7 +59,7 @@ def _holders(figures: dict[str, Any]) -> list[str]:
 
 
 def _amounts(holds: Mapping[str, int], short: Mapping[str, Any]) -> str:
-    """Format the amounts in `holds`. If `short` contains resources, format only the amounts of these resources."""
+    """Format the amounts of resources in `holds`. If `short` is not empty, include only the resources in `short`."""
     return ", ".join(_amount(name, value) for name, value in holds.items() if not short or name in short) or "-"
 
 
@@ -82,7 +85,9 @@ def _cures(figures: dict[str, Any]) -> list[str]:
 
 
 def _alternatives(cure: dict[str, Any]) -> list[str]:
-    """Return lines about other bands or times in which the cell can sell the missing quota."""
+    """Return lines of text about other bands and times in which the cell can sell the missing quota. `cure`: a part of
+    the portal's error response.
+    """
     lines = []
     for other in cure.get("instead") or ():
         at = "" if other["band"] == cure.get("band") else f" at {other['band']}, for a job with its priority"

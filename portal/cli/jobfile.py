@@ -1,4 +1,6 @@
-"""Reads job files in Jsonnet, YAML or JSON. The file extension decides the language. `-` is standard input."""
+"""Reads job files in Jsonnet, YAML or JSON. The file extension decides the language. The file name `-` means standard
+input.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _JSONNET_STARTS = ("{", "(", "//", "/*", "local ", "import ", "assert ")
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return the job in the file. Raises `CommandFailed` with the name of the file and, if known, the line."""
+    """Return the job that the file `name` describes. Raises `CommandFailed` if the file cannot be read; the message
+    contains the file name and, if known, the line.
+    """
     if name == "-":
         text = _text(STDIN, sys.stdin.buffer) if sys.stdin else ""
         parse = _jsonnet if text.lstrip().startswith(_JSONNET_STARTS) else _yaml

@@ -31,7 +31,7 @@ def submit(session: Context, file: File, dry_run: DryRun = False) -> None:
 
 @app.command()
 def plan(session: Context, file: File) -> None:
-    """Show the effect of a submission or an update with FILE. The exit status is 1 if the portal would reject
+    """Show what a submission or an update with FILE would change. The exit status is 1 if the portal would reject
     the job.
     """
     spec = jobfile.read(file)
@@ -70,7 +70,9 @@ def kill(
     confirm: Confirm = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Stop a job, or some of its tasks. Tasks get the notice period of the job file to end."""
+    """Stop a job, or some of its tasks. Before a task is killed, it has the notice period of the job file to end by
+    itself.
+    """
     named = session.job(job)
     body = {"reason": reason, "confirm": confirm, **({"indexes": task} if task else {})}
     answer = session.client.post(f"{named.path}kill/", body, dry_run=dry_run)
@@ -120,7 +122,9 @@ def in_short(answer: dict[str, Any]) -> str:
 
 
 def _health(answer: dict[str, Any]) -> str:
-    """Return the health of a job, or its outcome if the job has ended. Older portals return only the state."""
+    """Return the health of a job, or its outcome if the job has ended. Return its state if the portal is too old to
+    report the health.
+    """
     if answer["outcome"]:
         return str(answer["outcome"])
     return str(answer.get("health", answer["state"]))
@@ -169,7 +173,9 @@ def _show_change(session: Context, answer: dict[str, Any]) -> None:
 
 
 def _kind(answer: dict[str, Any]) -> str:
-    """Return a text about special properties of a job, such as its alloc set, or an empty text if it has none."""
+    """Return a text about special properties of a job, for example its alloc set. Return an empty text if it has
+    none.
+    """
     parts = ["alloc set"] if answer["kind"] == "alloc-set" else []
     if answer["alloc_set"]:
         parts.append(f"inside alloc set {answer['alloc_set']}")

@@ -1,7 +1,8 @@
-"""Evaluates Jsonnet to JSON, in a separate process with limits that the kernel enforces.
+"""Converts a Jsonnet program to JSON. The conversion runs in a separate process, and the kernel limits the CPU time and
+memory of this process.
 
-A Jsonnet program may run forever or fill the memory. Neither Ctrl-C nor a timer can interrupt the library that
-evaluates the program. The separate process runs this file as its program.
+A Jsonnet program may run forever or fill the memory, and neither Ctrl-C nor a timer can interrupt the Jsonnet library.
+The separate process executes this file as its program.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ _FAILED = 3
 
 
 class JsonnetError(Exception):
-    """The error if a program cannot be evaluated. The message comes from the library, or names an exceeded limit."""
+    """The error if a Jsonnet program cannot be evaluated. The message comes from the Jsonnet library, or says which
+    limit was exceeded.
+    """
 
 
 def evaluate(name: str, text: str, *, folder: Path, cpu_s: int = CPU_S) -> str:
-    """Return the result of the program `text` as JSON. `folder`: where imported files are searched first.
+    """Return the result of the Jsonnet program `text` as JSON. `name`: the file name in error messages. `folder`: the
+    folder in which imported files are searched first.
 
-    Raises `JsonnetError`, also if the program uses more than `cpu_s` seconds of CPU.
+    Raises `JsonnetError` if the program has an error or uses more than `cpu_s` seconds of CPU.
     """
     done = subprocess.run(
         [sys.executable, "-P", __file__, name, str(folder), str(cpu_s)],

@@ -1,4 +1,4 @@
-"""borgctl, the command line of a Borg cell. Its exit status is 0 for success, 1 for a failure, 2 for wrong usage."""
+"""The command-line program borgctl. Its exit status is 0 for success, 1 for a failure and 2 for wrong usage."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def _global(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command of `arguments`, or of the command line, and exit with its status."""
+    """Run a borgctl command and exit with its status. If `arguments` is None, the command comes from the command
+    line.
+    """
     if sys.stdout is None:  # the parent process closed standard output
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - stays open until the process ends
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -111,7 +113,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments into global options and all others. After `--`, no argument is a global option.
+    """Split the arguments into two lists: the global options with their values, and all other arguments. After `--`, no
+    argument is a global option.
 
     Raises `CommandFailed` if a global option has no value.
     """
@@ -134,8 +137,8 @@ def globals_first(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run one command and return its exit status. Raises `CommandFailed` if the command fails, and `output.ReaderGone`
-    if the reader of the output has closed it.
+    """Run one command and return its exit status. Raises `CommandFailed` if the command fails. Raises
+    `output.ReaderGone` if the program that reads the output has closed the pipe.
     """
     try:
         ended: Any = app(args=arguments, prog_name="borgctl", standalone_mode=False)
@@ -147,7 +150,9 @@ def _run(arguments: list[str]) -> int:
 
 
 def _explain_usage(error: Any) -> int:
-    """Show the help if a command is missing. For other errors, raise `CommandFailed`, which names the help to read."""
+    """If the user gave no command, show the help and return the exit status. For any other wrong usage, raise
+    `CommandFailed`.
+    """
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return BAD_USAGE
@@ -158,6 +163,6 @@ def _explain_usage(error: Any) -> int:
 
 
 def _give_up_output(status: int) -> int:
-    """Redirect standard output to /dev/null, so that the flush at exit does not fail. Return `status`."""
+    """Redirect standard output to /dev/null, so that Python can flush it without an error at exit. Return `status`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status

@@ -1,4 +1,4 @@
-"""Commands for the money of tenants: balances, budgets, the ledger, invoices and costs."""
+"""Commands about the money of tenants: balances, budgets, the ledger, invoices and costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Month = Annotated[str | None, typer.Option("--month", help="Month, for example 2
 
 @app.command()
 def balance(session: Context) -> None:
-    """Show the credits of each of your tenants: available, held for orders, owed, and spent in this month."""
+    """Show the credits of each of your tenants: the available credits, the credits held for orders, the credits owed,
+    and the credits spent in this month.
+    """
     return session.table(
         session.client.pages(f"{_QUOTA}balances/"),
         {
@@ -93,7 +95,7 @@ def ledger(
     order: Annotated[int | None, typer.Option(min=1, help="List only postings of this order.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of postings.")] = 50,
 ) -> None:
-    """List the postings of the ledger, newest first, with the accounts of each posting."""
+    """List the postings of the tenant's ledger, newest first. Each posting shows its accounts."""
     return session.table(
         session.client.pages(f"{_QUOTA}ledger/", at_most=limit, tenant=tenant, kind=kind, order=order),
         {
@@ -138,7 +140,7 @@ def invoice(
     csv: Annotated[bool, typer.Option("--csv", help="Print the lines as CSV.")] = False,
     tenant: TenantOption = None,
 ) -> None:
-    """Show an invoice with its lines.
+    """Show an invoice and its lines.
 
     Example: borgctl quota invoice 2027-000017 --pdf january.pdf
     """
@@ -177,7 +179,7 @@ def costs(
     csv: Annotated[bool, typer.Option("--csv", help="Print as CSV.")] = False,
     tenant: TenantOption = None,
 ) -> None:
-    """Show the costs of quota and usage in a month, highest first.
+    """Show what quota and usage cost in a month, highest costs first.
 
     Example: borgctl quota costs --by label --label team --month 2027-01
     """
@@ -233,8 +235,8 @@ def _account(entry: dict[str, Any]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write `content` to a file, or to standard output if the path is `-`. Raises `CommandFailed` if the file cannot be
-    written.
+    """Write `content` to the file `path`, or to standard output if the path is `-`. Raises `CommandFailed` if the
+    content cannot be written.
     """
     if str(path) == "-":
         sys.stdout.buffer.write(content)

@@ -1,4 +1,6 @@
-"""The command that resolves names: the addresses of tasks, jobs, services and machines (§2.6)."""
+"""The command `borgctl resolve`, which shows the addresses behind the name of a task, job, service or machine
+(§2.6).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def resolve(
     name: Annotated[str, typer.Argument(help="[cell/]tenant/job, JOB/N, tenant/service/NAME, machine/HOST or /bns/…")],
     watch: Annotated[bool, typer.Option("--watch", help="Print one line per change, until Ctrl-C.")] = False,
 ) -> int | None:
-    """Show the addresses of the tasks or the machine that a name denotes, with ports, health, weight and load."""
+    """Show the addresses behind a name: of a machine, or of tasks with their ports, health, weight and load."""
     path = _path(session, name)
     if watch:
         from portal.cli import watching  # takes 50 ms, so other commands do not import it
@@ -73,8 +75,8 @@ def _tasks(answer: dict[str, Any]) -> None:
 def _path(session: Context, name: str) -> str:
     """Return the URL path of a name. Raises `CommandFailed` if the name is not complete or not valid.
 
-    `/bns/…` is a complete name. For other names, the profile supplies missing parts. A segment `service` or `machine`
-    before the last segment denotes a service or a machine.
+    A name that begins with `/bns/` is complete. For other names, missing parts come from the profile. In `service/NAME`
+    and `machine/HOST`, the last part is the name of a service or a machine.
     """
     whole = name.startswith("/bns/")
     segments = name.removeprefix("/bns/").strip("/").split("/")

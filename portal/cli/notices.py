@@ -1,4 +1,6 @@
-"""Commands for the inbox of notifications, and for channels, which deliver notifications by e-mail or webhook."""
+"""Commands for notifications in the inbox, and for channels. A channel sends notifications to an e-mail address or a
+webhook.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,13 @@ def notices_list(
 
 @notices.command()
 def kinds(session: Context) -> None:
-    """List the kinds of notifications."""
+    """List all kinds of notifications."""
     return session.table(session.client.get(f"{_NOTICES}kinds/"), {"KIND": "name", "ABOUT": "about"}, empty="No kinds.")
 
 
 @notices.command()
 def channels(session: Context) -> None:
-    """List the channels that deliver notifications, and their state."""
+    """List the channels that send notifications, and the state of each channel."""
     return session.table(
         session.client.pages(_CHANNELS),
         {
@@ -110,7 +112,9 @@ def add(
 
 @notices.command()
 def test(session: Context, channel: Channel) -> None:
-    """Send a test notification through a channel, and end a pause of the channel. `deliveries` shows the result."""
+    """Send a test notification through a channel. If the channel is paused, end the pause. `deliveries` shows the
+    result.
+    """
     answer = session.client.post(f"{_CHANNELS}{part(channel)}/test/")
     return session.say(answer, "A test notification is on its way.")
 
@@ -121,7 +125,7 @@ def deliveries(
     channel: Channel,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of deliveries.")] = 20,
 ) -> None:
-    """List the deliveries of a channel, newest first."""
+    """List the notifications of a channel with the result of each delivery, newest first."""
     return session.table(
         session.client.pages(f"{_CHANNELS}{part(channel)}/deliveries/", at_most=limit),
         {
@@ -147,7 +151,7 @@ def secret(
         int | None, typer.Option(min=0, help="With --rotate: hours for which the old secret stays valid. Default: 24.")
     ] = None,
 ) -> None:
-    """Show the secrets that sign a webhook now, newest first. For owners."""
+    """Show the secrets with which the portal now signs the messages to a webhook, newest first. For owners."""
     path = f"{_CHANNELS}{part(channel)}/secret/"
     body = {"overlap_hours": overlap_hours} if overlap_hours is not None else {}
     answer = session.client.post(path, body) if rotate else session.client.get(path)
@@ -160,7 +164,7 @@ def secret(
 
 @notices.command()
 def remove(session: Context, channel: Channel, dry_run: DryRun = False) -> None:
-    """Remove a channel. The inbox keeps all notifications."""
+    """Remove a channel. Its notifications stay in the inbox."""
     session.delete(f"{_CHANNELS}{part(channel)}/", f"Channel {channel}", dry_run=dry_run)
 
 

@@ -1,4 +1,4 @@
-"""Commands for quota orders: list, show, approve, reject, cancel, change, transfer and renew."""
+"""Commands for orders of quota: list, show, approve, reject, cancel, change, transfer and renew."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def orders(
     tenant: TenantOption = None,
     cell: Annotated[str | None, typer.Option(help="List only orders for this cell.")] = None,
 ) -> None:
-    """List the orders of your tenants. --state pending lists the orders that wait for a decision."""
+    """List the orders of your tenants. With --state pending, the list contains the orders that wait for a decision."""
     return session.table(
         session.client.pages(_ORDERS, state=state, tenant=tenant, cell=cell),
         {
@@ -50,7 +50,7 @@ def orders(
 
 @app.command()
 def order(session: Context, number: Number) -> None:
-    """Show all details of one order, with the parts of its price."""
+    """Show all details of one order, including the parts of its price."""
     answer = session.client.get(_path(number))
     if session.json:
         return output.as_json(answer)
@@ -92,7 +92,7 @@ def reject(
     reason: Annotated[str, typer.Option(help="Reason, shown to the person who placed the order.")],
     dry_run: DryRun = False,
 ) -> None:
-    """Reject a pending order. Its held credits become available again."""
+    """Reject a pending order. The credits that were held for the order become available again."""
     _do(session, number, "reject", {"reason": reason}, dry_run=dry_run)
 
 
@@ -148,7 +148,7 @@ def transfer(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Transfer the rest of an order to another team, which pays for it. You get a refund."""
+    """Transfer the remaining time of an order to another tenant, which pays for it. You get a refund."""
     if not (yes or dry_run):
         output.sure(f"Transfer order {number} to {to}? You can no longer submit jobs that need its quota.")
     _do(session, number, "transfer", {"tenant": to, "note": note}, dry_run=dry_run)
@@ -161,7 +161,7 @@ def renew(
     off: Annotated[bool, typer.Option("--off", help="Stop renewing the order.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Renew order NUMBER each time it ends, for the same quota at the prices of that time."""
+    """Renew an order each time its period ends. The new period has the same quota, at the prices of that time."""
     _do(session, number, "renew", {"renew": not off}, dry_run=dry_run)
 
 
@@ -170,7 +170,9 @@ def _path(number: int) -> str:
 
 
 def _refund(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Return a text about the credits that the tenant gets back for a cancelled order."""
+    """Return a text that says which credits the tenant gets back for a cancelled order. `before`, `after`: the order
+    before and after the cancellation.
+    """
     if before["state"] != "active":
         return f"{credits_of(before['price'])} held credits are available again"
     back = after["refunded"] - before["refunded"]

@@ -1,6 +1,6 @@
-"""Prints the output of commands: a table or a sentence for people, or the JSON of the API with `--json`.
+"""Prints the output of commands: a table or a sentence for people, or the API's JSON if `--json` is given.
 
-A table has one complete row per line, so that grep and awk can process it.
+Each row of a table is one line, so that grep and awk can process it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 class ReaderGone(Exception):
-    """The error if the program that reads standard output has closed it, for example `head` in `borgctl tasks web |
+    """The error if the program that reads the output has closed the pipe, for example `head` in `borgctl tasks web |
     head`.
     """
 
 
 def write(text: str, *, flush: bool = False) -> None:
-    """Write text to standard output. Raises `ReaderGone` if the reader has closed the pipe, and `CommandFailed` if the
-    text cannot be written for another reason.
+    """Write text to standard output. Raises `ReaderGone` if the program that reads the output has closed the pipe.
+    Raises `CommandFailed` if the text cannot be written for another reason.
     """
     try:
         sys.stdout.write(text)
@@ -41,12 +41,12 @@ def write(text: str, *, flush: bool = False) -> None:
 
 
 def as_json(value: Any) -> None:
-    """Write a value as JSON."""
+    """Write a value to standard output as JSON."""
     write(json.dumps(value, indent=2) + "\n")
 
 
 def as_json_line(value: Any) -> None:
-    """Write one of several JSON documents as one line, and flush the output."""
+    """Write a value to standard output as one line of JSON, and flush the output."""
     write(json.dumps(value) + "\n", flush=True)
 
 
@@ -55,7 +55,7 @@ def say(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """Write a table with aligned columns, or the text `empty` if there are no rows."""
+    """Write a table with aligned columns to standard output. If there are no rows, write the text `empty`."""
     shown = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     if not shown:
         say(empty)
@@ -68,20 +68,20 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) 
 
 
 def details(values: Iterable[tuple[str, Any]], *, width: int = 16, indent: str = "  ") -> None:
-    """Write one line per name and value. Omit empty values."""
+    """Write one line for each pair of name and value. Omit pairs whose value is empty."""
     for name, value in values:
         if value not in ("", None):
             say(f"{indent}{name:<{width}}{value}")
 
 
 def sure(question: str) -> None:
-    """Ask for confirmation on standard error. Raises `CommandFailed` if the person does not confirm."""
+    """Ask the user a yes-or-no question on standard error. Raises `CommandFailed` if the user does not answer yes."""
     if not typer.confirm(question, err=True):
         raise CommandFailed("aborted", "the command was not confirmed, so nothing was changed")
 
 
 def complain(failed: CommandFailed, *, json_wanted: bool) -> None:
-    """Write the reason of a failure to standard error. With `--json`, also write the problem document to standard
+    """Write the reason of a failure to standard error. `json_wanted`: also write the error as JSON to standard
     output.
     """
     if json_wanted:
@@ -94,21 +94,19 @@ def complain(failed: CommandFailed, *, json_wanted: bool) -> None:
 
 
 def remark(text: str) -> None:
-    """Write a message of a running command to standard error."""
+    """Write a message to standard error while a command is running."""
     if sys.stderr is not None:
         sys.stderr.write(f"borgctl: {printable(text)}\n")
         sys.stderr.flush()
 
 
 def printable(text: str) -> str:
-    """Return `text` with spaces instead of control characters. A text of another user could
-    otherwise control the terminal.
-    """
+    """Replace control characters in `text` by spaces. Otherwise, text of another user could control this terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def when(text: str | None) -> str:
-    """Format a time of the API in the time zone of this machine."""
+    """Format a time from the API, such as `2027-01-31T08:00:00Z`, in the time zone of this machine."""
     if not text:
         return ""
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
@@ -119,17 +117,17 @@ def would_be(dry_run: bool) -> str:
 
 
 def number(count: int, noun: str) -> str:
-    """Format a number with a noun: `3 tasks`, `1 task`."""
+    """Return a number and a noun as text: `3 tasks`, `1 task`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def share(part: float | None) -> str:
-    """Format a share: `25%`, or `-` for an unknown share."""
+    """Format a fraction such as 0.25 as `25%`. None, which means unknown, becomes `-`."""
     return "-" if part is None else f"{part:.0%}"
 
 
 def quantity(name: str, value: int) -> str:
-    """Format a quantity of a resource: CPU in cores, memory and disk in powers of 1024 bytes."""
+    """Format a quantity of the resource `name`. CPU is shown in cores, memory and disk in units such as MiB and GiB."""
     if name in ("cpu", "accelerators"):
         return resources.format_number(value / 1000)
     if name in resources.NAMES:
@@ -138,12 +136,12 @@ def quantity(name: str, value: int) -> str:
 
 
 def credits_of(micro: int) -> str:
-    """Format an amount in credits, with all digits."""
+    """Format an amount of micro-credits as credits, with all digits."""
     return money.format_credits(micro)
 
 
 def figures(values: Mapping[str, int]) -> str:
-    """Format the quantities of several resources. Omit zeros."""
+    """Format the quantities of several resources. Resources with the quantity 0 are omitted."""
     return ", ".join(f"{name} {quantity(name, value)}" for name, value in values.items() if value)
 
 

@@ -30,13 +30,17 @@ FormatOption = Annotated[str, typer.Option("--format", help="Format of the archi
 
 @dataclass(kw_only=True)
 class Store(OptionGroup):
-    """The options that choose a cell's store, and a tenant whose packages are in the store."""
+    """The options that choose a cell and a tenant for a command. The command uses the tenant's packages in the cell's
+    store.
+    """
 
     cell: CellOption = None
     tenant: TenantOption = None
 
     def path(self, session: Context, name: str, version: str) -> str:
-        """Return the API path of a package. Raises `CommandFailed` if no tenant or no cell is given."""
+        """Return the API path of a package. `version`: the tag or digest. Raises `CommandFailed` if no tenant or no
+        cell is given.
+        """
         if not (owner := self.tenant or session.profile.tenant):
             problem = "no tenant is given: use --tenant, or set `tenant` in the profile."
             raise CommandFailed("no-tenant", problem, status=2)
@@ -50,7 +54,7 @@ def package_build(
     out: Annotated[Path, typer.Option("--output", "-o", help="Archive file to write.")],
     format: FormatOption = "tar+gzip",
 ) -> None:
-    """Pack a folder into an archive. Equal files produce equal archives."""
+    """Pack a folder into an archive. Folders with equal content produce equal archives."""
     try:
         with out.open("w+b") as file:
             built = _pack(folder, file, format)
@@ -70,7 +74,9 @@ def package_upload(
     store: Store,
     dry_run: DryRun = False,
 ) -> None:
-    """Upload an archive to the cell's package store as name@tag. A second upload of an archive changes nothing."""
+    """Upload an archive to the cell's package store as name@tag. A second upload of the same archive changes
+    nothing.
+    """
     path = store.path(session, name, tag)
     with tempfile.TemporaryFile() as packed, _opened(what, packed) as file:
         digest, size = _measured(file)
@@ -88,9 +94,9 @@ def package_tag(
     store: Store,
     dry_run: DryRun = False,
 ) -> None:
-    """Add a tag to a package in the store, or move an existing tag to the package.
+    """Add a tag to a package in the store. If another package has this tag, move the tag.
 
-    Jobs that name the tag use this package after their next update.
+    Jobs whose job file contains the tag use this package after their next update.
     """
     name, version = _split(reference)
     found = session.client.get(store.path(session, name, version))
@@ -142,7 +148,9 @@ def package_show(session: Context, reference: Reference, store: Store) -> None:
 
 @package.command("delete")
 def package_delete(session: Context, reference: Reference, store: Store, dry_run: DryRun = False) -> None:
-    """Delete a tag of a package, or the package if you give its digest. A package without tags is deleted too."""
+    """Delete a tag of a package. If PACKAGE contains a digest, delete the package. A package that has no tag left is
+    also deleted.
+    """
     name, version = _split(reference)
     answer = session.client.delete(store.path(session, name, version), dry_run=dry_run)
     kept = "" if answer["deleted"] else "; the package stays, because it has other tags"
@@ -150,7 +158,9 @@ def package_delete(session: Context, reference: Reference, store: Store, dry_run
 
 
 def _split(reference: str) -> tuple[str, str]:
-    """Split a reference into the name and the tag or digest. Raises `CommandFailed` if a part is not valid."""
+    """Split the name of a package into its name and its tag or digest. Raises `CommandFailed` if a part is not
+    valid.
+    """
     name, *rest = reference.split("@")
     version = rest[-1] if rest else LATEST
     if any(text in ("", ".", "..") or "/" in text for text in (name, version)):  # such a text is another API path
@@ -159,8 +169,8 @@ def _split(reference: str) -> tuple[str, str]:
 
 
 def _opened(what: Path, packed: BinaryIO) -> BinaryIO:
-    """Open an archive for reading, or pack a folder into `packed`. Raises `CommandFailed` if the archive cannot be read
-    or the folder cannot be packed.
+    """Return a file that contains the archive of a package. If `what` is a folder, pack it into the file `packed`
+    first. Raises `CommandFailed` if the archive cannot be read or the folder cannot be packed.
     """
     if what.is_dir():
         _pack(what, packed, "tar+gzip")
@@ -172,8 +182,8 @@ def _opened(what: Path, packed: BinaryIO) -> BinaryIO:
 
 
 def _pack(folder: Path, out: BinaryIO, format: str) -> dict[str, Any]:
-    """Write the archive of a folder to `out`, and return its description. Raises `CommandFailed` if the folder cannot
-    be packed.
+    """Write the archive of a folder to the file `out`. Return the archive's digest, size, number of entries and format.
+    Raises `CommandFailed` if the folder cannot be packed.
     """
     from borglet.packages.archives.build import CannotPack, pack  # other commands do not need this import
 

@@ -1,4 +1,6 @@
-"""Parses the periods, days and times that people type. Days are in the tenant's time zone. Times have a zone. Pure."""
+"""Parses periods, days and times in the options of commands. Days are in the tenant's time zone. Times must contain a
+time zone. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,21 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class TimeRange(NamedTuple):
-    """A period in UTC, in whole seconds. If `begins` is None, the period begins when the portal gets the request."""
+    """A period in UTC, in whole seconds. If `begins` is None, the period begins when the portal receives the
+    request.
+    """
 
     begins: dt.datetime | None
     ends: dt.datetime
 
     def body(self) -> dict[str, str]:
-        """Return the period as fields of the request body."""
+        """Return the period as fields of a request to the API."""
         fields = {"ends_at": self.ends.isoformat()}
         return fields | ({"starts_at": self.begins.isoformat()} if self.begins is not None else {})
 
 
 def zone(name: str) -> ZoneInfo:
-    """Return a time zone. Raises `CommandFailed` if this machine has no data about it."""
+    """Return the time zone `name`. Raises `CommandFailed` if this machine has no data about the time zone."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
@@ -37,10 +41,11 @@ def zone(name: str) -> ZoneInfo:
 
 
 def period(begin: str | None, until: str | None, days: int | None, *, time_zone: str, now: dt.datetime) -> TimeRange:
-    """Return the period of `--from`, `--until` and `--days`. Raises `CommandFailed` if an option is missing, given
-    twice or not valid.
+    """Return the period that the options `--from` (`begin`), `--until` and `--days` describe. Raises `CommandFailed` if
+    a value is not valid, or if not exactly one of `--until` and `--days` is given.
 
-    Days are in the tenant's time zone, and the day of `--until` is included. A period from today begins now.
+    Days are in the time zone `time_zone`. The day of `--until` belongs to the period. If the first day is today, the
+    period begins now.
     """
     if (until is None) == (days is None):
         raise bad_usage("the end is missing or given twice: use --until or --days", until="use --until or --days")
@@ -58,27 +63,29 @@ def period(begin: str | None, until: str | None, days: int | None, *, time_zone:
 
 
 def end(name: str, text: str, *, time_zone: str) -> dt.datetime:
-    """Return the time that `text` gives, or the end of the day if `text` is only a day. `name`: the option, for error
-    messages. Raises `CommandFailed` if the text is not a time or a day.
+    """Return the time that `text` stands for. If `text` is a day, return the end of that day. Raises `CommandFailed` if
+    `text` is neither. `name`: the name of the option, for the error message.
     """
     return _moment(name, text, zone(time_zone), after=1)
 
 
 def duration_s(text: str) -> int | None:
-    """Convert a duration such as `30m` to seconds. Return None for any other text."""
+    """Return the number of seconds in a duration such as `30m`. Return None if `text` is not a duration."""
     match = _DURATION.fullmatch(text)
     return int(match[1]) * _UNITS_S[match[2]] if match else None
 
 
 def month(text: str) -> str:
-    """Return `text` if it is a month such as `2027-01`. Raises `CommandFailed` if the text is not a month."""
+    """Return `text` if it is a month such as `2027-01`. Raises `CommandFailed` otherwise."""
     if not _MONTH.fullmatch(text) or not 1 <= int(text[5:]) <= 12:
         raise bad_usage(f"{text!r} is not a month: write it like 2027-01", month="not a month")
     return text
 
 
 def day(name: str, text: str) -> str:
-    """Return `text` if it is a day such as `2027-01-31`. Raises `CommandFailed` if the text is not a day."""
+    """Return `text` if it is a day such as `2027-01-31`. Raises `CommandFailed` otherwise. `name`: the name of the
+    option, for the error message.
+    """
     try:
         if _DAY.fullmatch(text):
             return dt.date.fromisoformat(text).isoformat()
@@ -92,9 +99,10 @@ def _is_today(text: str, home: ZoneInfo, now: dt.datetime) -> bool:
 
 
 def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datetime:
-    """Return the time in UTC that `text` denotes. If `text` is a day, return the start of the day `after` days later.
+    """Return the time that `text` stands for, in UTC. If `text` is a day, return the start of the day that comes
+    `after` days later.
 
-    Raises `CommandFailed` if the text is not a time or a day.
+    Raises `CommandFailed` if `text` is neither a time nor a day.
     """
     try:
         if _DAY.fullmatch(text):
@@ -109,8 +117,8 @@ def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datet
 
 
 def _after(first: dt.datetime, days: int, home: ZoneInfo, *, exactly: bool) -> dt.datetime:
-    """Return the time `days` after `first`; with `exactly=False`, the start of that day. Raises `CommandFailed` if this
-    time is after the year 9999.
+    """Return the time that is `days` days after `first`. If `exactly` is False, return the start of that day in the
+    time zone `home`. Raises `CommandFailed` if the time is after the year 9999.
     """
     try:
         if exactly:

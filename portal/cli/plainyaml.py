@@ -1,4 +1,4 @@
-"""Loads YAML job files in the core schema of YAML 1.2, which has the data types of JSON.
+"""Loads job files in YAML 1.2, with the data types of JSON (the *core schema* of YAML 1.2).
 
 By default, PyYAML reads YAML 1.1, which converts `on` (a field of `restart: {on: failure}`) to `true`, `1:00` to a
 number, and text such as `2024-01-02` to a date. In this module, a value is text unless it is true, false, null or a
@@ -25,7 +25,9 @@ _RESOLVERS = (
 
 
 class NotPlain(Exception):
-    """The error for a text that is not a job file in YAML. `line` and `column` count from 1; 0 means unknown."""
+    """The error for a text that is not a job file in YAML. `line`, `column`: the place of the error, counted from 1; 0
+    means unknown.
+    """
 
     def __init__(self, detail: str, mark: yaml.Mark | None = None) -> None:
         super().__init__(detail)
@@ -33,7 +35,7 @@ class NotPlain(Exception):
 
 
 def load(text: str) -> Any:
-    """Parse YAML into JSON's data types. Raises `NotPlain` if the text is not a job file in YAML."""
+    """Convert YAML to values with the data types of JSON. Raises `NotPlain` if `text` is not valid YAML."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader with fewer types
     except yaml.MarkedYAMLError as error:
@@ -46,11 +48,10 @@ def load(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that rejects aliases and deep nesting. A few bytes of aliases can expand to gigabytes.
+    """A YAML loader that rejects aliases and deep nesting. A few bytes with aliases can expand to gigabytes.
 
-    The scanner checks the nesting depth at each opening bracket and at each deeper indentation. The scanner runs before
-    the composer, so deep nesting is rejected early. A sequence without indentation is not counted, so callers also
-    check the depth of the result.
+    The loader counts each opening bracket and each deeper indentation, before it creates any object. It does not count
+    a list without indentation, so callers must also check the nesting depth of the result.
     """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}

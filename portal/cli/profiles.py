@@ -24,7 +24,7 @@ from portal.cli.failure import CommandFailed
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The address, the token and the defaults for one portal. Values that are not set are empty."""
+    """A profile: the address of a portal, the token and the defaults. Values that are not set are empty."""
 
     name: str
     url: str
@@ -34,7 +34,9 @@ class Profile:
 
 
 def path() -> Path:
-    """Return the path of the profiles: `$BORG_CLIENT`, or client.toml in `$BORG_HOME`, ./.borg or the user's folder."""
+    """Return the path of the file with the profiles. This is `$BORG_CLIENT` if it is set, or else client.toml in
+    `$BORG_HOME`, in ./.borg or in the user's folder, in this order.
+    """
     if given := os.environ.get("BORG_CLIENT"):
         return Path(given)
     if home := os.environ.get("BORG_HOME"):
@@ -45,11 +47,11 @@ def path() -> Path:
 
 
 def load(name: str | None = None) -> Profile:
-    """Return the profile `name`, the profile in `$BORG_PROFILE`, or the file's default. Raises `CommandFailed` if the
-    profile does not exist or the file is not valid.
+    """Return the profile `name`. If `name` is None, return the profile that `$BORG_PROFILE` names, or else the default
+    profile of the file. Raises `CommandFailed` if the profile does not exist or the file is not valid.
 
-    `$BORG_URL`, `$BORG_TOKEN`, `$BORG_CELL` and `$BORG_TENANT` override the file. Without a file, a task uses its own
-    identity (`$BORG_IDENTITY_FILE`, `$BORG_API_URL`).
+    `$BORG_URL`, `$BORG_TOKEN`, `$BORG_CELL` and `$BORG_TENANT` override the values in the file. If there is no file, a
+    task uses its own identity (`$BORG_IDENTITY_FILE`, `$BORG_API_URL`).
     """
     file = path()
     table = _read(file)
@@ -76,7 +78,7 @@ def load(name: str | None = None) -> Profile:
 
 
 def save(profile: Profile) -> Path:
-    """Add or replace one profile in the file, and make it the default. Return the path of the file.
+    """Write a profile to the file of profiles, and make it the default profile. Return the path of the file.
 
     The write is atomic, and the mode of the file is 0600. Raises `CommandFailed` if the file cannot be read or written.
     """
@@ -118,8 +120,8 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _of_the_task() -> Profile | None:
-    """Return the identity of the task that runs this process, or None outside of tasks. Raises `CommandFailed` if the
-    file of the identity cannot be read.
+    """Return a profile with the identity of the task that runs this process. Return None if no task runs it. Raises
+    `CommandFailed` if the file that contains the identity cannot be read.
     """
     url, file = os.environ.get("BORG_API_URL", ""), os.environ.get("BORG_IDENTITY_FILE", "")
     if not url or not file:
@@ -134,7 +136,9 @@ def _of_the_task() -> Profile | None:
 
 
 def as_toml(shared: Mapping[str, str], profiles: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the text of a file with these profiles. `shared`: the values outside of profiles."""
+    """Return the profiles as the text of a TOML file. `shared`: the values that the file contains outside of
+    profiles.
+    """
     lines = _lines(shared)
     for name, values in profiles.items():
         lines += ["", f"[profiles.{_quoted(name)}]", *_lines(values)]
@@ -150,7 +154,5 @@ def _key(key: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return `text` as a TOML string. It is written like a JSON string, except that TOML also escapes the character
-    DEL.
-    """
+    """Return `text` as a TOML string."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -28,7 +28,7 @@ Until = Annotated[str | None, typer.Option(help="Last day, or a time.")]
 
 @dataclass(kw_only=True)
 class Sizes(OptionGroup):
-    """The options for quantities of resources, in the order of the shop."""
+    """The options for the quantities of resources, in the order in which the shop shows them."""
 
     cpu: Annotated[str | None, typer.Option(help="Number of CPU cores: 200, or 500m for half a core.")] = None
     ram: Annotated[str | None, typer.Option(help="Memory in bytes: 64Gi.")] = None
@@ -42,7 +42,7 @@ class Sizes(OptionGroup):
 
 @dataclass(kw_only=True)
 class WantedQuota(OptionGroup):
-    """The options for the quota that a person wants to buy."""
+    """The options for the quota that a person wants to order."""
 
     band: BandOption = None
     sizes: Sizes
@@ -52,8 +52,8 @@ class WantedQuota(OptionGroup):
     days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Number of days, instead of --until.")] = None
 
     def body(self, session: Context, tenant: str | None, cell: str | None) -> dict[str, Any]:
-        """Return the request for a quote. Other options override the values of `--like`. Raises `CommandFailed` if an
-        option is missing or not valid.
+        """Return the body of a request for a quote (a price offer). Values from the job of `--like` are used only if
+        the options for them are missing. Raises `CommandFailed` if an option is missing or not valid.
         """
         amounts: dict[str, Any] = {}
         band = self.band
@@ -73,7 +73,7 @@ class WantedQuota(OptionGroup):
 
 @quota.command("list")
 def quota_list(session: Context) -> None:
-    """List your granted quota and its use per cell and band."""
+    """List your granted quota for each cell and band, and how much of it your jobs use."""
     rows = session.client.get("/api/v1/quota/")
     if session.json:
         return output.as_json(rows)
@@ -107,7 +107,9 @@ def bands(session: Context) -> None:
 
 @quota.command()
 def prices(session: Context, cell: CellOption = None) -> None:
-    """List the current prices of a cell, in credits per unit and hour, before the band and scarcity factors."""
+    """List the current prices of a cell, in credits per unit and hour. The factors for band and scarcity are not
+    included.
+    """
     rows = list(session.client.pages("/api/v1/quota/prices/", cell=session.cell(cell), in_force="1"))
     if session.json:
         return output.as_json(rows)
@@ -132,7 +134,7 @@ def prices(session: Context, cell: CellOption = None) -> None:
 
 @quota.command()
 def price(session: Context, wanted: WantedQuota, tenant: TenantOption = None, cell: CellOption = None) -> None:
-    """Show the price of quota and its parts, without ordering.
+    """Show the price of some quota and the parts of the price. Nothing is ordered.
 
     Example: borgctl quota price --band production --cpu 200 --ram 1Ti --days 30
     """
@@ -197,7 +199,7 @@ def calendar_days(
     tenant: TenantOption = None,
     cell: CellOption = None,
 ) -> None:
-    """Show, for each day, the lowest quantity that is free for sale in a band. Days are in the tenant's time zone.
+    """For each day, show how much quota of a band can be bought for the whole day. Days are in the tenant's time zone.
 
     Example: borgctl quota calendar --band production --days 30
     """
@@ -227,8 +229,8 @@ def usage(
 ) -> None:
     """Compare your quota with what your jobs requested and used (§2.5).
 
-    SUGGESTED: the quota that you need if jobs request as much as before. LEANER: the quota that you need if you set the
-    limits of your jobs to their usage plus 25 %.
+    SUGGESTED: the quota that you need if your jobs request as much as in this period. LEANER: the quota that you need
+    if you set the limits of your jobs to their usage plus 25 %.
 
     Example: borgctl quota usage --band production --days 30
     """
@@ -255,7 +257,7 @@ def amounts_shown(amounts: dict[str, int]) -> str:
 
 
 def parts_table(parts: Sequence[dict[str, Any]]) -> None:
-    """Print the parts of a price, one line per resource."""
+    """Print a table with the parts of a price, one line for each resource."""
     output.table(
         ("RESOURCE", "QUANTITY", "HOURS", "BASE", "BAND", "SCARCITY", "CREDITS"),
         [
@@ -284,7 +286,9 @@ def _show_price(quote: dict[str, Any]) -> None:
 
 
 def exact(name: str, value: int) -> str | int:
-    """Return a quantity in the form of the API. CPU cores and accelerators are thousandths with the suffix `m`."""
+    """Return a quantity of the resource `name` in the form that the API reads. For CPU cores and accelerators, `value`
+    counts thousandths, and the result has the suffix `m`.
+    """
     return f"{value}m" if name in ("cpu", "accelerators") else value
 
 
@@ -295,7 +299,9 @@ def _band(given: str | None) -> str:
 
 
 def credits_given(name: str, text: str) -> int:
-    """Convert the credits in option `name` to micro-credits. Raises `CommandFailed` if the text is not an amount."""
+    """Convert an amount in credits to micro-credits. Raises `CommandFailed` if `text` is not an amount. `name`: the
+    name of the option, for the error message.
+    """
     try:
         return money.parse(text)
     except money.AmountError as error:
@@ -303,7 +309,7 @@ def credits_given(name: str, text: str) -> int:
 
 
 def _number(text: object, by: int = 1) -> str:
-    """Divide a whole number, or a fraction such as `1441/2`, by `by`, and format the result."""
+    """Format the number `text` divided by `by`. `text`: a whole number, or a fraction such as `1441/2`."""
     above, _, below = str(text).partition("/")
     return format_number(int(above) / int(below or 1) / by, 6)
 

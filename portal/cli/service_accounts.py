@@ -1,4 +1,4 @@
-"""Commands for service accounts, with which programs sign in, and for their tokens."""
+"""Commands for service accounts and their tokens. Programs use service accounts to sign in."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def token(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Issue a token for a service account. The token is valid only in the tenant. Its secret is shown only once.
+    """Issue a token for a service account. The token is valid only in the account's tenant. Its secret is shown only
+    once.
 
     `borgctl tokens revoke KEY` revokes the token.
     """
@@ -118,7 +119,9 @@ def token(
 
 @account.command()
 def tokens(session: Context, name: Name, tenant: TenantOption = None) -> None:
-    """List the tokens of a service account. The portal does not store secrets."""
+    """List the tokens of a service account. The list cannot show their secrets, because the portal does not store
+    them.
+    """
     rows = list(session.client.pages(f"{_path(session.tenant(tenant), name)}tokens/"))
     return output.as_json(rows) if session.json else shown(rows)
 

@@ -1,9 +1,9 @@
-"""`borgctl ssh`: runs a shell or a command in a task, and connects it to this terminal.
+"""`borgctl ssh`: runs a shell or a command in a task, and connects this terminal to it.
 
-    stdin ── raw ──► WebSocket ──► portal ──► … ──► the task's terminal
-    stdout ◄── output; each part is acknowledged after it is written ────────┘
+    standard input   ── raw ──► WebSocket ──► portal ──► … ──► the task's terminal
+    standard output  ◄── output; each part is acknowledged after it is written ──┘
 
-`borglet.messages` defines the frames, and the number of bytes that may be sent before an acknowledgement.
+`borglet.messages` defines the frames of the WebSocket, and how many bytes may be sent before an acknowledgement.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _HEARD, _RESIZED = b".", b"r"
 
 
 def run(session: Context, job: JobReference, index: int, command: list[str]) -> int:
-    """Run a shell, or `command`, in a task. Return its exit status. Raises `CommandFailed` if the shell cannot be
-    opened or ends early.
+    """Run `command` in a task, or a shell if `command` is empty. Return the exit status. Raises `CommandFailed` if the
+    shell cannot be opened, or if the connection ends too early.
     """
     plain = not (sys.stdin.isatty() and sys.stdout.isatty())
     path = _path(job, index, command, plain)
@@ -64,7 +64,9 @@ def _path(job: JobReference, index: int, command: list[str], plain: bool) -> str
 
 
 class Terminal:
-    """The connection between this terminal and the terminal of a task, until one of them ends."""
+    """The connection between this terminal and the terminal of a task. `plain`: whether this process has no terminal,
+    but files or pipes.
+    """
 
     def __init__(self, socket: ClientConnection, *, plain: bool) -> None:
         self._socket, self._plain = socket, plain
@@ -75,8 +77,8 @@ class Terminal:
         self._woken, self._wake = os.pipe()
 
     def run(self) -> int:
-        """Send input and print output until the end. Return the exit status of the command. Raises `CommandFailed` if
-        the connection ends before the command.
+        """Send the input to the task and print its output until the command ends. Return the exit status of the
+        command. Raises `CommandFailed` if the connection ends before the command.
         """
         listener = threading.Thread(target=self._listen, daemon=True)
         listener.start()
@@ -150,7 +152,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def _raw(self) -> Iterator[None]:
-        """Set the terminal to raw mode during the `with` block, so that all keys go to the task, including Ctrl-C."""
+        """Set this terminal to raw mode during the `with` block. All keys then go to the task, even Ctrl-C."""
         if self._plain:
             yield
             return

@@ -1,4 +1,4 @@
-"""WebSockets to the portal. The import takes 50 ms, so only commands that need WebSockets import this module."""
+"""WebSockets to the portal. Only commands that need a WebSocket import this module, because the import takes 50 ms."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ PASSING = (4429, 4503)
 
 @contextlib.contextmanager
 def dialled(session: Context, path: str, *, what: str, **options: Any) -> Iterator[ClientConnection]:
-    """Open a WebSocket to `path` with the token of the profile. Raises `CommandFailed` if the portal cannot be reached
-    or rejects the request.
+    """Open a WebSocket to `path` for the duration of the `with` block, with the token of the profile. Raises
+    `CommandFailed` if the portal cannot be reached or rejects the request.
 
-    `what`: the purpose of the WebSocket, for error messages. `options`: further options of `connect`.
+    `what`: the purpose of the WebSocket, for error messages. `options`: more options for the library's function
+    `connect`.
     """
     portal = session.profile.url.rstrip("/")
     try:

@@ -1,4 +1,4 @@
-"""Commands for tasks: placement, reasons, events, logs, usage and shells."""
+"""Commands for tasks: their machines, reasons, events, logs, usage and shells."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tasks(
     job: JobArgument,
     state: Annotated[str | None, typer.Option(help="List only tasks in this state: pending, running or dead.")] = None,
 ) -> None:
-    """List the tasks of a job with their state, health and machine."""
+    """List the tasks of a job. The list shows the state, health and machine of each task."""
     rows = list(session.client.pages(f"{session.job(job).path}tasks/", state=state))
     # The table has columns for allocs and accelerators only if a task uses them.
     placed = [name for name in ("alloc", "devices") if any(row.get(name) for row in rows)]
@@ -61,8 +61,8 @@ def tasks(
 
 
 def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
-    """Return phase, health and machine. For a pending task whose last incarnation is still stopping, describe this
-    incarnation.
+    """Return the phase, health and machine to show for a task. If the task is pending but its last incarnation is still
+    stopping, the result describes that incarnation.
     """
     if row["machine"] is None and (stopping := row.get("stopping")):
         return "stopping", "", stopping[-1]["machine"]
@@ -132,7 +132,9 @@ def logs(
     since: Annotated[str, typer.Option(help="Show only newer output: 10m, 2h, 3d, or 2026-11-21T20:15Z.")] = "",
     incarnation: Annotated[int | None, typer.Option(min=1, help="Show the output of this incarnation.")] = None,
 ) -> None:
-    """Show the last 64 KiB of a task's output. With -f, follow new output. With --grep, search the whole log."""
+    """Show the last 64 KiB of a task's output. With -f, print also new output as it appears. With --grep, search the
+    whole log.
+    """
     job, index = session.task(task)
     stream = "stderr" if stderr else "stdout"
     if follow and (grep or since or incarnation):
@@ -153,7 +155,9 @@ def logs(
 
 
 def _search(session: Context, job: JobReference, index: int, stream: str, asked: dict[str, Any]) -> None:
-    """Search the log in several requests, because a machine searches less than half a second per request."""
+    """Print all lines of a log that match. Several requests are needed, because each request searches only a part of
+    the log.
+    """
     offset, complete = 0, False
     while not complete:
         chunk = _chunk(session, job, index, stream, offset, **asked)
@@ -167,8 +171,8 @@ def _search(session: Context, job: JobReference, index: int, stream: str, asked:
 
 
 def _since(given: str) -> str | None:
-    """Convert the value of `--since` to an ISO time, or to None if it is empty. Raises `CommandFailed` if it is not
-    valid.
+    """Convert the value of `--since` to an ISO time. Return None if the value is empty. Raises `CommandFailed` if the
+    value is not valid.
     """
     if not given:
         return None
@@ -188,7 +192,7 @@ def usage(
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
     hours: Annotated[int, typer.Option(min=1, max=168, help="Number of hours to show.")] = 3,
 ) -> None:
-    """Show the resource usage of a task per window of five minutes."""
+    """Show the resource usage of a task, one line for each period of five minutes."""
     job, index = session.task(task)
     return session.table(
         session.client.get(f"{job.path}tasks/{index}/usage/", hours=hours),
@@ -211,7 +215,9 @@ def ssh(
     task: Annotated[str, typer.Argument(metavar="JOB/N")],
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]")] = None,
 ) -> int:
-    """Open a shell in a running task, or run a command in the task and exit with the command's status."""
+    """Open a shell in a running task. If COMMAND is given, run it in the task instead, and exit with its exit
+    status.
+    """
     from portal.cli import shell  # takes 50 ms, so other commands do not import it
 
     job, index = session.task(task)
@@ -219,7 +225,9 @@ def ssh(
 
 
 def _follow(session: Context, job: JobReference, index: int, stream: str) -> None:
-    """Print new output until the task ends. Continue after restarts, moves and short outages."""
+    """Print new output of a task until the task ends. Continue to print if the task restarts or moves, and after short
+    outages.
+    """
     task: dict[str, Any] = session.client.get(f"{job.path}tasks/{index}/")
     offset, patient_until = -_TAIL_BYTES, time.monotonic() + _PATIENCE_S
     while True:

@@ -1,4 +1,4 @@
-"""Commands for tenants: organisations, teams below organisations, and members (§2.5)."""
+"""Commands for tenants (organisations, and teams in organisations) and for their members (§2.5)."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def add(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Add a person with an account as a member. For SREs. Owners use `invite`, and the person accepts."""
+    """Add a person who already has an account as a member. For SREs. Owners use `invite` instead."""
     owner = session.tenant(tenant)
     if (known := _role_of(session, owner, user)) is not None:
         problem = f"{user} is already a member of {owner} with role {known}; use `borgctl tenant role` to change it"
@@ -158,7 +158,7 @@ def add(
 def member_role(
     session: Context, user: UserArgument, role: RoleArgument, tenant: TenantOption = None, dry_run: DryRun = False
 ) -> None:
-    """Change the role of a member. The change takes effect immediately, also for the member's tokens."""
+    """Change the role of a member. The change takes effect immediately, also for existing tokens of the member."""
     owner = session.tenant(tenant)
     if _role_of(session, owner, user) is None:
         raise CommandFailed("not-found", f"{user} is not a member of {owner}; invite them with `borgctl tenant invite`")
@@ -181,7 +181,7 @@ def invite(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Invite a person by e-mail. The link is shown only once. Any person with the link can join the tenant.
+    """Invite a person by e-mail. The command shows a link, only once. Any person who has the link can join the tenant.
 
     Example: borgctl tenant invite kim@example.com --role operator
     """
@@ -199,7 +199,7 @@ def invite(
 
 @tenant.command()
 def invitations(session: Context, tenant: TenantOption = None) -> None:
-    """List the invitations to a tenant and their states."""
+    """List the invitations to a tenant, and the state of each invitation."""
     return session.table(
         session.client.pages(f"{path_of(session.tenant(tenant))}invitations/"),
         {
@@ -222,7 +222,7 @@ def withdraw(
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Withdraw an invitation, so that its link stops working."""
+    """Withdraw an invitation. Its link then stops working."""
     if not key.isalnum():
         raise bad_usage(f"{key!r} is not the key of an invitation; see `borgctl tenant invitations`", key="not a key")
     path = f"{path_of(session.tenant(tenant))}invitations/{part(key)}/"

@@ -28,10 +28,10 @@ def login(
     password_stdin: Annotated[bool, typer.Option(help="Read the password from standard input.")] = False,
     admin: Annotated[bool, typer.Option(help="Also request the scope admin.")] = False,
 ) -> None:
-    """Sign in with a password, and store the token in a profile, which becomes the default.
+    """Sign in with a password. The token is stored in a profile, and this profile becomes the default.
 
-    The name of the profile is --profile, or the name of the user. If you can see only one cell or
-    tenant, the profile uses this cell or tenant.
+    The name of the profile is --profile, or else the name of the user. If you can see only one cell or tenant, the
+    profile uses this cell or tenant.
     """
     where = (url or session.profile.url).rstrip("/")
     if not where:
@@ -85,7 +85,9 @@ def tokens_issue(
 
 @tokens.command("list")
 def tokens_list(session: Context) -> None:
-    """List your tokens, each after its parent token. The portal does not store secrets."""
+    """List your tokens. Each token comes after its parent token. The list cannot show secrets, because the portal does
+    not store them.
+    """
     rows = list(session.client.pages("/api/v1/tokens/"))
     return output.as_json(rows) if session.json else shown(rows)
 
@@ -113,8 +115,8 @@ def shown(rows: list[dict[str, Any]]) -> None:
 
 @tokens.command("revoke")
 def tokens_revoke(session: Context, key: str) -> None:
-    """Revoke a token and all its descendants immediately. You need a token with scope admin, unless KEY is the token
-    that you use.
+    """Revoke a token immediately, with the tokens that were issued with it, the tokens issued with those, and so on.
+    You need a token with scope admin, unless KEY is the token that you use.
     """
     if not key.isalnum():
         raise bad_usage(f"{key!r} is not the key of a token; see `borgctl tokens list`", key="not a key")
@@ -132,6 +134,8 @@ def _password(from_stdin: bool) -> str:
 
 
 def _only(client: Client, path: str) -> str:
-    """Return the name of the only row of a list, or an empty text if the list has no row or several rows."""
+    """Return the name in the only row of a list of the API. Return an empty text if the list has no row or several
+    rows.
+    """
     rows = list(client.pages(path, at_most=2))
     return str(rows[0]["name"]) if len(rows) == 1 else ""

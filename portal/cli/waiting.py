@@ -1,4 +1,4 @@
-"""`borgctl wait`: waits until a job runs, until its names are visible everywhere, or until it has ended."""
+"""`borgctl wait`: waits until a job runs, until all name servers know its names, or until it has ended."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ def wait(
 ) -> None:
     """Wait until all tasks of a job run and are healthy, until its names are visible, or until the job is done.
 
-    `visible`: every resolver answers with the latest changes of the job, and every known secondary name server has
-    the same version of the zone. `wait` does not wait for feeds and `resolve`, which are always up to date. The exit
-    status is 1 if the timeout expires (the message lists the servers that are behind), if the job ends before it
-    runs, or, with `--for done`, if the job fails.
+    `visible`: every resolver answers with the latest changes of the job, and every known secondary name server has the
+    same version of the zone. Feeds and `borgctl resolve` are always up to date.
+
+    The exit status is 1 if the timeout expires, if the job ends before it runs, or, with `--for done`, if the job
+    fails. After a timeout, the message lists the servers that are not up to date.
     """
     until, pause = time.monotonic() + timeout, _FIRST_PAUSE_S
     waiting = _Waiting(session, session.job(job), wanted, until, secondaries=not without_secondaries)
@@ -61,10 +62,11 @@ def wait(
 
 @dataclass
 class _Waiting:
-    """The state of a command that waits until a job reaches a goal.
+    """The state of a command that waits until a job reaches the goal `wanted`.
 
-    `whole_at`: the first revision since which all tasks are up. `serial`: the serial of the resolvers' zone at this
-    revision. `behind`: one text per server that has not reached this revision or serial.
+    `whole_at`: the first revision of the journal at which the command saw all tasks up. `serial`: the serial number of
+    the resolvers' zone at that revision. `behind`: one text for each server that has not reached that revision or
+    serial number. `trouble`: why the portal did not answer the last request.
     """
 
     session: Context
@@ -90,8 +92,7 @@ class _Waiting:
     def is_over(self) -> bool:
         """Return whether the goal is reached. Raises `CommandFailed` if the goal cannot be reached any more.
 
-        If the portal becomes unreachable after its first answer, this method returns False, because the portal may
-        answer again.
+        If the portal becomes unreachable after its first answer, return False, because the portal may answer again.
         """
         try:
             self.answer = self.session.client.get(self.job.path)
@@ -147,5 +148,5 @@ def _late(follower: dict[str, Any], has: int | None, wanted: int | None) -> str:
 
 
 def _newer(a: int, b: int) -> bool:
-    """Return whether serial `a` comes after `b` in the arithmetic of RFC 1982 §3.2."""
+    """Return whether the serial number `a` is newer than `b`. RFC 1982 §3.2 defines this comparison."""
     return a != b and (a - b) % 2**32 < 2**31

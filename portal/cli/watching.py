@@ -1,6 +1,6 @@
-"""`borgctl resolve NAME --watch`: prints one line per change of a name, over a WebSocket.
+"""`borgctl resolve NAME --watch`: prints one line for each change of a name. The changes arrive over a WebSocket.
 
-After a lost connection, the command reconnects with growing pauses and prints only the changes.
+If the connection is lost, the command connects again after a pause. It then prints only what has changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHOWN = ("address", "ports", "serving", "health", "phase", "weight", "machine")
 
 
 def run(session: Context, path: str) -> int:
-    """Print changes until Ctrl-C, then return 0.
+    """Print the changes of the name at `path` until the user presses Ctrl-C. Then return 0.
 
     Raises `CommandFailed` if the portal rejects the request, or if the name no longer exists.
     """
@@ -56,7 +56,7 @@ def run(session: Context, path: str) -> int:
 
 
 def _ended(closed: ConnectionClosed) -> str:
-    """Return the reason for the end of the connection, if a retry may help. Raises `CommandFailed` otherwise."""
+    """Return why the portal closed the connection, if another attempt may succeed. Raises `CommandFailed` otherwise."""
     code = closed.rcvd.code if closed.rcvd is not None else 0
     reason = closed.rcvd.reason if closed.rcvd is not None else ""
     if code in sockets.CODES and code not in sockets.PASSING:
@@ -65,7 +65,7 @@ def _ended(closed: ConnectionClosed) -> str:
 
 
 class _Watching:
-    """Compares new endpoints of a name with the endpoints that were printed last."""
+    """Compares new endpoints of a name with the endpoints that were printed before, and prints what has changed."""
 
     def __init__(self, *, json: bool) -> None:
         self._json = json
