@@ -1,10 +1,10 @@
 """Limits on how long a request of a web process waits for PostgreSQL.
 
-The database client in the web process applies these limits. A timeout of the server does not help while the server
-itself hangs. So each connection of the pool checks two limits: how long PostgreSQL may be silent within one
-statement, and the deadline of the request. At either limit, the client closes the connection and the statement raises
-`OperationalError`. After the deadline, the client sends no statement and so no COMMIT: a request that got the answer
-503 writes nothing afterwards. Only a COMMIT that PostgreSQL has already received may still take effect.
+The web process itself enforces these limits, because PostgreSQL cannot enforce them while it hangs. There are two
+limits: the longest time for which PostgreSQL may send nothing during one statement, and the deadline of the request. At
+either limit, the connection is closed and the statement raises `OperationalError`. After its deadline, a request sends
+no more statements, and therefore no COMMIT. So a request that is answered with 503 changes nothing afterwards, unless
+PostgreSQL has already received its COMMIT.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _CONNECT_S = 5
 
 
 class NoAnswer(psycopg.OperationalError):
-    """The error if PostgreSQL did not answer in time. The client has closed the connection."""
+    """The error if PostgreSQL did not answer in time. The connection is closed before this error is raised."""
 
 
 def end_at(until: float) -> None:
-    """Set the deadline of this request: after the time `until` (monotonic clock, seconds), the request sends no more
-    statements to PostgreSQL.
+    """Set the deadline of the current request. After the time `until` (monotonic clock, seconds), the request sends no
+    more statements to PostgreSQL.
     """
     _until.set(until)
 
 
 def give_connections_back() -> bool:
-    """Give the connections of this thread back to the pool, so that other threads can use them while this thread waits.
+    """Return the database connections of this thread to the pool. Other threads can use them while this thread waits.
 
-    A connection inside a transaction is kept. Return whether there is such a connection.
+    A connection inside a transaction is not returned. The result is whether there is such a connection.
     """
     from django.db import connections  # not above, because the settings import this module
 
@@ -54,7 +54,9 @@ def give_connections_back() -> bool:
 
 
 def bounded_connection(silence_s: float) -> type[psycopg.Connection[Any]]:
-    """Return a connection class that closes the connection if PostgreSQL sends nothing for `silence_s` seconds."""
+    """Return a class of database connections. If PostgreSQL sends nothing for `silence_s` seconds during a statement,
+    the connection closes.
+    """
 
     class BoundedConnection(psycopg.Connection[Any]):
         def wait(
@@ -74,7 +76,9 @@ def bounded_connection(silence_s: float) -> type[psycopg.Connection[Any]]:
                 raise NoAnswer(f"PostgreSQL did not answer within {left:.1f} s") from error
 
         def _give_up(self) -> None:
-            """Close the connection. The server rolls back, unless it has already received the COMMIT."""
+            """Close the connection. PostgreSQL then rolls the transaction back, unless it has already received the
+            COMMIT.
+            """
             if not self.closed:
                 self.pgconn.finish()
 
@@ -82,7 +86,9 @@ def bounded_connection(silence_s: float) -> type[psycopg.Connection[Any]]:
 
 
 def pool_options(size: int, deadline_s: float) -> dict[str, Any]:
-    """Return the options of a pool of `size` connections for requests that end within `deadline_s`."""
+    """Return the options of a pool of `size` database connections. `deadline_s`: the seconds within which each request
+    ends.
+    """
     return {
         "min_size": 1,
         "max_size": size,
@@ -95,9 +101,9 @@ def pool_options(size: int, deadline_s: float) -> dict[str, Any]:
 
 
 def connection_options(deadline_s: float, given: str) -> dict[str, Any]:
-    """Return the options of each connection. `given`: options that the operator has set.
+    """Return the options of each database connection. `given`: options that the operator has set.
 
-    With these options, the server also ends statements that the client no longer waits for.
+    With these options, PostgreSQL also ends statements whose result no client waits for.
     """
     silence_ms = int(deadline_s * SILENCE_SHARE * 1000)
     required = f"-c statement_timeout={silence_ms} -c client_connection_check_interval=2000"

@@ -1,7 +1,8 @@
-"""Creates small fonts from those of the library unfold, with only the icons and characters that pages use.
+"""Creates small copies of the fonts in the library unfold. The copies contain only the icons and characters that pages
+use.
 
-Unfold contains 4,000 icons (290 KB) and four weights of the font Inter (115 KB each). The subsets have about 20 KB
-each. They are in `portal/static/` under unfold's own paths, so Django's finders prefer them to unfold's files.
+Unfold contains 4,000 icons (290 KB) and four weights of the font Inter (115 KB each). Each copy has about 20 KB. The
+copies are in `portal/static/` under the same paths as in unfold, so Django serves them instead of unfold's files.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ _IN_STYLES = re.compile(r'content:"([a-z0-9_\\]+)"')
 
 
 def icons_named(project: Path) -> set[str]:
-    """Return the icons that the project names, and every word of unfold's templates that could be an icon.
+    """Return the names of the icons that the project uses, and every word in unfold's templates that could be such a
+    name.
 
-    Words that are not icons have no effect, because the font has no glyph for them.
+    A word that is not the name of an icon has no effect.
     """
     words: set[str] = set()
     for path in _unfold_sources():
@@ -60,7 +62,7 @@ def icons_named(project: Path) -> set[str]:
 
 
 def ligatures(font: Any) -> dict[str, str]:
-    """Return the glyph name of each icon of a font, by the name of the icon."""
+    """Return, for the name of each icon of a font, the name of its glyph."""
     letters: dict[str, str] = {}
     for code, glyph in font.getBestCmap().items():
         letters.setdefault(glyph, chr(code))
@@ -74,7 +76,7 @@ def ligatures(font: Any) -> dict[str, str]:
 
 
 def cut_icons(project: Path) -> bytes:
-    """Return the icon font as WOFF2, with only the icons that `icons_named` returns."""
+    """Return the icon font in the format WOFF2, with only the icons that `icons_named` returns."""
     from fontTools.ttLib import TTFont
 
     font = TTFont(UNFOLD / "static" / ICONS)
@@ -84,7 +86,7 @@ def cut_icons(project: Path) -> bytes:
 
 
 def cut_text(path: Path) -> bytes:
-    """Return one weight of the text font as WOFF2, with only `CHARACTERS`. Digits of equal width are included."""
+    """Return the text font at `path` in the format WOFF2, with only `CHARACTERS`. It includes digits of equal width."""
     from fontTools.ttLib import TTFont
 
     features = ["kern", "liga", "calt", "tnum", "ccmp", "locl", "mark", "mkmk"]

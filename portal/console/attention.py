@@ -1,4 +1,6 @@
-"""Messages on the first page of the SRE console about orders, requests and cells that wait for an SRE."""
+"""Messages on the first page of the SRE console. They say which orders, requests and cells wait for a decision of an
+SRE.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from quota.models import CapabilityRequest, Order, OrderState, Shortfall
 
 
 def add_market_messages(request: HttpRequest, site: str) -> None:
-    """Add one message each about oversold cells, orders and capability requests that wait for an SRE."""
+    """Add up to three messages: about oversold cells, about orders and about capability requests that wait for an
+    SRE.
+    """
 
     def add(level: int, text: str, page: str, query: str, link: str) -> None:
         url = reverse(f"{site}:{page}") + query

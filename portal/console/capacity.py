@@ -1,4 +1,6 @@
-"""The console page for capacity planning: sold, reserved, used and stranded capacity, and when quota is sold out."""
+"""The console page for capacity planning. The page shows how much capacity is sold, reserved, used and stranded, and
+when the quota will be sold out.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ AHEAD = dt.timedelta(days=366)
 
 @dataclass(frozen=True, slots=True)
 class CapacityFilter:
-    """The cell, band, resource and period that the user chose on the capacity page. `band`: "" for the whole cell.
-    `resource`: an index in the list of resources.
+    """What the user chose on the capacity page. `cells`, `bands`: the choices. `band`: the chosen band; "" means the
+    whole cell. `resource`: the position of the chosen resource in the list of resources.
     """
 
     cell: Cell | None
@@ -44,7 +46,7 @@ class CapacityFilter:
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
-    """Show the capacity page. `site`: the admin site, which provides the template context of all console pages."""
+    """Return the capacity page. `site`: the admin site, which provides the template context of all console pages."""
     chosen = _chosen(request)
     context: dict[str, Any] = {
         **site.each_context(request),
@@ -75,10 +77,12 @@ def download(request: HttpRequest) -> HttpResponse:
 
 
 def _forecasts(cell: str, resource: int) -> list[dict[str, Any]]:
-    """Return, for each sold band, how much of a resource is sold and when it will be sold out.
+    """For each band that is sold, return how much of a resource is sold, and when the resource will be sold out.
+    `resource`: the position in the list of resources.
 
-    `limit`: the sellable amount. `least`: the lowest free amount within a year. `sold_out_at`: the first time within
-    the year at which nothing is free; None if there is no such time. `already`: whether nothing is free now.
+    `limit`: the amount that can be sold. `least`: the lowest amount that is free within a year. `sold_out_at`: the
+    first time within a year at which nothing is free; None if there is no such time. `already`: whether nothing is free
+    now.
     """
     if not CellCapacity.objects.filter(cell=cell).exists():
         return []
@@ -104,14 +108,16 @@ def _forecasts(cell: str, resource: int) -> list[dict[str, Any]]:
 
 
 def chosen_cell(request: HttpRequest) -> tuple[Cell | None, list[str]]:
-    """Return the cell that the request names, or the first visible cell, and the names of all visible cells."""
+    """Return the cell that the request names, and the names of all cells that the user may see. If the request names no
+    such cell, return the first one.
+    """
     principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
     cells = {cell.name: cell for cell in cells_visible(principal).order_by("name")}
     return cells.get(request.GET.get("cell", "")) or next(iter(cells.values()), None), list(cells)
 
 
 def _chosen(request: HttpRequest) -> CapacityFilter:
-    """Return the filters of the request. An unknown value is replaced by the first choice."""
+    """Return what the user chose on the capacity page. An unknown value in the request is replaced by a default."""
     cell, cells = chosen_cell(request)
     bands = bands_sampled(cell) if cell is not None else []
     band, resource = request.GET.get("band", ""), request.GET.get("resource", "")
@@ -134,7 +140,7 @@ def _points(request: HttpRequest, chosen: CapacityFilter, band: str | None) -> l
 
 
 def _figures() -> dict[str, str]:
-    """Return the label of each figure that the page shows for a band, by the name of the figure."""
+    """Return the names of the figures that the page shows for a band, and the label of each figure."""
     return {
         "sold": _("sold"),
         "granted": _("granted"),
@@ -148,7 +154,7 @@ def _figures() -> dict[str, str]:
 
 
 def _newest(request: HttpRequest, chosen: CapacityFilter) -> dict[str, Any]:
-    """Return the table with the newest figures of each band and of the whole cell."""
+    """Return a table of the newest figures. It has a row for the whole cell and a row for each band."""
     place, figures = chosen.resource, _figures()
     last: dict[str, Point] = {point.band: point for point in _points(request, chosen, None)}
     return {

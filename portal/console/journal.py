@@ -1,4 +1,4 @@
-"""The list of journal events in the SRE console, with a sentence for each event."""
+"""The pages of journal events in the SRE console. Each event is shown as a sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from scheduling.admin.events import EventAdmin
 
 
 class JournalAdmin(EventAdmin):
-    """The admin page of events. The page shows each event as a sentence, with the kind of the event as the title."""
+    """The pages of journal events in the SRE console. Each event is shown as a sentence. The tooltip of the sentence is
+    the kind of the event.
+    """
 
     list_display = ["place", "when", "sentence", "about", "machine_shown", "actor", "request_id", "cause"]
 

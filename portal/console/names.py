@@ -1,6 +1,7 @@
-"""The console page of the names of a cell, and of the DNS servers of the cell with their delays (§2.6).
+"""The console page that shows how many names a cell has, and how far its DNS servers are behind (§2.6).
 
-The page does not wait for the DNS servers. The browser sends a second request, which queries them with a timeout.
+The page is shown before the DNS servers have answered. The browser then sends a second request, which queries them with
+a timeout.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ ROLES = {ServerRole.RESOLVER: gettext_lazy("resolver"), ServerRole.SECONDARY: ge
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
-    """Show the page of a cell's names. If the URL has the parameter `ask`, also query the DNS servers."""
+    """Return the page about the names of a cell. If the URL has the parameter `ask`, also query the DNS servers."""
     cell, cells = chosen_cell(request)
     context: dict[str, Any] = {
         **site.each_context(request),
@@ -67,9 +68,9 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
 
 
 def _counts_of(cell: Cell) -> dict[str, int]:
-    """Return the numbers of live jobs, services and tasks that have names. Makes one query.
+    """Return how many live jobs, services, placed tasks and serving tasks the cell has. Makes one query.
 
-    `fail_open`: the number of jobs that have placed tasks but no serving task.
+    `fail_open`: how many jobs have placed tasks, but no serving task.
     """
     service = JSONObject(tenant=F("tenant"), service=F("labels__service"))
     jobs = Job.objects.filter(cell=cell).exclude(state="dead")
@@ -83,7 +84,9 @@ def _counts_of(cell: Cell) -> dict[str, int]:
 
 
 def _failing(cell: Cell) -> dict[str, Any]:
-    """Return the table of the jobs that have placed tasks but no serving task, the jobs with the most tasks first."""
+    """Return a table of the jobs that have placed tasks but no serving task. Jobs with the most placed tasks come
+    first.
+    """
     rows = Job.objects.filter(cell=cell, tasks_running__gt=0, tasks_up=0).exclude(state="dead")
     found = rows.select_related("tenant").order_by("-tasks_running", "id")[:MOST_SHOWN]
     return {
@@ -98,7 +101,9 @@ def _link(cell: Cell, job: Job) -> SafeString:
 
 
 def _asked(cell: Cell) -> dict[str, Any]:
-    """Query the DNS servers of the cell. Return the context of the page's server table and the advice per server."""
+    """Query the DNS servers of the cell. Return what the template needs: a table of the servers, and advice about some
+    of them.
+    """
     try:
         asked = servers()
     except InvalidPeers as error:
@@ -122,7 +127,9 @@ def _row(cell: Cell, one: FollowerReport) -> list[Any]:
 
 
 def _lag(cell: Cell, one: FollowerReport) -> str:
-    """Return as text how far a server is behind the journal. Makes one query for a resolver that is behind."""
+    """Return a text that says how far a DNS server is behind the journal. Makes one query for a resolver that is
+    behind.
+    """
     if one.behind:
         return ngettext("serial is behind by %d", "serial is behind by %d", one.behind) % one.behind
     if one.revision is None or one.revision >= cell.revision:
@@ -138,7 +145,9 @@ def _lag(cell: Cell, one: FollowerReport) -> str:
 
 
 def _advice(one: FollowerReport) -> str:
-    """Return what the state of a server means for clients, and what an SRE should do. Return "" if all is well."""
+    """Return a text that says what the state of a DNS server means for clients, and what an SRE should do. Return "" if
+    the server is up to date.
+    """
     match one.state:
         case FollowState.CAUGHT_UP:
             return ""

@@ -1,1 +1,1 @@
-"""The documentation site at /docs/: the pages that the code generates, and the hooks that MkDocs calls."""
+"""The documentation site at /docs/. This package generates pages from the code, and contains the hooks for MkDocs."""

@@ -9,7 +9,7 @@ _FIRST_SENTENCE = re.compile(r"^(.+?[.!?])(?:\s|$)", re.DOTALL)
 
 
 def cell(text: str) -> str:
-    """Return `text` for one cell of a Markdown table: on one line, with each `|` escaped."""
+    """Return `text` for a cell of a Markdown table: as one line, with a backslash before each `|`."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
@@ -19,7 +19,7 @@ def code(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table. `head`: the column titles. Each row has one text per column."""
+    """Return a Markdown table. `head`: the titles of the columns. Each row contains one text for each column."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cell(text) for text in line)} |\n" for line in lines)
 

@@ -1,4 +1,4 @@
-"""The pages of the reference. The pages are generated from the code, so they cannot contradict the code.
+"""Generates the pages of the reference from the code, so that the pages always agree with the code.
 
 Each function in `PAGES` returns one page as Markdown.
 """
@@ -69,7 +69,7 @@ def settings() -> str:
 
 
 def _borglet_options() -> Iterator[tuple[str, str, str]]:
-    """Yield name, default and help of each option of `borglet run`."""
+    """Yield the name, the default value and the help text of each option of `borglet run`."""
     verbs = next(each.choices for each in build_parser()._actions if isinstance(each.choices, dict))
     for action in verbs["run"]._actions:
         for option in action.option_strings:
@@ -103,9 +103,9 @@ def _collected(families: Iterator[Metric]) -> Iterator[tuple[str, str, str, list
 
 
 def _declared(source: str) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Yield the name, type, help text and labels of each metric that the Python code `source` declares.
+    """Yield the name, type, help text and labels of each metric that the Python code `source` defines.
 
-    This function parses the code and does not run it, because running it would query the database.
+    This function only parses the code. If the code ran, it would query the database.
     """
     constants: dict[str, ast.expr] = {}
     for node in ast.walk(ast.parse(source)):
@@ -123,7 +123,7 @@ def _declared(source: str) -> Iterator[tuple[str, str, str, list[str]]]:
 
 
 def events() -> str:
-    """Return the documentation page about the events of a journal."""
+    """Return the documentation page about the kinds of events in a journal."""
     parts = []
     for struct in get_args(journal_events.Event):
         fields = [
@@ -153,7 +153,9 @@ def _type_name(kind: Any) -> str:
 
 
 def reasons() -> str:
-    """Return the documentation page about the states of jobs and tasks, and the causes and reasons that users see."""
+    """Return the documentation page about the states of jobs and tasks, and about the causes and reasons that users
+    see.
+    """
     parts = []
     for title, about, members in (
         ("Why a task is pending", "Each machine counts under the first reason that rules it out.", ReasonCode),
@@ -184,7 +186,9 @@ def errors() -> str:
 
 
 def _rejections(module: ast.Module) -> Iterator[tuple[str, int, str]]:
-    """Yield code, HTTP status and detail of each `Rejected(…)` in `module` whose code is a literal."""
+    """Yield the error code, the HTTP status and the message of each `Rejected(…)` in `module`. Codes that are computed
+    are omitted.
+    """
     for node in ast.walk(module):
         match node:
             case ast.Call(func=ast.Name(name), args=[ast.Constant(str(code)), detail, *_]) if name in _STATUS_OF:
@@ -194,7 +198,7 @@ def _rejections(module: ast.Module) -> Iterator[tuple[str, int, str]]:
 
 
 def _text_of(node: ast.expr) -> str:
-    """Return the text of an expression, with … for each part that the code computes."""
+    """Return the text that the string expression `node` produces. Each part that the code computes becomes …"""
     match node:
         case ast.Constant(value):
             return str(value)
@@ -232,7 +236,7 @@ def _command(path: str, command: click.Command) -> Iterator[str]:
 
 
 def rest() -> str:
-    """Return the documentation page about all addresses of the REST interface."""
+    """Return the documentation page about all URLs of the REST interface."""
     known: dict[str, list[list[str]]] = {}
     for path, item in SchemaGenerator().get_schema(public=True)["paths"].items():  # type: ignore[no-untyped-call]
         for method in (each for each in _METHODS if each in item):

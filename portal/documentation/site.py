@@ -1,7 +1,7 @@
-"""Hooks of MkDocs, which `mkdocs.yml` names: they add the generated pages, and change pages to suit the portal.
+"""Hooks that MkDocs calls (`mkdocs.yml` names them). They add generated pages, and move scripts out of the pages.
 
-The Content-Security-Policy of the portal forbids scripts inside a page. The theme has such scripts, so the hooks move
-them into files.
+The Content-Security-Policy of the portal forbids scripts inside a page, but the theme has such scripts. So the hooks
+write these scripts to separate files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ALIGNMENT = re.compile(r'(<t[hd]) style="text-align: (left|right|center);"')
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the reference, the documents of the packages and the list of decisions to the files of the site."""
+    """Add files to the site: the reference pages, the documents of the packages, and the list of decisions."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings.base")
     import django
 
@@ -55,19 +55,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_post_page(output: str, page: Any, config: MkDocsConfig) -> str:
-    """Return the page with its inline scripts moved to separate files. The inline styles that align the cells of
-    tables are replaced by `align` attributes.
+    """Return the page with its inline scripts moved to separate files. In tables, inline styles for the alignment of
+    cells are replaced by `align` attributes.
     """
     return _ALIGNMENT.sub(r'\1 align="\2"', _INLINE_SCRIPT.sub(lambda m: _script(m[1], config), output))
 
 
 def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
-    """Return an empty page for 404.html. The portal has its own page for unknown addresses."""
+    """Return an empty page for 404.html, because the portal has its own page for unknown URLs."""
     return "" if template_name == "404.html" else output_content
 
 
 def _script(source: str, config: MkDocsConfig) -> str:
-    """Write the script to a file of the site, and return the HTML element that loads the file."""
+    """Write a script to a file of the site. Return the HTML element that loads the file."""
     name = f"assets/inline/{hashlib.sha256(source.encode()).hexdigest()[:16]}.js"
     path = Path(config.site_dir) / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,9 @@ def _script(source: str, config: MkDocsConfig) -> str:
 
 
 def moved(text: str, source: str, target: str) -> str:
-    """Return the text of the document `source` with links that work at `target`. Links to code become plain text."""
+    """Return the document `text` with changed links, so that it can move from the path `source` to the path `target`.
+    Links to code become plain text.
+    """
 
     def link(match: re.Match[str]) -> str:
         words, address = match[1], match[2]

@@ -1,4 +1,4 @@
-"""Functions that send a complete HTTP answer. ASGI applications in front of Django use them."""
+"""Functions with which ASGI applications send a complete HTTP response without Django."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 async def reject(
     send: Send, problem: Rejected, *, request_id: str = "", headers: Mapping[str, str] | None = None
 ) -> None:
-    """Send a problem document. Without `request_id`, the request gets a new id."""
+    """Send the error `problem` as a problem document (RFC 9457). If `request_id` is empty, the request gets a new
+    id.
+    """
     request_id = request_id or uuid.uuid4().hex
     body = json.dumps(document(problem, request_id)).encode()
     all_headers = {"content-type": CONTENT_TYPE, "x-request-id": request_id, **(headers or {})}
@@ -27,7 +29,7 @@ async def reject(
 
 
 async def respond(send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-    """Send a complete answer. This function adds the length of `body` to the headers."""
+    """Send a complete HTTP response. The header Content-Length is added."""
     pairs = [(name.encode(), value.encode()) for name, value in {**headers, "content-length": str(len(body))}.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})

@@ -1,4 +1,4 @@
-"""Compression of pages and JSON. Answers that Django streams or that are already compressed stay as they are."""
+"""Compression of pages and JSON. Responses that Django streams, or that are already compressed, stay as they are."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ _COMPRESSIBLE = ("text/", "application/json", "application/problem+json", "appli
 
 
 class CompressionMiddleware(GZipMiddleware):
-    """Django's middleware, limited to some content types.
+    """Django's middleware for compression, limited to some content types. Packages, PDFs and static files are already
+    compressed.
 
-    Against the attack BREACH, Django hides the length of an answer with random bytes, and masks the CSRF token in each
-    page. Packages, PDFs and static files are already compressed.
+    Compression makes the attack BREACH possible. Against it, Django adds random bytes to each response and masks the
+    CSRF token in each page.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:

@@ -1,5 +1,5 @@
-"""Errors as problem documents (RFC 9457): `code`, `detail`, the rejected fields, and the numbers that explain the
-error.
+"""Returns errors as problem documents (RFC 9457). A document contains the code of the error, a message, the wrong
+fields, and numbers that explain the error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _BROKEN = (
 
 
 def document(problem: Rejected, request_id: str) -> dict[str, Any]:
-    """Return the body of a problem. `type` contains the code, so `type` stays the same if `detail` is reworded."""
+    """Return the problem document of an error as a dictionary. `type` contains the code of the error and not the
+    message, so it does not change if the message is reworded.
+    """
     body = {
         "type": f"urn:borg:{problem.code}",
         "status": problem.status,
@@ -40,9 +42,9 @@ def document(problem: Rejected, request_id: str) -> dict[str, Any]:
 
 
 def _writable(value: Any) -> Any:
-    """Return `value` with all lone surrogates escaped, because UTF-8 cannot encode them.
+    """Return `value` with all lone surrogates (invalid characters) escaped, because UTF-8 cannot encode them.
 
-    An error message may repeat text of a client that contains a lone surrogate.
+    An error message can contain such characters if it repeats text from a client.
     """
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
@@ -56,7 +58,7 @@ def _json(problem: Rejected, request_id: str) -> HttpResponse:
 
 
 def nowhere(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer 404 for an unknown address: a problem document for programs, a page for people."""
+    """Return a response with status 404 for an unknown URL. Programs get a problem document, and people get a page."""
     if not request.path.startswith(_FOR_PROGRAMS):
         return page_not_found(request, exception)
     detail = f"The address {request.path[:200]} does not exist. /api/v1/schema/ lists all addresses."
@@ -64,10 +66,11 @@ def nowhere(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def broken(request: HttpRequest) -> HttpResponse:
-    """Answer an error that no other handler covers: 503 for an outage, or else 500.
+    """Return the response for an error that no other handler covers. The status is 503 for an outage, and 500
+    otherwise.
 
-    Programs get a problem document and people get a page. This function does not need the database. Django calls it
-    for errors of views and of every middleware, inside the `except` block.
+    Programs get a problem document, and people get a page. Django calls this function inside the `except` block, for
+    errors of views and middlewares. The function does not use the database.
     """
     error = sys.exc_info()[1]
     request_id = getattr(request, "borg_request_id", "")
@@ -79,7 +82,7 @@ def broken(request: HttpRequest) -> HttpResponse:
 
 
 def unavailable(outage: Outage, *, path: str, request_id: str = "") -> HttpResponse:
-    """Return the answer to a request for `path` during an outage, with Retry-After."""
+    """Return the response to a request for `path` during an outage. It has the header Retry-After."""
     if path.startswith(_FOR_PROGRAMS):
         answer = _json(Rejected(outage.code, outage.detail, status=outage.status), request_id)
     else:
@@ -92,8 +95,8 @@ def unavailable(outage: Outage, *, path: str, request_id: str = "") -> HttpRespo
 
 
 def problem(error: Exception, context: dict[str, Any]) -> Response | None:
-    """Return the REST answer to an error, or None for a fault of the server, which the view `broken` answers. DRF calls
-    this function.
+    """Return the REST response for an error of a view. Return None for a fault of the server, which the view `broken`
+    answers. Django REST framework calls this function.
     """
     rejected = _rejection_of(error)
     if rejected is None:
@@ -114,7 +117,7 @@ def problem(error: Exception, context: dict[str, Any]) -> Response | None:
 
 
 def _rejection_of(error: Exception) -> Rejected | None:
-    """Return the rejection that describes an error of a view, or None if the error is a fault of the server."""
+    """Return the error of a view as a `Rejected`. Return None if the error is a fault of the server."""
     match error:
         case Rejected():
             return error
@@ -137,7 +140,7 @@ def _rejection_of(error: Exception) -> Rejected | None:
 
 
 def _first(value: Any) -> str:
-    """Return the first text in nested lists and mappings of errors."""
+    """Return the first text in nested lists and dictionaries of error messages."""
     while isinstance(value, list | dict) and value:
         value = value[0] if isinstance(value, list) else next(iter(value.values()))
     return str(value)

@@ -1,13 +1,11 @@
-"""The outermost ASGI application of a web process: liveness, deadlines, limits, and answers during outages.
+"""The first ASGI application of a web process, which gets all requests before Django does.
 
-* It answers `GET /healthz` in the event loop, without a thread, Django or the database. The answer shows that the
-  process is alive.
-* Each request has a deadline, which starts when the portal has read its body. Database calls end before the deadline
-  (`portal.database`). A request that takes longer for another reason gets 503, and its thread ends without an answer.
-* At most `most` requests run at the same time, including those that exceeded their deadline. Further requests get 503
-  immediately. This limit does not apply to long polls of names, which hold no thread (`portal.live.watches` limits
-  them).
-* Errors in front of Django become problem documents, and errors of WebSockets become close codes.
+* It answers `GET /healthz` itself, without Django or the database. This response shows that the process is alive.
+* It sets a deadline for each request, which starts when the portal has read the body. Database calls end before the
+  deadline (`portal.database`). If a request takes longer for another reason, the client gets 503.
+* It limits how many requests run at the same time. Further requests get 503 immediately. Long polls of names have their
+  own limit (`portal.live.watches`).
+* It converts errors that Django did not handle to problem documents, or to close codes of WebSockets.
 """
 
 from __future__ import annotations
@@ -40,11 +38,11 @@ _ALIVE = b'{"status": "ok"}'
 
 
 class Front:
-    """The ASGI application of a web process. It limits the time and the number of HTTP requests, and passes HTTP
-    requests and WebSockets on to Django and Channels.
+    """The first ASGI application of a web process. It limits the time and the number of HTTP requests. It passes HTTP
+    requests on to Django, and WebSockets to Channels.
 
-    `deadline_s`: how many seconds a request may take after its body has arrived. `most`: the largest number of requests
-    that run at the same time.
+    `deadline_s`: how many seconds a request may take after its body has arrived. `most`: how many requests may run at
+    the same time.
     """
 
     def __init__(
@@ -131,9 +129,10 @@ class Front:
 
 
 class _Reply:
-    """The send function of a request, which can be cut off when the request takes too long.
+    """The function with which Django sends the response to a request. If the request takes too long, the messages are
+    dropped.
 
-    `begun`: the first message of the answer was sent. `over`: the answer has ended, and further messages are dropped.
+    `begun`: whether the first message of the response was sent. `over`: whether further messages are dropped.
     """
 
     def __init__(self, send: Send) -> None:
@@ -148,10 +147,10 @@ class _Reply:
 
 
 class _Reading:
-    """The receive function of a request, which starts the request's deadline. The deadline starts only when the whole
-    body has arrived, so the time of a slow upload does not count.
+    """The function with which Django receives a request. It starts the deadline of the request when the whole body has
+    arrived, so the time of a slow upload does not count.
 
-    `late`: a future that is done when the deadline and `GRACE_S` have passed.
+    `late`: a future that is set when the deadline and `GRACE_S` more seconds have passed.
     """
 
     def __init__(self, receive: Receive, deadline_s: float, late: asyncio.Future[None]) -> None:
@@ -167,7 +166,7 @@ class _Reading:
         return message
 
     def end(self) -> None:
-        """Cancel the deadline."""
+        """Cancel the deadline of the request."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -183,7 +182,7 @@ def _deadline_s(scope: dict[str, Any], usual_s: float) -> float:
 
 
 def _waits(scope: dict[str, Any]) -> bool:
-    """Return whether the request waits for a change of a name (`portal.live.polls`)."""
+    """Return whether the request is a long poll, which waits for a change of a name (`portal.live.polls`)."""
     return scope["path"].startswith("/bns/") and b"wait_s=" in scope["query_string"]
 
 

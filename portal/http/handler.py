@@ -1,18 +1,18 @@
-"""Django behind ASGI, with one thread per request.
+"""Django's ASGI application, changed so that one thread does the whole work of a request.
 
-Django's own handler starts a thread per request, and changes about twenty times between the thread and the event loop:
-once per middleware and signal. Here all middlewares and the view of a request run in one thread, and the threads are
-kept. Three pools prevent that slow work delays quick work:
+Django's own version starts a thread for each request, and switches about twenty times between this thread and the event
+loop. Here the threads are used again for later requests, and all middlewares and the view of a request run in the same
+thread. There are three pools of threads, so that slow work does not delay quick work:
 
     GET, HEAD ──────────────────────────► reads  ─┐
-    POST, PUT, PATCH, DELETE ───────────► writes ─┼─► one thread ─► middlewares ─► view ─► answer
+    POST, PUT, PATCH, DELETE ───────────► writes ─┼─► one thread ─► middlewares ─► view ─► response
     whole cells, metrics, bulk, logs ───► long   ─┘
 
-If no thread is free, a request waits for a bounded time, and then gets 503 with `Retry-After`.
+If no thread is free for some time, a request gets 503 with `Retry-After`.
 
-A body may have at most `most_bytes`. Django spools bodies of any size, and Django REST framework ignores a body of
-unknown length (`Transfer-Encoding: chunked`): a kill with the body `{"indexes": [1]}` would kill the whole job. So the
-handler reads the body first, and passes it on with its length.
+The handler reads the whole body first and then passes it to Django with its length. It rejects a body of more than
+`most_bytes`. Without this, Django REST framework would ignore a body of unknown length (`Transfer-Encoding: chunked`).
+For example, a kill with the body `{"indexes": [1]}` would kill the whole job.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Answer = tuple[dict[str, Any], bytes]
 
 
 class Threads:
-    """A pool of threads for one kind of request. Call its methods only in the event loop."""
+    """A pool of threads for one kind of request. Its methods may be called only in the event loop."""
 
     def __init__(self, name: str, number: int, *, longest_wait_s: float, most_waiting: int = _MOST_WAITING) -> None:
         self._name, self._longest_wait_s, self._most_waiting = name, longest_wait_s, most_waiting
@@ -57,7 +57,7 @@ class Threads:
         self._executor = ThreadPoolExecutor(number, thread_name_prefix=name)
 
     async def run(self, work: Callable[[], _Answer]) -> _Answer:
-        """Run `work` in a thread and return its result. Raises `Overloaded` if no thread is free in time."""
+        """Run `work` in a thread and return its result. Raises `Overloaded` if no thread becomes free in time."""
         if self._waiting >= self._most_waiting:
             raise self._overloaded()
         self._waiting += 1
@@ -87,9 +87,9 @@ class Threads:
 
 
 class ThreadedHandler(ASGIHandler):
-    """Django's ASGI application, but with separate threads for reads, writes and long requests.
+    """Django's ASGI application, with separate pools of threads for reads, writes and long requests.
 
-    `deadline_s`: seconds within which a request gets its answer. `most_bytes`: largest size of a body.
+    `deadline_s`: within how many seconds a request must be answered. `most_bytes`: the largest size of a request body.
     """
 
     def __init__(self, *, deadline_s: float, most_bytes: int) -> None:
@@ -105,7 +105,7 @@ class ThreadedHandler(ASGIHandler):
         await self.answer(scope, receive, send, most_bytes=self.most_bytes)
 
     async def answer(self, scope: dict[str, Any], receive: Receive, send: Send, *, most_bytes: int) -> None:
-        """Answer a request. If its body has more than `most_bytes`, the answer is 413."""
+        """Answer a request. If its body has more than `most_bytes` bytes, the response is 413."""
         headers = dict(scope["headers"])
         try:
             if int(headers.get(b"content-length", b"0")) > most_bytes:  # the server has checked that it is a number
@@ -134,7 +134,7 @@ class ThreadedHandler(ASGIHandler):
         return self._reads if scope["method"] in _SAFE else self._writes
 
     def _respond(self, scope: dict[str, Any], body: IO[bytes]) -> _Answer:
-        """Return the first message of the answer and the whole content."""
+        """Run Django. Return the ASGI message that starts the response, and the complete content of the response."""
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
         with body:
@@ -148,7 +148,9 @@ class ThreadedHandler(ASGIHandler):
 
 
 async def _read(receive: Receive, most_bytes: int) -> IO[bytes] | None:
-    """Return the whole body, or None if the client disconnected. Raises `Rejected` if the body is too large."""
+    """Return the whole request body. Return None if the client disconnected. Raises `Rejected` if the body has more
+    than `most_bytes` bytes.
+    """
     body = SpooledTemporaryFile(max_size=settings.FILE_UPLOAD_MAX_MEMORY_SIZE)  # noqa: SIM115 - closed after the request
     while True:
         message = await receive()

@@ -1,8 +1,8 @@
-"""Password hashing: at most one hash at a time per core in each process, with a bounded queue.
+"""Limits password hashing: each process computes at most one hash per core at the same time. Other callers wait.
 
-A hash takes about 0.4 s of CPU on purpose, so a burst of sign-ins could occupy all cores. The sign-in form, REST, the
-console, changes of passwords and invitations all use this hasher. A waiting request returns its database connection
-to the pool. A request inside a transaction cannot return its connection, so it gets the next slot.
+A hash takes about 0.4 s of CPU on purpose, so many sign-ins at once could occupy all cores. The sign-in form, REST, the
+console, changes of passwords and invitations all use this module. A waiting request returns its database connection to
+the pool. A request inside a transaction cannot do this, so it is served before others.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _MOST_WAITING = 200
 
 
 class HashingSlots:
-    """A limit on password hashing, which uses much CPU: at most `slots` callers hash at a time.
+    """A limit on password hashing: at most `slots` callers compute a hash at the same time.
 
-    At most `most_waiting` other callers wait, each for at most `longest_wait_s` seconds.
+    At most `most_waiting` other callers wait. Each of them waits at most `longest_wait_s` seconds.
     """
 
     def __init__(self, slots: int, *, most_waiting: int, longest_wait_s: float) -> None:
@@ -35,10 +35,10 @@ class HashingSlots:
 
     @contextmanager
     def turn(self, *, urgent: bool = False) -> Iterator[None]:
-        """Wait for a free slot, and occupy the slot during the `with` block.
+        """Wait until this caller may compute a hash, and let it compute the hash in the `with` block.
 
-        `urgent` callers get a slot before others. Raises `Overloaded` if too many callers wait or no slot becomes free
-        in time.
+        `urgent`: serve this caller before others. Raises `Overloaded` if too many callers wait, or if this caller
+        waited too long.
         """
         self._begin(urgent)
         try:
@@ -72,8 +72,8 @@ _turns = HashingSlots(len(os.sched_getaffinity(0)), most_waiting=_MOST_WAITING, 
 
 
 class BoundedHasher(PBKDF2PasswordHasher):
-    """Django's hasher with the same format and strength. `HashingSlots` limits how many hashes are computed at the same
-    time.
+    """Django's password hasher, with the same format and strength. `HashingSlots` limits how many hashes are computed
+    at the same time.
     """
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> str:

@@ -1,7 +1,7 @@
-"""The addresses `/readyz` and `/metrics`.
+"""The URLs `/readyz` and `/metrics`.
 
-`/readyz` reports whether the process can answer requests, including writes. `/metrics` serves metrics to Prometheus.
-`portal.http.front` answers `/healthz`.
+`/readyz` reports whether the process can answer requests, including requests that write. `/metrics` returns metrics for
+Prometheus. The URL `/healthz` is in `portal.http.front`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _PROBE_ROWS = 16
 
 
 class Check:
-    """A check that may block. The check runs in its own thread, never twice at the same time, and all callers share its
-    result.
+    """Runs a function that checks a service and may block. The function runs in its own thread, never twice at the same
+    time. All callers share its result.
     """
 
     def __init__(self, question: Callable[[], str]) -> None:
@@ -48,9 +48,9 @@ class Check:
         self._asked_at = 0.0
 
     async def answer(self) -> str:
-        """Return the result of the check, at most `_KEPT_S` seconds old.
+        """Return the result of the check. The result is at most `_KEPT_S` seconds old.
 
-        If the check takes longer than `_CHECK_S` seconds, return "no answer …".
+        If the check takes longer than `_CHECK_S` seconds, return a text that begins with "no answer".
         """
         try:
             async with asyncio.timeout(_CHECK_S):
@@ -68,7 +68,9 @@ class Check:
 
 
 async def readyz(request: HttpRequest) -> HttpResponse:
-    """Answer 200, or 503 while PostgreSQL is unreachable or accepts no writes. Redis does not affect the status."""
+    """Return status 200 if PostgreSQL is reachable and accepts writes, and 503 otherwise. Redis does not affect the
+    status.
+    """
     postgresql, redis_ = await asyncio.gather(_POSTGRESQL.answer(), _REDIS.answer())
     ready = postgresql == "ok"
     report = {"status": "ok" if ready else "unready", "postgresql": postgresql, "redis": redis_}
@@ -76,7 +78,7 @@ async def readyz(request: HttpRequest) -> HttpResponse:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Return the metrics of all cells, of the quota market, and of the processes of this host."""
+    """Return the metrics of all cells, of the quota market, and of the portal's processes on this host."""
     registry = CollectorRegistry()
     registry.register(CellCollector())
     registry.register(MarketCollector())
@@ -86,10 +88,11 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 def _postgresql() -> str:
-    """Write to PostgreSQL over a new connection, because the pool may be busy. Return "ok" or the problem.
+    """Write to PostgreSQL over a new connection, because the pool may be busy. Return "ok", or a text that says what is
+    wrong.
 
-    TRUNCATE begins a new file, so the rows need new blocks on the disk. Without TRUNCATE, PostgreSQL would reuse old
-    blocks, and the check would not detect a full disk.
+    The check empties its table with TRUNCATE, so that the next rows need new space on the disk. Otherwise, PostgreSQL
+    would reuse space, and the check would not notice a full disk.
     """
     params = connection.get_connection_params()
     params["connect_timeout"] = _STATEMENT_MS // 1000

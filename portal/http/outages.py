@@ -1,8 +1,9 @@
-"""Outages: a service that a request needs is unreachable, full or busy. The answer is 503 with Retry-After.
+"""Outages. In an outage, a service that a request needs is unreachable, full or busy. The response is 503 with
+Retry-After.
 
-An outage is not the fault of the request, and the same request may succeed later. `outage_of` classifies the errors
-that no other handler covers: errors of Django's views and middlewares (`portal.http.errors.broken`), and errors in
-front of Django (`portal.http.front`).
+An outage is not the fault of the request: the same request may succeed later. `outage_of` finds the outage behind an
+error that no other handler covers. Such errors come from views and middlewares (`portal.http.errors.broken`), or from
+code that runs before Django (`portal.http.front`).
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ _LONGEST_CHAIN = 20
 
 
 class Overloaded(Exception):
-    """The error if this process has too much work of one kind. The message names the work and says what to do."""
+    """The error if this process has too much work of one kind. The message says which kind of work, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """An outage. `code`: for programs. `detail`: for people. `retry_after_s`: seconds until the next attempt."""
+    """An outage. `code`: the error code for programs. `detail`: the message for people. `retry_after_s`: after how many
+    seconds to try again.
+    """
 
     code: str
     detail: str
@@ -72,7 +75,7 @@ _BY_SQLSTATE = {
 
 
 def outage_of(error: BaseException) -> Outage | None:
-    """Return the outage that caused `error`, or None if `error` is a bug or a fault of the request."""
+    """Return the outage that caused `error`. Return None if `error` is a bug or a fault of the request."""
     for each in _chain(error):
         if isinstance(each, Overloaded):
             return Outage("overloaded", str(each))
@@ -95,10 +98,9 @@ def _of_database(error: Exception) -> Outage | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and the errors that caused it.
+    """Yield the error, and then the errors that caused it (`__cause__`).
 
-    The function follows the attribute `__cause__` of each error, or `__context__` if a database error has no
-    `__cause__`.
+    If a database error has no `__cause__`, its `__context__` is used.
     """
     each: BaseException | None = error
     for _ in range(_LONGEST_CHAIN):

@@ -1,4 +1,4 @@
-"""Request ids, which connect the log lines, the events and the answer of a request."""
+"""Gives each request an id. The log lines, the journal events and the response of a request all contain its id."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestMiddleware:
-    """A middleware that gives each request an id, and returns the id in the header `X-Request-ID`.
+    """A middleware that gives each request an id. The header `X-Request-ID` of the response contains the id.
 
-    If the caller sent an id that is safe to log, the middleware uses that id; otherwise it creates one. It also adds
+    If the client sent an id that is safe to log, the middleware uses that id. Otherwise, it creates an id. It also adds
     the header `Permissions-Policy`, which lists the browser features that pages may not use.
     """
 
@@ -38,9 +38,9 @@ class RequestMiddleware:
 
 
 def _unreadable(request: HttpRequest) -> HttpResponse | None:
-    """Return the answer that rejects a URL with a NUL character, or None for all other URLs.
+    """Return an error response if the URL contains a NUL character. Return None for all other URLs.
 
-    PostgreSQL cannot store NUL characters. REST has its own error for such a URL.
+    PostgreSQL cannot store NUL characters. URLs of the REST interface are handled elsewhere.
     """
     if request.path.startswith(("/api/", "/bns/")):
         return None

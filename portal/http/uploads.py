@@ -1,7 +1,7 @@
-"""Uploads of large packages. The portal checks the rights of the caller before it reads the body.
+"""Uploads of large packages. The portal checks the rights of the client before it reads the body.
 
-Django's handler reads the whole body before a view checks the caller. So for a large body, this module checks the token
-in the request's headers first, and only then passes the request to Django. The view checks the token again.
+Django's handler reads the whole body before a view checks the client. Therefore, if the body is large, this module
+first checks the token in the headers, and only then passes the request to Django. The view checks the token again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PATH = re.compile(r"/api/v1/cells/([^/]+)/packages/([^/]+)/[^/]+/[^/]+/")
 
 
 class PackageUploads:
-    """An ASGI application in front of `inner`. This application lets callers with the right to upload packages send
-    large bodies.
+    """An ASGI application that passes each request to `inner`. It allows large bodies, but only from clients that may
+    upload packages.
     """
 
     def __init__(self, inner: ThreadedHandler) -> None:
@@ -55,7 +55,7 @@ class PackageUploads:
 
 
 def _check(secret: str, cell: str, tenant: str, length: int, request_id: str) -> None:
-    """Raise `Rejected` unless the owner of the token may upload a package of this length."""
+    """Raise `Rejected` if the owner of the token may not upload a package of `length` bytes. `secret`: the token."""
     try:
         _, principal = principal_of_token(secret, request_id=request_id)
     except InvalidToken as error:

@@ -1,4 +1,4 @@
-"""The public keys of task identities at well-known addresses (RFC 7517, OpenID Connect Discovery)."""
+"""The public keys that verify the identities of tasks, at the standard URLs (RFC 7517, OpenID Connect Discovery)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from scheduling.identity.tokens import ALGORITHM, jwk
 def keys(request: HttpRequest) -> HttpResponse:
     """Return the public keys as a JWK Set.
 
-    The portal adds a new key to the set some time before it signs with that key. This time is longer than clients may
-    cache the answer.
+    The portal adds a new key to the set long before it signs with the key. So clients that cache the set always have
+    the right key.
     """
     answer = JsonResponse({"keys": [jwk(kid, public) for kid, public in public_keys().items()]})
     answer["Cache-Control"] = f"public, max-age={int(PUBLISH_S / 2)}"
@@ -25,7 +25,9 @@ def keys(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def configuration(request: HttpRequest) -> HttpResponse:
-    """Return the metadata that verifiers of tokens need. The portal offers no sign-in with OpenID Connect."""
+    """Return the metadata that programs need to verify the identities of tasks. The portal offers no sign-in with
+    OpenID Connect.
+    """
     issuer = settings.PORTAL_URL
     return JsonResponse(
         {

@@ -1,6 +1,6 @@
-"""Functions that return the caller of a WebSocket or long poll.
+"""Functions that return the user or task that opens a WebSocket or sends a long poll.
 
-The functions accept the same tokens, task identities and sessions as REST.
+The functions accept the same tokens, task identities and sessions as the REST interface.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from scheduling.identity.tokens import BadIdentity, looks_like_one
 
 
 def principal_of(scope: dict[str, Any]) -> Principal | None:
-    """Return the caller, or None if the caller is not signed in or gives no valid token. Queries the database."""
+    """Return the user or task behind a connection. Return None if nobody is signed in and no valid token is given.
+    Queries the database.
+    """
     header = dict(scope["headers"]).get(b"authorization")
     if header is not None:
         scheme, _, secret = header.decode("latin-1").partition(" ")
@@ -27,9 +29,9 @@ def principal_of(scope: dict[str, Any]) -> Principal | None:
 
 
 def principal_of_session(scope: dict[str, Any]) -> Principal | None:
-    """Return the user that the session cookie identifies, or None if nobody is signed in. Queries the database.
+    """Return the user of the session cookie. Return None if nobody is signed in. Queries the database.
 
-    A session ends when its row is deleted, or when the user changes the password.
+    A session ends when its row in the database is deleted, or when the user changes the password.
     """
     session, user_id = scope.get("session"), scope["user"].pk
     if user_id is None or session is None or not session.exists(session.session_key):
@@ -41,9 +43,8 @@ def principal_of_session(scope: dict[str, Any]) -> Principal | None:
 
 
 def _has_password_of(user: AbstractBaseUser, session_hash: str) -> bool:
-    """Return whether `user` still has the password with which the session began. `session_hash`: stored in the session.
-
-    `django.contrib.auth.get_user` makes the same check for each HTTP request.
+    """Return whether `user` still has the password with which the session began. `session_hash`: the hash that is
+    stored in the session.
     """
     accepted = (user.get_session_auth_hash(), *user.get_session_auth_fallback_hash())
     return any(constant_time_compare(session_hash, known) for known in accepted)
@@ -57,5 +58,7 @@ def _of_secret(secret: str) -> Principal | None:
 
 
 def shortened(reason: str) -> str:
-    """Return the first 100 bytes of a reason, because the frame that closes a WebSocket has room for only 123 bytes."""
+    """Return the first 100 bytes of a text. The message that closes a WebSocket has space for a reason of at most 123
+    bytes.
+    """
     return reason.encode()[:100].decode(errors="ignore")

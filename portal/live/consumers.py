@@ -1,4 +1,4 @@
-"""WebSockets of live pages, and the checks of their callers. If a caller is rejected, the socket closes with the code
+"""WebSockets of live pages, with checks of the users' rights. If a user is rejected, the WebSocket closes with a code:
 4000 + the HTTP status.
 """
 
@@ -35,10 +35,10 @@ SIGN_IN, NOT_FOUND = 4401, 4404
 
 
 class Watcher(AsyncWebsocketConsumer):
-    """A WebSocket that sends its client the messages of `hub`.
+    """A WebSocket that sends the messages of `hub` to its client.
 
-    Background asyncio tasks serve the WebSocket until the client disconnects. `threads`: the pool that runs functions
-    that query the database; None: the thread of Channels.
+    `tasks`: asyncio tasks that run until the client disconnects. `threads`: the thread pool for functions that query
+    the database; None means the thread of Channels.
     """
 
     hub: Hub
@@ -48,14 +48,14 @@ class Watcher(AsyncWebsocketConsumer):
     recheck_s = RECHECK_S
 
     def find(self) -> Any:
-        """Return the watched page or name, or None if the caller is not signed in. Raises `Rejected` if the caller may
-        not see it.
+        """Return what this WebSocket watches: a page or a name. Return None if the user is not signed in. Raises
+        `Rejected` if the user may not see it.
         """
         raise NotImplementedError
 
     async def found_or_closed(self, find: Callable[[], Any]) -> Any:
-        """Run `find` in a thread and return its result. If `find` raises `Rejected` or returns None, close the socket
-        and return None.
+        """Run `find` in a thread and return its result. If `find` raises `Rejected` or returns None, close the
+        WebSocket and return None.
         """
         try:
             found = await DatabaseSyncToAsync(find, thread_sensitive=self.threads is None, executor=self.threads)()
@@ -67,7 +67,9 @@ class Watcher(AsyncWebsocketConsumer):
         return found
 
     async def recheck(self) -> None:
-        """Check the rights of the caller every `recheck_s` seconds, and close the socket when the rights end."""
+        """Check the rights of the user every `recheck_s` seconds. Close the WebSocket when the user has lost the
+        rights.
+        """
         while True:
             await asyncio.sleep(self.recheck_s)
             try:
@@ -83,16 +85,16 @@ class Watcher(AsyncWebsocketConsumer):
             self.hub.leave(self.viewer)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Ignore messages of clients."""
+        """Ignore all messages from the client."""
 
 
 class LivePage(Watcher):
-    """The WebSocket of a live page, which sends one browser the changes of its page."""
+    """The WebSocket of a live page. It sends the changes of the page to one browser."""
 
     hub = hub
 
     def topic(self, principal: Principal, **names: str) -> Topic:
-        """Return the topic of the page. `names`: the names in the URL. Raises `Rejected` if the caller may not see the
+        """Return what the page shows. `names`: the names in the URL. Raises `Rejected` if the user may not see the
         page.
         """
         raise NotImplementedError
@@ -138,14 +140,14 @@ class LivePage(Watcher):
 
 
 class MachinesPage(LivePage):
-    """The live page of the machines of a cell."""
+    """The WebSocket of the page that shows the machines of a cell."""
 
     def topic(self, principal: Principal, **names: str) -> Topic:
         return MachinesTopic(cell_named(principal, names["cell"]).id)
 
 
 class TasksPage(LivePage):
-    """The live page of a job."""
+    """The WebSocket of the page that shows a job."""
 
     def topic(self, principal: Principal, **names: str) -> Topic:
         job = job_named(principal, names["cell"], names["tenant"], names["job"], uid=self._query("uid"))
@@ -153,7 +155,7 @@ class TasksPage(LivePage):
 
 
 class ServicePage(LivePage):
-    """The live page of the jobs behind the name of a service."""
+    """The WebSocket of the page that shows the jobs of a service."""
 
     def topic(self, principal: Principal, **names: str) -> Topic:
         cell = cell_named(principal, names["cell"])
@@ -162,7 +164,7 @@ class ServicePage(LivePage):
 
 
 class Nowhere(AsyncWebsocketConsumer):
-    """The WebSocket for addresses that no other route matches. The portal closes it immediately."""
+    """The WebSocket for all unknown URLs. The portal closes it immediately."""
 
     async def connect(self) -> None:
         await self.accept()

@@ -1,8 +1,8 @@
-"""The hub: one thread per process, which follows the journals of all watched cells and sends changes to viewers.
+"""The hub: one thread per process, which reads new journal events of all watched cells and sends changes to viewers.
 
-The hub works per page, not per viewer: all viewers of a page get the same message. The thread works at most four times
-per second. Redis wakes the thread when there are new events; without Redis, the thread polls. A viewer that is too slow
-loses messages, and its browser reads the page again (*resync*).
+All viewers of a page get the same message. The thread works at most four times per second. Redis wakes the thread when
+there are new events. Without Redis, the thread polls the database. If a viewer is too slow, it loses messages, and its
+browser loads the whole page again (*resync*).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ OUTBOX = 8
 
 @dataclass(eq=False)
 class Viewer:
-    """One browser on one page. `outbox`: the messages that wait to be sent to it. Only the event loop uses the outbox,
-    so the hub's thread schedules `put` in that loop.
+    """One browser that shows one page. `topic`: what the page shows. `outbox`: the messages that wait to be sent. Only
+    the event loop `loop` may use the outbox.
 
-    `watch`: the open watch that ends when the viewer leaves.
+    `watch`: the open watch, which ends when the viewer leaves.
     """
 
     topic: Topic
@@ -42,7 +42,9 @@ class Viewer:
     outbox: asyncio.Queue[dict[str, Any]] = field(default_factory=lambda: asyncio.Queue(OUTBOX))
 
     def put(self, message: dict[str, Any]) -> None:
-        """Add a message to the outbox. If the outbox is full, replace its messages by one that asks for a resync."""
+        """Add a message to the outbox. If the outbox is full, replace all its messages by one message that asks the
+        browser to load the page again.
+        """
         if self.outbox.full():
             while not self.outbox.empty():
                 self.outbox.get_nowait()
@@ -52,10 +54,11 @@ class Viewer:
 
 @dataclass
 class Page:
-    """A live page that at least one viewer watches. `topic`: what the page shows.
+    """A live page that has at least one viewer. `topic`: what the page shows.
 
-    `seq`: number of the last message to its viewers. `revision`: newest revision of the journal that the page shows.
-    `verdict`: time when the scheduler last changed its explanation of why tasks of the page's job are pending, or None.
+    `seq`: the number of the last message to the viewers. `revision`: the newest journal revision that the page shows.
+    `verdict`: when the scheduler last changed its explanation of the job's pending tasks; None if there is no
+    explanation.
     """
 
     topic: Topic
@@ -66,9 +69,9 @@ class Page:
 
 
 class Hub:
-    """The thread that sends changes to viewers.
+    """Sends changes of pages to viewers, in its own thread.
 
-    Any thread may call its methods. An event loop must not call `watch`, because `watch` queries the database.
+    Any thread may call the methods. Code in an event loop must not call `watch`, because `watch` queries the database.
     """
 
     def __init__(self, name: str = "live-hub") -> None:
@@ -81,10 +84,10 @@ class Hub:
         self._histories: dict[int, int] = {}  # number of the journal's history, by id of each cell of the last tick
 
     def watch(self, viewer: Viewer, *, revision: int) -> dict[str, Any]:
-        """Start sending changes to `viewer`, whose page shows `revision`. Return the first message for the viewer.
+        """Start to send changes to `viewer`. `revision`: the journal revision that the viewer's page shows. Return the
+        first message for the viewer.
 
-        `viewer.topic` becomes the equal topic object of the first viewer of that page, so that all viewers of the page
-        share one topic object.
+        If the page already has viewers, `viewer.topic` is replaced by their topic object.
         """
         topic = viewer.topic
         with self._lock:
@@ -108,13 +111,13 @@ class Hub:
         return {"hello": True, "seq": page.seq, "revision": page.revision, "resync": revision < page.revision}
 
     def revision(self, topic: Topic) -> int:
-        """Return the revision that the page of `topic` shows, or 0 if the page has no viewers."""
+        """Return the journal revision that the page of `topic` shows. Return 0 if the page has no viewers."""
         with self._lock:
             page = self._pages.get(topic)
             return page.revision if page is not None else 0
 
     def leave(self, viewer: Viewer) -> None:
-        """Stop sending changes to `viewer`, and end its watch."""
+        """Stop to send changes to `viewer`, and end its watch."""
         with self._lock:
             page = self._pages.get(viewer.topic)
             if page is not None:
@@ -125,7 +128,7 @@ class Hub:
             viewer.watch.end()
 
     def stop(self) -> None:
-        """End the thread within one poll interval."""
+        """End the thread of the hub. This takes at most one poll interval."""
         self._stopped.set()
         self._wanted.set()
         if self._thread is not None:
@@ -170,10 +173,10 @@ class Hub:
         return frozenset(page.topic.cell_id for page in self.pages())
 
     def _tick(self) -> None:
-        """Read new events and send their changes to viewers.
+        """Read new events and send the resulting changes to the viewers.
 
-        Queries: one for the revisions of all cells, one for the times of all verdicts (explanations of pending tasks),
-        one per cell with events, and a fixed number per changed page.
+        Queries: one for the revisions of all cells, one for the times of all explanations of pending tasks, one for
+        each cell with events, and a fixed number for each changed page.
         """
         by_cell: dict[int, list[Page]] = defaultdict(list)
         for page in self.pages():
@@ -190,9 +193,10 @@ class Hub:
         self._histories = {cell_id: history for cell_id, (_, history) in known.items()}
 
     def _follow(self, cell_id: int, pages: list[Page], until: int, marks: dict[int, Any], *, restored: bool) -> None:
-        """Send the viewers of `pages` the changes of a cell up to the revision `until`.
+        """Send the changes of a cell up to the revision `until` to the viewers of `pages`. `marks`: by job id, when the
+        explanation of the job's pending tasks last changed.
 
-        `restored`: whether the cell was restored from a backup; its revision may have increased since then.
+        `restored`: whether the cell was restored from a backup, so that the viewers need the whole pages again.
         """
         after, most = min(page.revision for page in pages), max(page.revision for page in pages)
         if restored or until < most:
@@ -210,8 +214,8 @@ class Hub:
                 self.send(page, page_news.revision, mark, page.topic.changes(page_news))
 
     def send(self, page: Page, revision: int, verdict: Any, changes: Announcement | None) -> None:
-        """Record what `page` now shows: the events up to `revision`, and the explanation of pending tasks that was made
-        at the time `verdict`. Send `changes`, unless None, to the viewers of the page.
+        """Send `changes` to the viewers of a page, unless `changes` is None. `revision`: the journal revision that the
+        page shows with these changes. `verdict`: when the explanation of pending tasks on the page was made.
         """
         with self._lock:
             if self._pages.get(page.topic) is not page:  # its viewers have left, and others may have come

@@ -1,10 +1,11 @@
-"""Watched names (§2.6). The names hub reads each name once for all its watchers. Later it reads only changed rows.
+"""Watched names (§2.6). The names hub reads each name once for all its watchers. After that, it reads only changed
+rows.
 
     journal ─► NamesHub ─► WatchedName.changes ─► changed rows ─► NamesMessages ─► outbox of each watcher
     Redis ───► NamesHub ─► WatchedName.take_loads ──────────────────┘   (the journal contains no loads)
 
-A revision marks the progress of a watcher. `WatchedName.changed_since(N)` returns False only if nothing changed after
-revision N. Every event that may affect the name counts as a change, even if the state of the name stays the same.
+Each watcher has received all changes up to some revision N. `WatchedName.changed_since(N)` returns False only if no
+event after N can affect the name. An event counts even if it leaves the state of the name as it was.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ State = JobEndpoints | ServiceEndpoints | TaskEndpoint
 
 @dataclass(frozen=True, slots=True)
 class NamesMessages:
-    """An update for watchers of a name.
+    """An update that is sent to all watchers of a name.
 
-    `version`: number of the update. `facts`: the state without endpoints; None: the name does not exist any more.
-    `visible`: something other than the revision has changed; if False, WebSockets get no message and only long polls
-    get the update. `body`: the complete answer for long polls; None: no long poll is waiting.
+    `version`: the number of the update. `facts`: the state without endpoints; None if the name no longer exists.
+    `visible`: whether more than the revision has changed; if not, only long polls get the update. `body`: the complete
+    answer for long polls; None if no long poll is waiting.
     """
 
     version: int
@@ -65,10 +66,9 @@ class NamesMessages:
     body: bytes | None = None
 
     def message(self) -> dict[str, Any]:
-        """Return this update as a message for the queue of each viewer (`Viewer.outbox`), with its JSON text for
-        WebSockets.
+        """Return this update as a message for the outbox of a viewer. `text` in the message is the JSON for WebSockets.
 
-        The text is empty if WebSockets need no message.
+        `text` is empty if WebSockets do not need this update.
         """
         text: dict[str, Any] = {"type": "gone", "revision": self.revision}
         if self.facts is not None:
@@ -80,9 +80,9 @@ class NamesMessages:
 class WatchedName:
     """A watched name with its jobs, rows and endpoints. Two objects are equal if their names are equal.
 
-    `since`: revision of the first read; 0: not read yet. `changed_at`: revision of the newest event after `since` that
-    may have changed the name. `revision`: revision of the last read. `pollers`: number of long polls that wait for a
-    complete answer; only the event loop changes this number.
+    `since`: the revision of the first read; 0 if the name was not read yet. `changed_at`: the revision of the newest
+    event after `since` that may have changed the name. `revision`: the revision of the last read. `pollers`: how many
+    long polls wait for a complete answer; only the event loop changes this number.
     """
 
     name: Watchable
@@ -104,18 +104,18 @@ class WatchedName:
     # -- reads
 
     def begin(self) -> None:
-        """Read the state of the watched name from the database, unless it was read before."""
+        """Read the state of the name from the database, if it was not read before."""
         with self._lock:
             if not self.since:
                 self._read(None)
                 self.since = self.revision
 
     def body(self, revision: int) -> tuple[int, int, bytes | None]:
-        """Return the version of the name, the journal revision that the answer shows, and the JSON answer for this
-        name.
+        """Return three values: the version of the name's state, the journal revision that the answer shows, and the
+        answer to `GET /bns/…` as JSON.
 
-        The JSON answers `GET /bns/…`; it is None if the name does not exist. The returned revision is at least the
-        argument `revision`. All callers share the same answer object.
+        The answer is None if the name does not exist. The returned revision is `revision` or newer. All callers share
+        the same answer object.
         """
         with self._lock:
             revision = max(revision, self.revision)
@@ -128,7 +128,7 @@ class WatchedName:
     def changed_since(self, after: int) -> bool:
         """Return whether the name may have changed after revision `after`.
 
-        If `after` is older than the first revision in memory, the database may be queried.
+        The method queries the database only if `after` is older than `since`.
         """
         with self._lock:
             if after >= self.since or self.changed_at > after:
@@ -143,7 +143,7 @@ class WatchedName:
     # -- changes
 
     def changes(self, news: CellNews) -> NamesMessages | None:
-        """Return the update for new events, or None if no event concerns the name. The method makes at most four
+        """Return the update that results from new events. Return None if no event affects the name. Makes at most four
         queries.
         """
         with self._lock:
@@ -160,14 +160,14 @@ class WatchedName:
             return self._read_again({_task(event) for event in events} if only_tasks else None)
 
     def busy(self) -> list[Busy]:
-        """Return the placed tasks of this name. The hub for names reads the load of each."""
+        """Return the placed tasks behind this name, with what is needed to read their loads."""
         with self._lock:
             return busy_of(self._rows.values())
 
     def take_loads(self, loads: Mapping[int, float]) -> NamesMessages | None:
-        """Return the update for new loads, or None if no load has changed by `LOAD_STEP`.
+        """Return the update that results from new loads. Return None if each load has changed by less than `LOAD_STEP`.
 
-        A long poll (an HTTP request that waits for a change of the name) does not end because of new loads alone.
+        `loads`: by task id. This update does not end a long poll (an HTTP request that waits for a change of the name).
         """
         with self._lock:
             moved = {
@@ -182,7 +182,7 @@ class WatchedName:
             return self._update(self._facts(), list(moved.values()))
 
     def _concerning(self, events: Sequence[Happened]) -> list[Happened]:
-        """Return the events that may change the answer for the watched name."""
+        """Return those of `events` that may change the answer for this name."""
         moved = any(event.kind == "machine.set" for event in events)
         machines = set(self._machines()) if moved else set()
         only = self.name.index if isinstance(self.name, TaskName) else None
@@ -196,7 +196,7 @@ class WatchedName:
         return concerned + self._joining(events)
 
     def _joining(self, events: Sequence[Happened]) -> list[Happened]:
-        """Return the events of jobs that now belong to this name and did not before."""
+        """Return those of `events` whose job now belongs to this name and did not before."""
         if self._jobs and not isinstance(self.name, ServiceName):
             return []
         unknown = [event for event in events if event.kind in _JOINS and event.job_id not in self._jobs]
@@ -211,7 +211,9 @@ class WatchedName:
         return [event for event in unknown if event.job_id in joined]
 
     def _read_again(self, tasks: Collection[int] | None) -> NamesMessages:
-        """Read the name again and return the update. `tasks`: only these tasks can have changed; None: any can."""
+        """Read the state of the name again, and return the update. `tasks`: ids of the only tasks that can have
+        changed; None means that all tasks can have changed.
+        """
         before, facts, history = self._endpoints, self._facts(), self.history
         self._read(tasks)
         after = self._endpoints
@@ -241,10 +243,10 @@ class WatchedName:
     # -- rows
 
     def _read(self, tasks: Collection[int] | None) -> None:
-        """Read the name. `tasks`: only these tasks can have changed; None: any can.
+        """Read the state of the name. `tasks`: ids of the only tasks that can have changed; None means all tasks.
 
-        The revision is read before the rows. So the rows may be newer than the revision, and the events that changed
-        them are then handled a second time.
+        The revision is read before the rows, so the rows may be newer. Events after that revision are then handled
+        again.
         """
         cell, jobs = self._find()
         if tasks is None or set(jobs) != set(self._jobs):
@@ -296,7 +298,7 @@ class WatchedName:
 
 
 class NamesHub(Hub):
-    """The hub of watched names. It has its own thread, so that slow pages do not delay names."""
+    """The hub for watched names. It has its own thread, so that slow live pages do not delay updates of names."""
 
     _loads_at = 0.0
 
@@ -307,8 +309,8 @@ class NamesHub(Hub):
             self._send_loads()
 
     def _send_loads(self) -> None:
-        """Read the loads of all watched names and send their changes. The method makes one request to Redis per
-        cell.
+        """Read the loads of the tasks behind all watched names, and send what has changed. Makes one request to Redis
+        for each cell.
         """
         by_cell: dict[int, list[tuple[Page, WatchedName]]] = defaultdict(list)
         for page in self.pages():
@@ -324,7 +326,9 @@ names_hub = NamesHub("names-hub")
 
 
 def watched(principal: Principal, name: Watchable) -> WatchedName:
-    """Return an object to watch `name`, without its state. Raises `NotFound` if `principal` may not see it."""
+    """Return a `WatchedName` for `name`. Its state is not read yet. Raises `NotFound` if the name does not exist or
+    `principal` may not see it.
+    """
     if isinstance(name, ServiceName):
         service_visible(principal, name)
         jobs = jobs_of_service(name)
