@@ -132,8 +132,8 @@ def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
 
 
 def _counts(name: str, text: str, label: str, counts: Mapping[Any, int]) -> CounterMetricFamily:
-    """Return a Prometheus counter. `text`: the help text of the counter. `counts`: for each value of the label `label`,
-    the count.
+    """Return a Prometheus counter. `text`: the help text of the counter. `counts`: one count for each value of the
+    label `label`.
     """
     family = _counter(name, text, label)
     for value, number in counts.items():

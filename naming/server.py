@@ -55,7 +55,7 @@ def nameserver_address(host: str) -> str:
 
 
 def _settle_memory() -> None:
-    """Exclude all present objects from garbage collection. Most of them exist until the process ends."""
+    """Exclude all existing objects from garbage collection, because most of them exist until the process ends."""
     gc.collect()
     gc.freeze()
 

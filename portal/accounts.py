@@ -138,7 +138,7 @@ class SignInView(LoginView):  # type: ignore[misc]
 
 
 class PasswordForm(ChangePasswordForm):  # type: ignore[misc]
-    """The form for a new password. It has a box to revoke all tokens of the user, because a new password does not
+    """The form for a new password. It has a checkbox to revoke all tokens of the user, because a new password does not
     revoke them.
     """
 

@@ -109,9 +109,10 @@ _OWN_PAGES = frozenset({"capacity", "names"})
 
 
 def kept_headers(headers: Callable[[Any], Iterable[Any]]) -> Callable[[Any], list[Any]]:
-    """Return a function that calls `headers` once per list of rows, and then returns the stored result.
+    """Return a function that computes the column headers of a list page once with `headers`, and then returns the
+    stored result.
 
-    The library unfold would call `headers` again for each row, which takes a fifth of the time of a page.
+    The library unfold would compute the headers again for each row, which takes a fifth of the time of a page.
     """
 
     @wraps(headers)
@@ -149,7 +150,9 @@ class SreSite(UnfoldAdminSite):
         return {**super().each_context(request), "colors": None}
 
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
-        """Return the links of the sidebar that this user may see. They are grouped by subject, not by Django app."""
+        """Return the links of the sidebar that the user of the request may see. The links are grouped by subject, not
+        by Django app.
+        """
         groups = []
         for title, *items in _SIDEBAR:
             links = [

@@ -17,8 +17,8 @@ class NewsUnavailable(Exception):
 
 
 class NewsUnreadable(Exception):
-    """The error if the journal has an unknown event, or if events are missing. The resolver then reads all names
-    again.
+    """The error if the journal contains an unknown event, or if some of its events are missing. The resolver then reads
+    all names again.
     """
 
 
@@ -72,8 +72,8 @@ class NewsSource(Protocol):
     def snapshot(self, cell_id: int) -> NamesSnapshot: ...
 
     def tail(self, cell_id: int, after: int) -> list[DatedEvent]:
-        """Return the events that follow revision `after`, oldest first. Raises `NewsUnreadable` if the journal has an
-        unknown event, or if events are missing.
+        """Return the events that follow revision `after`, oldest first. Raises `NewsUnreadable` if one of these events
+        is unknown or missing.
         """
         ...
 

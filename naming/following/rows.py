@@ -35,8 +35,8 @@ def cell_facts() -> list[ZoneFacts]:
 
 
 def snapshot(cell_id: int) -> NamesSnapshot:
-    """Return all names of a cell. The transaction makes sure that they belong to one revision. Raises `LookupError` for
-    an unknown cell.
+    """Return all names of a cell. All returned names belong to the same revision. Raises `LookupError` for an unknown
+    cell.
     """
     with transaction.atomic(durable=True):
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

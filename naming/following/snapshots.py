@@ -1,4 +1,4 @@
-"""Writes the names of a cell to snapshot files and reads them. A resolver can start from such a file without
+"""Writes the names of a cell to snapshot files, and reads such files. A resolver can start from a snapshot file without
 PostgreSQL. Pure.
 
     line of JSON    the head: format, zone, cell, history, revisions, time
@@ -6,7 +6,7 @@ PostgreSQL. Pure.
     end             the length 0, then the BLAKE2b checksum of all octets before it (16 octets)
 
 A `Capture` describes the name table at one instant, although the table continues to change. The capture writes one job
-after the other. Just before an unwritten job changes, the capture copies the job (method `before`).
+after the other. If a job changes before it is written, the method `before` copies the job just before the change.
 """
 
 from __future__ import annotations

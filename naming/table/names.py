@@ -91,7 +91,9 @@ class TaskName(_Name):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServiceName(_Name):
-    """The name of a service: all jobs of a tenant in a cell whose label `service` has this value."""
+    """The name of a service. A service consists of all jobs of a tenant in a cell whose label `service` is the
+    service's name.
+    """
 
     cell: str
     tenant: str
@@ -116,7 +118,7 @@ class MachineName(_Name):
 
 def check_label(label: str, field: str) -> str:
     """Return `label` if it is a DNS label in lower case. Raises `InvalidName` otherwise. `field`: which part of a name
-    the label is; the error contains it.
+    `label` is, for the error message.
     """
     if not label:
         raise InvalidName(field, "is empty; give 1 to 63 letters, digits or hyphens")
@@ -147,7 +149,7 @@ def check_service(text: str) -> str:
 
 
 def check_zone(zone: str) -> str:
-    """Return the DNS zone `text` in lower case, without the final dot. Raises `InvalidName` if it is not valid."""
+    """Return `zone` in lower case, without the final dot. Raises `InvalidName` if `zone` is not a valid DNS zone."""
     name = zone.removesuffix(".").lower()
     for label in name.split("."):
         check_label(label, "zone")
@@ -178,8 +180,8 @@ def _from_parts(cell: str, tenant: str, job: str, index: str | None) -> Name:
 
 
 def parse_path(path: str) -> Name:
-    """Return the name that a path below `/bns/` stands for. Raises `InvalidName` if the path has none of these forms,
-    with or without a final slash:
+    """Return the name that a path stands for. Raises `InvalidName` for a path that has none of these forms. A final
+    slash is allowed.
 
     `/bns/<cell>/<tenant>/<job>[/<index>]`, `/bns/<cell>/<tenant>/service/<name>` or `/bns/<cell>/machine/<host>`.
     """
@@ -192,8 +194,8 @@ def parse_path(path: str) -> Name:
 
 
 def parse_dns(name: str, zone: str) -> Name:
-    """Return the name that a DNS name stands for, in any letter case. Raises `InvalidName` if the DNS name has none of
-    these forms, with or without a final dot:
+    """Return the name that a DNS name stands for. Raises `InvalidName` for a DNS name that has none of these forms. A
+    final dot and capital letters are allowed.
 
     `[<index>.]<job>.<tenant>.<cell>.<zone>`, `<name>.service.<tenant>.<cell>.<zone>` or `<host>.machine.<cell>.<zone>`.
     """

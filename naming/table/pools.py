@@ -26,7 +26,7 @@ class MachineAddress:
 
 
 class Owner(Protocol):
-    """The attributes of a job that code for its placed tasks uses. `naming.table.jobs.NamedJob` implements them."""
+    """The attributes of a job that are read through `PlacedTask.job`. `naming.table.jobs.NamedJob` implements them."""
 
     @property
     def tenant(self) -> str: ...

@@ -4,7 +4,7 @@
     192.0.2.1      1.2.0.192.in-addr.arpa                   one label per octet
     2001:db8::1    1.0.0.0. … .8.b.d.0.1.0.0.2.ip6.arpa     one label per 4 bits
 
-A *path* is an address as bytes, one byte per label, in the order of the address.
+A *path* is an address as bytes, one byte per label. The bytes are in the order of the address, not of the reverse name.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ def _bad_url(profile: Profile, error: Exception) -> CommandFailed:
 
 
 def _pause_s(answer: httpx.Response) -> float | None:
-    """Return the number of seconds to wait before the next attempt. Return None if the answer does not ask for another
-    attempt (503 with `Retry-After`).
+    """Return the number of seconds to wait before the next attempt. Return None unless the answer has the status 503
+    and the header `Retry-After`.
     """
     pause = answer.headers.get("Retry-After", "")
     if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or not (pause.isascii() and pause.isdigit()):

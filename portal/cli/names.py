@@ -25,7 +25,9 @@ def resolve(
     name: Annotated[str, typer.Argument(help="[cell/]tenant/job, JOB/N, tenant/service/NAME, machine/HOST or /bns/…")],
     watch: Annotated[bool, typer.Option("--watch", help="Print one line per change, until Ctrl-C.")] = False,
 ) -> int | None:
-    """Show the addresses behind a name: of a machine, or of tasks with their ports, health, weight and load."""
+    """Show the address of the machine, or of each task, that a name stands for. For tasks, also show ports, health,
+    weight and load.
+    """
     path = _path(session, name)
     if watch:
         from portal.cli import watching  # takes 50 ms, so other commands do not import it

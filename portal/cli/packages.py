@@ -94,7 +94,7 @@ def package_tag(
     store: Store,
     dry_run: DryRun = False,
 ) -> None:
-    """Add a tag to a package in the store. If another package has this tag, move the tag.
+    """Add a tag to a package in the store. If another package has this tag, move the tag to this package.
 
     Jobs whose job file contains the tag use this package after their next update.
     """

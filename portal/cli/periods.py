@@ -117,8 +117,8 @@ def _moment(name: str, text: str, home: ZoneInfo, *, after: int = 0) -> dt.datet
 
 
 def _after(first: dt.datetime, days: int, home: ZoneInfo, *, exactly: bool) -> dt.datetime:
-    """Return the time that is `days` days after `first`. If `exactly` is False, return the start of that day in the
-    time zone `home`. Raises `CommandFailed` if the time is after the year 9999.
+    """Return the time that is `days` days after `first`. If `exactly` is False, return the beginning of the day that
+    contains this time, in the time zone `home`. Raises `CommandFailed` if the time is after the year 9999.
     """
     try:
         if exactly:

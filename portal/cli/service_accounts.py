@@ -1,4 +1,4 @@
-"""Commands for service accounts and their tokens. Programs use service accounts to sign in."""
+"""Commands for service accounts and their tokens. A service account is an account for programs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`borgctl ssh`: runs a shell or a command in a task, and connects this terminal to it.
 
-    standard input   ── raw ──► WebSocket ──► portal ──► … ──► the task's terminal
+    standard input   ── bytes ──► WebSocket ──► portal ──► … ──► the task's terminal
     standard output  ◄── output; each part is acknowledged after it is written ──┘
 
 `borglet.messages` defines the frames of the WebSocket, and how many bytes may be sent before an acknowledgement.
@@ -64,8 +64,8 @@ def _path(job: JobReference, index: int, command: list[str], plain: bool) -> str
 
 
 class Terminal:
-    """The connection between this terminal and the terminal of a task. `plain`: whether this process has no terminal,
-    but files or pipes.
+    """The connection between this terminal and the terminal of a task. `plain`: whether standard input or standard
+    output of this process is a file or pipe instead of a terminal.
     """
 
     def __init__(self, socket: ClientConnection, *, plain: bool) -> None:

@@ -43,7 +43,7 @@ def wait(
     """Wait until all tasks of a job run and are healthy, until its names are visible, or until the job is done.
 
     `visible`: every resolver answers with the latest changes of the job, and every known secondary name server has the
-    same version of the zone. Feeds and `borgctl resolve` are always up to date.
+    same version of the zone.
 
     The exit status is 1 if the timeout expires, if the job ends before it runs, or, with `--for done`, if the job
     fails. After a timeout, the message lists the servers that are not up to date.

@@ -1,5 +1,5 @@
-"""Messages on the first page of the SRE console. They say which orders, requests and cells wait for a decision of an
-SRE.
+"""Messages on the first page of the SRE console. They say which cells are oversold, and how many orders and requests
+wait for a decision of an SRE.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from quota.models import CapabilityRequest, Order, OrderState, Shortfall
 
 
 def add_market_messages(request: HttpRequest, site: str) -> None:
-    """Add up to three messages: about oversold cells, about orders and about capability requests that wait for an
-    SRE.
+    """Add up to three messages: one about oversold cells, one about orders that wait for an SRE, and one about open
+    requests for capabilities.
     """
 
     def add(level: int, text: str, page: str, query: str, link: str) -> None:

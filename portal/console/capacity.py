@@ -1,5 +1,5 @@
-"""The console page for capacity planning. The page shows how much capacity is sold, reserved, used and stranded, and
-when the quota will be sold out.
+"""The console page for capacity planning. The page shows how much capacity is sold, reserved, used and stranded (free,
+but no typical task can use it), and when the quota will be sold out.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _forecasts(cell: str, resource: int) -> list[dict[str, Any]]:
 
 
 def chosen_cell(request: HttpRequest) -> tuple[Cell | None, list[str]]:
-    """Return the cell that the request names, and the names of all cells that the user may see. If the request names no
-    such cell, return the first one.
+    """Return the chosen cell, and the names of all cells that the user may see. The chosen cell is the cell that the
+    request names, or else the first cell that the user may see.
     """
     principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
     cells = {cell.name: cell for cell in cells_visible(principal).order_by("name")}

@@ -6,7 +6,7 @@ thread. There are three pools of threads, so that slow work does not delay quick
 
     GET, HEAD ──────────────────────────► reads  ─┐
     POST, PUT, PATCH, DELETE ───────────► writes ─┼─► one thread ─► middlewares ─► view ─► response
-    whole cells, metrics, bulk, logs ───► long   ─┘
+    feeds, packages, metrics, logs, … ──► long   ─┘
 
 If no thread is free for some time, a request gets 503 with `Retry-After`.
 

@@ -1,8 +1,8 @@
 """Limits password hashing: each process computes at most one hash per core at the same time. Other callers wait.
 
-A hash takes about 0.4 s of CPU on purpose, so many sign-ins at once could occupy all cores. The sign-in form, REST, the
-console, changes of passwords and invitations all use this module. A waiting request returns its database connection to
-the pool. A request inside a transaction cannot do this, so it is served before others.
+A hash takes about 0.4 s of CPU on purpose, so many sign-ins at once could occupy all cores. All password checks and
+password changes use this module. A waiting request returns its database connection to the pool. A request inside a
+transaction cannot do this, so it is served before others.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Hub:
         self._histories: dict[int, int] = {}  # number of the journal's history, by id of each cell of the last tick
 
     def watch(self, viewer: Viewer, *, revision: int) -> dict[str, Any]:
-        """Start to send changes to `viewer`. `revision`: the journal revision that the viewer's page shows. Return the
+        """Start sending changes to `viewer`. `revision`: the journal revision that the viewer's page shows. Return the
         first message for the viewer.
 
         If the page already has viewers, `viewer.topic` is replaced by their topic object.
@@ -117,7 +117,7 @@ class Hub:
             return page.revision if page is not None else 0
 
     def leave(self, viewer: Viewer) -> None:
-        """Stop to send changes to `viewer`, and end its watch."""
+        """Stop sending changes to `viewer`, and end its watch."""
         with self._lock:
             page = self._pages.get(viewer.topic)
             if page is not None:
