@@ -94,8 +94,8 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
     def authenticate(self, request: HttpRequest, **credentials: Any) -> AbstractBaseUser | None:
         """Return the user, or None if the password is wrong.
 
-        allauth calls this method to sign in and to confirm a password again. After too many wrong attempts, the method
-        raises `ValidationError` with the code `too-many-attempts` until a waiting time has ended.
+        allauth calls this method when a person signs in or confirms the password again. After too many wrong attempts,
+        the method raises `ValidationError` with the code `too-many-attempts` until a waiting time has ended.
         """
         check = partial(super().authenticate, request, **credentials)
         try:

@@ -199,9 +199,8 @@ class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):  # type: ignore[type-arg]
     change_password_form = AdminPasswordChangeForm
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        """Return the accounts of people. Service accounts have their own pages in the console.
-
-        When a form of the console searches for a user, service accounts are included.
+        """Return the accounts of people. If a form of the console searches for a user, return also the service
+        accounts.
         """
         rows = super().get_queryset(request)
         searched = request.resolver_match is not None and request.resolver_match.url_name == "autocomplete"

@@ -44,7 +44,7 @@ class TaskEndpoint(msgspec.Struct, frozen=True, gc=False):
 class _Summary(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The fields that `JobEndpoints` and `ServiceEndpoints` share. `endpoints`: the endpoints of the placed tasks.
 
-    `fail_open`: whether no placed task serves, so that clients get all placed tasks. `revision`: the position in the
+    `fail_open`: whether no placed task serves; clients then get all placed tasks. `revision`: the position in the
     cell's journal when the endpoints were read. `history`: a number that rises each time the cell is restored from a
     backup.
     """

@@ -71,7 +71,7 @@ class NamedJob:
 
     @property
     def fails_open(self) -> bool:
-        """Return whether tasks are placed and none of them serves, so that clients get all placed tasks."""
+        """Return whether tasks are placed, but none of them serves. Clients then get all placed tasks."""
         return not self.serving and bool(self.placed)
 
     @property
@@ -152,7 +152,7 @@ class NamedService:
 
     @property
     def fails_open(self) -> bool:
-        """Return whether tasks are placed and none of them serves, so that clients get all placed tasks."""
+        """Return whether tasks are placed, but none of them serves. Clients then get all placed tasks."""
         return not self.serving_total and bool(self.placed_total)
 
     @property

@@ -38,6 +38,7 @@ def serial_start(made_at: float) -> int:
 
 def serial_of(revision: int, history_ordinal: int = 1, start: int = 0) -> int:
     """Return the serial number of a cell's DNS zone at a journal revision. `start`: the result of `serial_start`.
+    `history_ordinal`: a number that rises by 1 each time the cell is restored from a backup.
 
     The number has 32 bits and differs for every revision. It is never 0, because some DNS servers treat 0 as unknown.
     """

@@ -101,7 +101,7 @@ class Context:
         """Return a dictionary with the key `field` and the time of the option `--until`. Return an empty dictionary if
         the option is not given.
 
-        A day is read in the time zone of the tenant, or in UTC if `tenant` is None.
+        If the option gives a day, the day is in the time zone of the tenant, or in UTC if `tenant` is None.
         """
         if until is None:
             return {}
@@ -180,7 +180,7 @@ class Commands(typer.Typer):
 
 
 def _parameters(function: Callable[..., Any]) -> Iterator[inspect.Parameter]:
-    """Yield the parameters that typer needs: its own context, and one parameter for each argument and option."""
+    """Yield the parameters that typer needs: typer's context, and one parameter for each argument and option."""
     for each in inspect.signature(function, eval_str=True).parameters.values():
         if _is_group(each):
             yield from _parameters(each.annotation)

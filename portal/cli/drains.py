@@ -34,8 +34,8 @@ def machine_drain(
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Move all tasks of one or more machines elsewhere, within the disruption budgets of their jobs. The cell places no
-    new tasks on the machines.
+    """Move all tasks of one or more machines elsewhere, within the disruption budgets of the tasks' jobs. The cell
+    places no new tasks on the machines.
 
     With --wait, the exit status is 1 if disruption budgets still keep tasks on a machine at the deadline, or if a
     machine goes down before it reports that all its tasks have stopped.

@@ -35,8 +35,8 @@ class CommandFailed(Exception):
         self.status, self.passing = status, passing
 
     def hints(self) -> list[str]:
-        """Return lines of help if a job was rejected because quota is missing: which jobs use the quota, and which
-        command buys more.
+        """If a job was rejected because quota is missing, return lines of help: which jobs use the quota, and which
+        command buys more. Otherwise, return an empty list.
         """
         document = self.document.get("problem") or self.document  # a plan contains a problem document
         figures = document.get("figures") if isinstance(document, dict) else None

@@ -1,5 +1,5 @@
 """Reads job files in Jsonnet, YAML or JSON. The file extension decides the language. The file name `-` means standard
-input.
+input; its first characters decide the language.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _JSONNET_STARTS = ("{", "(", "//", "/*", "local ", "import ", "assert ")
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return the job that the file `name` describes. Raises `CommandFailed` if the file cannot be read; the message
-    contains the file name and, if known, the line.
+    """Return the job that the file `name` describes. Raises `CommandFailed` if the file cannot be read or is not valid.
+    The message contains the file name and, if known, the line.
     """
     if name == "-":
         text = _text(STDIN, sys.stdin.buffer) if sys.stdin else ""

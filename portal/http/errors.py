@@ -27,7 +27,7 @@ _BROKEN = (
 
 def document(problem: Rejected, request_id: str) -> dict[str, Any]:
     """Return the problem document of an error as a dictionary. `type` contains the code of the error and not the
-    message, so it does not change if the message is reworded.
+    message, so `type` does not change if the message is reworded.
     """
     body = {
         "type": f"urn:borg:{problem.code}",

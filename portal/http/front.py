@@ -129,8 +129,8 @@ class Front:
 
 
 class _Reply:
-    """The function with which Django sends the response to a request. If the request takes too long, the messages are
-    dropped.
+    """The function with which Django sends the response to a request. If the request takes too long, further messages
+    are dropped.
 
     `begun`: whether the first message of the response was sent. `over`: whether further messages are dropped.
     """

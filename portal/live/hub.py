@@ -196,7 +196,8 @@ class Hub:
         """Send the changes of a cell up to the revision `until` to the viewers of `pages`. `marks`: by job id, when the
         explanation of the job's pending tasks last changed.
 
-        `restored`: whether the cell was restored from a backup, so that the viewers need the whole pages again.
+        `restored`: whether the cell was restored from a backup since the last call. If so, the viewers load their pages
+        again.
         """
         after, most = min(page.revision for page in pages), max(page.revision for page in pages)
         if restored or until < most:

@@ -167,7 +167,8 @@ class WatchedName:
     def take_loads(self, loads: Mapping[int, float]) -> NamesMessages | None:
         """Return the update that results from new loads. Return None if each load has changed by less than `LOAD_STEP`.
 
-        `loads`: by task id. This update does not end a long poll (an HTTP request that waits for a change of the name).
+        `loads`: the load of each task, by task id. This update does not end a long poll (an HTTP request that waits for
+        a change of the name).
         """
         with self._lock:
             moved = {
