@@ -48,11 +48,10 @@ class ZoneFacts:
 
 @dataclass(frozen=True, slots=True)
 class NamesSnapshot:
-    """The names of a cell at the journal revision `revision`, as events. Applied to an empty `NameTable`, the events
-    fill it.
+    """The names of a cell at the journal revision `revision`. `events`: events that fill an empty `NameTable` with the
+    names.
 
-    `names_revision`: the revision of the last event that could change a name. The serial number of the zone depends on
-    it.
+    `names_revision`: the revision of the last event that could change a name. The zone's serial number depends on it.
     """
 
     revision: int

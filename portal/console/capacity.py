@@ -78,11 +78,9 @@ def download(request: HttpRequest) -> HttpResponse:
 
 def _forecasts(cell: str, resource: int) -> list[dict[str, Any]]:
     """For each band that is sold, return how much of a resource is sold, and when the resource will be sold out.
-    `resource`: the position in the list of resources.
 
     `limit`: the amount that can be sold. `least`: the lowest amount that is free within a year. `sold_out_at`: the
-    first time within a year at which nothing is free; None if there is no such time. `already`: whether nothing is free
-    now.
+    first time within a year at which nothing is free, or None. `already`: whether nothing is free now.
     """
     if not CellCapacity.objects.filter(cell=cell).exists():
         return []

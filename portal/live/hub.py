@@ -193,10 +193,10 @@ class Hub:
         self._histories = {cell_id: history for cell_id, (_, history) in known.items()}
 
     def _follow(self, cell_id: int, pages: list[Page], until: int, marks: dict[int, Any], *, restored: bool) -> None:
-        """Send the changes of a cell up to the revision `until` to the viewers of `pages`. `marks`: by job id, when the
-        explanation of the job's pending tasks last changed.
+        """Send the changes of a cell up to the revision `until` to the viewers of `pages`. `marks`: for `Page.verdict`,
+        by job id.
 
-        `restored`: whether the cell was restored from a backup since the last call. If so, the viewers load their pages
+        `restored`: whether the cell was restored from a backup since the last call. The viewers then load their pages
         again.
         """
         after, most = min(page.revision for page in pages), max(page.revision for page in pages)
