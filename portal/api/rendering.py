@@ -22,8 +22,8 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_encoded, decimal_format="number")
 
 
 class FastJSONRenderer(JSONRenderer):
-    """A renderer of compact JSON in UTF-8. Values of types that msgspec does not support are encoded by the base
-    class.
+    """A renderer of compact JSON in UTF-8. For types that msgspec does not support, it uses the encoder
+    of its base class.
     """
 
     def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
