@@ -1,4 +1,4 @@
-"""The period of a page with plots, which the URL of the page names."""
+"""The period that the plots of a page cover. The URL of the page sets the period."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class ReportPeriod:
-    """A period of whole hours or days in UTC. The last hour or day contains the present time."""
+    """A period of whole hours or whole days in UTC. The current hour or day is the last one in it."""
 
     days: int
     since: dt.datetime
@@ -23,13 +23,13 @@ class ReportPeriod:
 
     @property
     def hourly(self) -> bool:
-        """Return whether each point covers an hour."""
+        """Return whether each point of a plot covers an hour. Otherwise each point covers a day."""
         return self.step == HOUR
 
 
 def period_of(given: Mapping[str, str], now: dt.datetime, *, default: int = 7) -> ReportPeriod:
-    """Return the period of the last days up to now. The URL parameter `days` in `given` sets the number of days. If it
-    is missing or not one of `DAYS`, the period has `default` days.
+    """Return a period of some days that ends with the current hour or day. The URL parameter `days` in `given` sets the
+    number of days. If it is missing or not one of `DAYS`, the number is `default`.
     """
     text = given.get("days", "")
     days = int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else default

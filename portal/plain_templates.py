@@ -3,8 +3,8 @@
     {% translate "State" %}                                                    State
     {% blocktranslate with who=job.owner %}by {{ who }}{% endblocktranslate %} {% with who=job.owner %}by {{ who }}…
 
-Without translations (`USE_I18N`), these tags still look up their texts and escape them each time. The replacement is
-made once, when a template is loaded, and the pages stay the same. Tags with other options stay in the template.
+The setting `USE_I18N` is off, but the tags would still cost time on every page. The loader replaces them once, when it
+loads a template. The pages look the same. Tags with other options stay in the template.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PlainLoader(Loader):
 
 
 def without_translation(template: str) -> str:
-    """Return the text of a template with the plain texts of its translation tags."""
+    """Return the source of a template in which the plain texts have replaced the translation tags."""
     return _BLOCK.sub(_block, _TEXT.sub(_text, template))
 
 

@@ -1,7 +1,7 @@
 """Plots of values over time, as lines and bars of an SVG image. Pure.
 
-Each value applies to a period, and its part of the line is as wide as that period. A line has a gap where a value is
-unknown.
+Each value applies to a period. The value's part of the line is as wide as this period. A line has a gap where a value
+is unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Series:
 class PlottedLine:
     """A line of a plot.
 
-    `pieces`: for each part without a gap, the `points` of an SVG `polyline`. `last`: newest value as text.
+    `pieces`: the parts of the line between gaps, each as the attribute `points` of an SVG `polyline`. `last`: the
+    newest value as text.
     """
 
     name: str
@@ -37,7 +38,7 @@ class PlottedLine:
 
 @dataclass(frozen=True, slots=True)
 class ChartBar:
-    """A bar of a plot. `x`, `y`, `width`, `height`: in units of the SVG image, as text with a decimal point."""
+    """A bar of a plot. `x`, `y`, `width`, `height`: numbers in units of the SVG image, as text."""
 
     colour: int
     x: str
@@ -67,7 +68,7 @@ class Plot:
 
     @property
     def keys(self) -> list[PlottedLine]:
-        """Return the lines for the legend, with name, colour and newest value."""
+        """Return the lines that the legend lists with their name, colour and newest value."""
         return [line for line in self.lines if line.last]
 
     @property
@@ -89,10 +90,11 @@ def lines(
     headroom: bool = False,
     unknown: str = "–",
 ) -> Plot:
-    """Return a plot of step lines. Each value covers `step` from its time, or less if the next value comes earlier.
+    """Return a plot of step lines. Each value applies for the time `step`, or until the time of the next value if that
+    is earlier.
 
-    With a `limit`, the upper edge is the limit, or a little above the largest value if that value is larger. With
-    `headroom`, the upper edge is always above the limit. `unknown`: text in the legend if no value is known.
+    If `limit` is given, the upper edge is the limit, or a little above the largest value if that value is larger. With
+    `headroom`, the upper edge is always above the limit. `unknown`: the text in the legend if no value is known.
     """
     most = max((value for one in series for value in one.values if value is not None), default=0)
     top = limit if limit and most <= limit and not headroom else _upper_edge(max(most, limit or 0))
@@ -174,7 +176,7 @@ def _x(at: dt.datetime, since: dt.datetime, until: dt.datetime) -> float:
 
 
 def _upper_edge(most: int) -> int:
-    """Return the value at the upper edge of a plot: a little above `most`, and never zero."""
+    """Return the value at the upper edge of a plot. It is a little above the largest value `most`, and never zero."""
     return max(1, most + most // 20)
 
 

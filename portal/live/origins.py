@@ -1,7 +1,8 @@
 """A check of the origin of WebSockets: only pages of the portal itself may open WebSockets.
 
-A browser sends the cookies of the portal to all ports of a host. So a page of another server on the same host, such as
-a task, could open a shell with these cookies. The check compares the host name and the port.
+A browser sends the cookies of the portal to all ports of a host. A task on that host can run a web server of its own.
+Without the check, a page of that server could open a shell with these cookies. The check compares the host name and
+the port.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def same_origin(origin: str, host: str) -> bool:
-    """Return whether the header `origin` names the server `host`, which may omit a default port. Pure."""
+    """Return whether `origin` (a URL) and `host` have the same host name and port. Both may omit the usual port."""
     try:
         found, asked = urlsplit(origin), urlsplit(f"//{host}")
         usual = _PORTS.get(found.scheme)
@@ -30,7 +31,8 @@ def same_origin(origin: str, host: str) -> bool:
 
 
 class SameOrigin:
-    """An ASGI application in front of `inner`, which accepts requests with a token and requests of the portal's pages.
+    """An ASGI application in front of `inner`. It passes two kinds of requests to `inner`: requests with a token, and
+    requests from the portal's own pages. It rejects all other requests.
 
     A page of another server cannot add a token to a request.
     """

@@ -1,8 +1,9 @@
-"""Long polls of names: `GET /bns/…?after=REVISION&wait_s=SECONDS` waits until the name has changed after the revision.
+"""Long polls of names. `GET /bns/…?after=REVISION&wait_s=SECONDS` waits until the name changes after the revision, at
+most for the given seconds.
 
-This module is in front of Django, because a request that waits in Django holds a thread. In this module, a waiting
-request needs only an asyncio task, and the hub reads rows once for all requests of a name. Django answers the other
-requests: requests that do not wait, requests of rejected callers, and requests whose answer the hub does not have.
+This module receives requests before Django, because a request that waits in Django holds a thread. Here a waiting
+request needs only an asyncio task. All requests for the same name share the database queries. Django still answers the
+other requests: those that do not wait, those of rejected callers, and those for which this module has no answer.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?", re.ASCII)
 class _Asked:
     """The parameters of a long poll.
 
-    `after`: a revision that the caller has. `history`: the number of the journal's history to which `after` belongs (a
-    restore of the cell from a backup starts a new history); None: not given.
+    `after`: the revision that the caller already has. `history`: the number of the journal's history to which `after`
+    belongs, or None if the caller did not give it. After a restore from a backup, a cell starts a new history.
     """
 
     path: str
@@ -51,7 +52,7 @@ class _Asked:
 
 
 class NamePolls:
-    """An ASGI application in front of `inner`, which answers the long polls of names."""
+    """An ASGI application that answers the long polls of names, and passes all other requests to `inner`."""
 
     def __init__(self, inner: Application) -> None:
         self._inner = inner
@@ -88,7 +89,7 @@ class NamePolls:
             await respond(send, 200, answer, {**headers, "x-request-id": uuid.uuid4().hex})
 
     async def _news(self, scope: dict[str, Any], asked: _Asked, body: _Body) -> bytes | None:
-        """Wait for a change and return the answer, or None if Django must answer.
+        """Wait until the name changes, and return the answer as JSON. Return None if Django must answer.
 
         Raises `Rejected` if the caller may not watch the name, and `DatabaseError` if the database fails.
         """
@@ -108,9 +109,9 @@ class NamePolls:
             names_hub.leave(viewer)
 
     async def _wait(self, viewer: Viewer, names: WatchedName, asked: _Asked, body: _Body) -> bytes | None:
-        """Wait for a change and return the answer.
+        """Wait until the name changes, and return the answer as JSON.
 
-        Return None if the hub has no answer, the waiting time ends, or the caller disconnects.
+        Return None if the waiting time ends, the caller disconnects, or no answer is available.
         """
         history, caller_left = names.history, asyncio.ensure_future(body.until_left())
         try:
@@ -137,7 +138,7 @@ class NamePolls:
 
 
 def _begin(scope: dict[str, Any], asked: _Asked, loop: asyncio.AbstractEventLoop) -> tuple[Viewer, bool] | None:
-    """Return a viewer, and whether the name has already changed. Return None if the caller is not signed in.
+    """Return a viewer of the name, and whether the name has already changed; None if the caller is not signed in.
 
     Raises `Rejected` if the caller may not watch the name, and `DatabaseError` if the database fails.
     """
@@ -166,9 +167,8 @@ def _changed(names: WatchedName, asked: _Asked) -> bool:
 
 
 class _Body:
-    """The messages of a request that has no body. `first`: the first of them, which was already received.
-
-    `left`: whether the client has disconnected.
+    """The ASGI messages of a request without a body. `first`: the first message, which was already received. `left`:
+    whether the client has disconnected.
     """
 
     def __init__(self, first: dict[str, Any], receive: Receive) -> None:
@@ -176,19 +176,18 @@ class _Body:
         self.left = first["type"] == "http.disconnect"
 
     async def until_left(self) -> None:
-        """Wait until the client of this request disconnects."""
+        """Wait until the client disconnects."""
         while not self.left:
             self.left = (await self._receive())["type"] == "http.disconnect"
 
     async def again(self) -> dict[str, Any]:
-        """Replay the request: the first call returns its first message, each later call the next message."""
+        """Return the next message of the request. The first call returns the first message once more."""
         return self._unread.pop() if self._unread else await self._receive()
 
 
 def _asked(scope: dict[str, Any]) -> _Asked | None:
-    """Return the parameters of a long poll.
-
-    Return None if the request does not wait or is not valid; Django answers it.
+    """Return the parameters of a long poll. Return None for a request that does not wait or is not valid. Django
+    answers such a request.
     """
     path = _PATH.fullmatch(scope["path"]) if scope["method"] == "GET" else None
     if path is None or not scope["query_string"]:

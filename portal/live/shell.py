@@ -1,12 +1,13 @@
-"""A shell in a task, for a terminal in a browser or `borgctl ssh`: frames of `borglet.messages` over a WebSocket.
+"""A shell in a task, for a terminal in a browser or for `borgctl ssh`. The WebSocket carries frames of
+`borglet.messages`.
 
     browser: session cookie, origin checked ─┐
     borgctl: Authorization: Bearer borg_…  ──┴─► Shell ── in ──► Redis ──► shard ──► Borglet
                                                        ◄─ out ──
 
-Every five seconds the portal checks the rights, the session or token, and the task again. At the end of a shell the
-portal writes one event, with the number of bytes in each direction. If the portal rejects the client, it sends the
-rejection as the last frame, and closes the WebSocket with a code for the rejection.
+Every five seconds the portal checks that the client is still signed in and that the shell is still allowed. At the
+end of a shell the portal writes one event, with the number of bytes in each direction. If the portal rejects the
+client, it sends the rejection as the last frame, and closes the WebSocket with a code for the rejection.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _FROM_CLIENT = frozenset({ShellFrame.DATA, ShellFrame.CONSUMED, ShellFrame.RESIZ
 class Shell(AsyncWebsocketConsumer):
     """The WebSocket of one client and its shell.
 
-    `how`: the reason why the shell ended. `typed`: number of bytes from the client so far; `printed`: number of bytes
-    to the client.
+    `how`: the reason why the shell ended. `typed`: the number of bytes that the client has sent. `printed`: the number
+    of bytes that the client has received.
     """
 
     session: ShellSession | None = None
@@ -88,8 +89,8 @@ class Shell(AsyncWebsocketConsumer):
             task.add_done_callback(self._failed)
 
     def _open(self) -> tuple[Principal | None, ShellSession | None]:
-        """Check the caller and request the shell. Return the caller and the shell's session, or None for each if the
-        caller is not signed in. Raises `Rejected` if the caller may not open a shell in this task, or the machine
+        """Check the caller and request the shell. Return the caller and the shell's session, or (None, None) if the
+        caller is not signed in. Raises `Rejected` if the caller may not open a shell in this task, or if the machine
         cannot be reached.
         """
         principal = principal_of(self.scope)
@@ -113,7 +114,7 @@ class Shell(AsyncWebsocketConsumer):
     # -- bytes
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Send a frame of the client to the machine. The next frames wait until Redis has stored the frame."""
+        """Send a frame of the client to the machine, and wait until Redis has stored the frame."""
         if self.session is None or self.over:
             return
         try:
@@ -176,7 +177,7 @@ class Shell(AsyncWebsocketConsumer):
     # -- the end
 
     async def _end(self, reason: str, *, code: int) -> None:
-        """Send the client the reason, and close the socket. The machine gets no more frames and ends the shell."""
+        """Send the client the reason, and close the WebSocket. Without more frames, the machine ends the shell."""
         if self.over:
             return
         self.over, self.how = True, reason
@@ -199,7 +200,7 @@ class Shell(AsyncWebsocketConsumer):
 
 
 def _whole(query: dict[str, list[Any]], name: str, default: int) -> int:
-    """Return a parameter of the query as a whole number. Raises `Rejected`, which names the parameter."""
+    """Return the parameter `name` of the query. Raises `Rejected` if it is not a whole number."""
     given = query.get(name, [""])[0]
     if not given:
         return default

@@ -1,7 +1,7 @@
 """Topics of live pages. A topic renders the parts of a page that new events change, with a fixed number of queries.
 
 The message to the browser is `{"seq", "revision", "rows": {id: html}, "parts": {id: html}, "resync": bool}`. Rows and
-parts use the same templates as the page. `resync`: rows cannot show the change, so the browser reads the page again.
+parts use the same templates as the page. If `resync` is true, the browser must load the whole page again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Happened(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CellNews:
-    """The new events of a cell up to `revision`. `events`: None if there are too many to read."""
+    """The new events of a cell up to `revision`. `events`: the events, or None if there are too many to read."""
 
     revision: int
     events: Sequence[Happened] | None
@@ -49,7 +49,9 @@ class CellNews:
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """The changed parts of a page: HTML by the id of its element. `resync`: the browser must read the page again."""
+    """The changed parts of a page. `rows`, `parts`: new HTML, by the id of the HTML element to replace. `resync`:
+    whether the browser must load the whole page again.
+    """
 
     rows: dict[str, str] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class TopicChanges:
 
 
 class Announcement(Protocol):
-    """The changes that a topic computes, which are sent to all its viewers as one message."""
+    """Changes that a topic has computed. All viewers of the topic receive them as one message."""
 
     def message(self) -> dict[str, Any]:
         """Return the fields of the message to viewers."""
@@ -104,7 +106,7 @@ class MachinesTopic:
     def _resized_on(self, events: Sequence[Happened]) -> set[int]:
         """Return the ids of the machines of tasks that got new limits without a restart.
 
-        Events of such tasks name no machine.
+        The event of such a change does not contain the machine.
         """
         tasks = [
             task_id(event.job_id, event.task_index)
@@ -119,7 +121,7 @@ class MachinesTopic:
 
 @dataclass(frozen=True, slots=True)
 class TasksTopic:
-    """The topic of the page of a job: its tasks, counters, update and events, and why its tasks are pending."""
+    """The topic of a job's page, with the job's tasks, counters, update, events and explanations of pending tasks."""
 
     cell_id: int
     job_id: int
@@ -149,7 +151,7 @@ class TasksTopic:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The topic of the page of a service: the jobs behind its name, and their shares of its clients."""
+    """The topic of a service's page, with the jobs of the service and the share of the clients that each job gets."""
 
     cell_id: int
     name: ServiceName
@@ -171,7 +173,7 @@ class Behind:
         return TopicChanges(parts={"service-answers": answers})
 
     def _left(self, events: Sequence[Happened]) -> bool:
-        """Return whether a job may have left the service: it ended, or its tenant changed it."""
+        """Return whether a job may have left the service, because the job ended or its tenant changed it."""
         changed = {event.job_id for event in events if event.kind == "job.changed"}
         ended = {event.job_id for event in events if event.kind == "job.ended"}
         if not changed and not ended:
@@ -200,7 +202,8 @@ _RESHAPES_SERVICE = frozenset({"tasks.added", "job.submitted", "job.changed", "j
 
 
 def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:
-    """Return, by job id, when the scheduler last changed its explanation of the job's pending tasks; None: it has none.
+    """Return, by job id, when the scheduler last changed its explanation of the job's pending tasks. The value is None
+    if the job has no explanation.
 
     The journal has no events for these explanations. Makes one query.
     """
@@ -209,7 +212,7 @@ def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:
 
 
 def news_of(cell_id: int, *, after: int, until: int) -> CellNews:
-    """Return the events of a cell between two revisions. Makes one query."""
+    """Return the events of a cell from `after` (not included) to `until` (included), two revisions. Makes one query."""
     rows = (
         Event.objects.filter(cell_id=cell_id, revision__gt=after, revision__lte=until)
         .order_by("revision", "seq")

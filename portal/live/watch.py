@@ -1,13 +1,13 @@
 """The WebSocket of a watched name (§2.6). It sends the complete state, then changes, at most four times per second.
 
-    {"type": "state", "revision": R, "state": what GET /bns/… answers}      first, and again after lost messages
+    {"type": "state", "revision": R, "state": the answer of GET /bns/…}     first, and again after lost messages
     {"type": "change", "revision": R, "facts": the state without endpoints, "changed": [endpoints], "gone": [names]}
     {"type": "alive", "revision": R}                                        after 15 seconds without a message
-    {"type": "gone", "revision": R}                                         last, with 4404: the name does not exist
+    {"type": "gone", "revision": R}                                         last, because the name does not exist
 
-`facts` replaces the earlier facts, and each endpoint in `changed` replaces the earlier endpoint with the same name. A
-client that is too slow loses messages, and gets the complete state instead. If the caller is rejected, the socket
-closes with 4000 + the HTTP status.
+`facts` replaces the earlier facts. Each endpoint in `changed` replaces the earlier endpoint with the same name. `gone`
+lists the names of removed endpoints. A client that is too slow loses messages, and gets the complete state instead. If
+the caller is rejected, the WebSocket closes with the code 4000 + the HTTP status, for example 4404.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ def in_thread(function: Callable[..., Any]) -> DatabaseSyncToAsync:  # type: ign
 
 
 async def body_of(names: WatchedName) -> tuple[int, int, bytes | None]:
-    """Return `WatchedName.body` (version, revision, JSON answer) at the revision that the names hub last read."""
+    """Return the version, the revision and the JSON answer of a name, at the newest revision of the cell that this
+    process has read.
+    """
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_answers, names.body, names_hub.revision(names))
 
 
 def watchable(path: str) -> Watchable:
-    """Return the name at `<cell>/<tenant>/<job>[/<index>]` or `<cell>/<tenant>/service/<name>`. Raises `Rejected` for
-    any other path.
+    """Return the job, task or service whose path is `<cell>/<tenant>/<job>[/<index>]` or
+    `<cell>/<tenant>/service/<name>`. Raises `Rejected` for any other path.
     """
     try:
         name = parse_path(PREFIX + path)
@@ -112,7 +114,7 @@ class NamesWatch(Watcher):
         return None if principal is None else watched(principal, self._name())
 
     def _name(self) -> Watchable:
-        """Return the name in the URL. Raises `Rejected` if the URL names no job, task or service."""
+        """Return the name in the URL. Raises `Rejected` if it is not a name of a job, task or service."""
         return watchable(self.scope["url_route"]["kwargs"]["name"].strip("/"))
 
     async def _pump(self) -> None:
@@ -127,7 +129,7 @@ class NamesWatch(Watcher):
                 return
 
     async def _send_update(self, message: dict[str, Any]) -> bool:
-        """Send an update. Return whether more updates can follow."""
+        """Send an update to the client. Return whether more updates can follow."""
         update: NamesMessages = message["names"]
         if update.version <= self.version:  # the client already has a state that includes this update
             return True
@@ -139,8 +141,8 @@ class NamesWatch(Watcher):
         return update.facts is not None
 
     async def _send_state(self) -> bool:
-        """Send the complete state. Return False if the name no longer exists; then the connection is closed and no
-        updates follow.
+        """Send the complete state to the client. If the name no longer exists, close the connection and return False,
+        because no updates can follow.
         """
         assert self.viewer is not None
         names = names_of(self.viewer)

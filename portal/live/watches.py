@@ -1,7 +1,7 @@
-"""Limits on watches. A watch is a live page, a WebSocket of a name, or a waiting long poll.
+"""Limits on watches. A watch is one of: an open live page, a WebSocket that follows a name, a waiting long poll.
 
 Each watch holds a connection and memory for as long as its caller wants. So there is a limit per caller and a limit
-per process. The portal rejects a watch above a limit, and keeps the existing watches.
+per process. The portal rejects a new watch if a limit is reached. The existing watches continue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ RETRY_AFTER_S = 10
 
 
 class TooManyWatches(Rejected):
-    """The rejection of a watch above a limit. WebSockets close with 4429, and polls get 429 with `Retry-After`."""
+    """The rejection of a new watch if a limit is reached. A WebSocket is closed with the code 4429. A long poll gets
+    the HTTP status 429 and the header `Retry-After`.
+    """
 
     status = 429
 
@@ -53,10 +55,10 @@ class Watches:
         return self._all
 
     def begin(self, principal: Principal, *, most: int, most_of_one: int) -> OpenWatch:
-        """Return a new watch.
+        """Count and return a new watch.
 
-        `most`: limit of the process; `most_of_one`: limit per caller. All tokens and sessions of a user count as one
-        caller. Raises `TooManyWatches` if a limit is reached.
+        `most`: the limit for this process. `most_of_one`: the limit for one caller. All tokens and sessions of a user
+        count as one caller. Raises `TooManyWatches` if a limit is reached.
         """
         caller = f"user:{principal.user_id}" if principal.user_id is not None else principal.name
         with self._lock:

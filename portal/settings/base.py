@@ -19,8 +19,8 @@ env.check()
 def database(url: str, *, pool: int = 0, deadline_s: float = 0.0) -> dict[str, object]:
     """Return Django's DATABASES entry for a libpq URI: `postgresql://user@host:port/name?host=/socket/folder`.
 
-    `pool`: number of pooled connections, which all requests share; 0: each thread has its own connection.
-    `deadline_s`: seconds within which a request gets its answer, and so the limit of all waits for PostgreSQL.
+    `pool`: the number of pooled connections, which all requests share; 0 means that each thread has its own connection.
+    `deadline_s`: the longest time in seconds that a request may take, so no wait for PostgreSQL may take longer.
     """
     given = conninfo_to_dict(url)
     bounds: dict[str, object] = {}

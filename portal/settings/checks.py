@@ -1,4 +1,5 @@
-"""Checks of settings. A check gets a setting's value, and returns the problem and what to do, or "" if all is well.
+"""Checks of settings. A check is a function of a setting's value. It returns "" if the value is valid. Otherwise
+it returns a text with the problem and what to do.
 
 A check that needs dnspython imports it only when it runs, so that other processes start quickly.
 """
@@ -21,7 +22,9 @@ _MOST_ZONE = 120  # characters; most names put up to three labels before the zon
 
 
 def rule(complaint: str, fits: Callable[[str], object]) -> Check:
-    """Return a check that returns `complaint` if `fits` returns a false value or raises ValueError."""
+    """Return a check that uses `fits` to test the value. If `fits` returns a false value or raises `ValueError`, the
+    check returns the text `complaint`.
+    """
 
     def check(text: str) -> str:
         try:
@@ -54,7 +57,7 @@ port = number(1, 65_535)
 
 
 def one_of(*known: str) -> Check:
-    """Return a check that accepts only these values."""
+    """Return a check that accepts only the values in `known`."""
     return lambda text: "" if text in known else f"the value is unknown; give {', '.join(known[:-1])} or {known[-1]}"
 
 
@@ -102,7 +105,7 @@ def network(text: str) -> str:
 
 
 def url(*schemes: str, bare: bool = False) -> Check:
-    """Return a check that accepts URLs with these schemes.
+    """Return a check that accepts URLs with one of the given schemes.
 
     `bare`: whether the URL must end after the host and port, without a slash.
     """
@@ -129,7 +132,7 @@ database = rule(
 
 
 def _is_redis(text: str) -> bool:
-    """Return whether the Redis client accepts the URL. A URL may omit the host: redis:///0 is a Redis on this host."""
+    """Return whether the Redis client accepts the URL. A URL without a host (redis:///0) means Redis on this host."""
     found = urlsplit(text)
     fits = found.path.startswith("/") if found.scheme == "unix" else found.port != 0
     return fits and text.startswith(("redis://", "rediss://", "unix://"))
@@ -142,7 +145,7 @@ KEY_CURE = "give at least 50 random characters, from python3 -c 'import secrets;
 
 
 def secret_key(text: str) -> str:
-    """Return the problem, or "" if the key has at least 50 characters."""
+    """Return "" if the key has at least 50 characters. Otherwise return the problem."""
     return "" if len(text) >= 50 else f"the value has {len(text)} characters; {KEY_CURE}"
 
 
@@ -179,7 +182,9 @@ package_store = rule("the value is not a package store; give file:///folder or s
 
 
 def reverse_networks(text: str) -> str:
-    """Return the problem, or "" if the text is `none` or a comma-separated list of IP networks without /0."""
+    """Return "" if the text is `none` or a comma-separated list of IP networks, none of which is /0. Otherwise return
+    the problem.
+    """
     return "" if text.strip() == "none" else parts(_own_network)(text)
 
 
@@ -198,7 +203,7 @@ server = rule("the value is not a name server; give an address, or 192.0.2.1@535
 
 
 def caa(text: str) -> str:
-    """Return the problem, or "" if the text contains only valid CAA records or is empty."""
+    """Return "" if the text is empty or contains only valid CAA records. Otherwise return the problem."""
     from naming.dns.zones.zone_settings import InvalidZones, read_caa
 
     try:
@@ -209,8 +214,8 @@ def caa(text: str) -> str:
 
 
 def keys(text: str) -> str:
-    """Return the problem, or "" if the text is a list of TSIG keys that a resolver can use. The problem contains no
-    key.
+    """Return "" if the text is a list of TSIG keys that a resolver can use. Otherwise return the problem, in a text
+    that shows no key.
     """
     from naming.dns.primary import InvalidPeers, Peers
 

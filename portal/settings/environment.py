@@ -20,7 +20,7 @@ from portal.settings.checks import Check
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting: its default, its meaning (`about`) and its check. No message shows the value of a `secret` setting."""
+    """A setting: its default value, its description (`about`) and its check. No message shows a `secret` value."""
 
     default: str
     about: str
@@ -28,7 +28,7 @@ class Setting:
     secret: bool = False
 
     def complaint(self, name: str, value: str) -> str:
-        """Return a line with the setting, the value, the problem and what to do, or "" if the value is valid."""
+        """Return a line with the setting, its value, the problem and what to do, or "" if the value is valid."""
         wrong = self.check(value) if value not in ("", self.default) else ""
         setting = name if self.secret else f"{name}={value!r}"
         return wrong and f"{setting}: {wrong} ({self.about.rstrip('.')})."
@@ -178,13 +178,13 @@ def complaints(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:
-    """End the process if a setting is not valid, and print one line per such setting instead of a traceback."""
+    """If a setting is not valid, print one line per such setting and end the process."""
     if lines := list(complaints(environ)):
         exit_with(*lines)
 
 
 def exit_with(*lines: str) -> NoReturn:
-    """Print the lines as errors, and end the process with the status for an invalid setting."""
+    """Print the lines as errors. Then end the process with the exit status that means an invalid setting."""
     print(*lines, sep="\n", file=sys.stderr)
     raise SystemExit(2)
 
@@ -200,12 +200,14 @@ def number(name: str) -> int:
 
 
 def networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
-    """Return the networks in a comma-separated setting."""
+    """Return the networks in a setting that is a comma-separated list."""
     return tuple(ip_network(part) for part in names(name))
 
 
 def folder(name: str, below: str) -> Path | None:
-    """Return the folder in a setting. If the setting is empty, return `below` in BORG_HOME; for `off`, return None."""
+    """Return the folder that a setting names. If the setting is empty, return the folder `below` inside BORG_HOME. If
+    the setting is `off`, return None.
+    """
     value = text(name)
     if value == "off":
         return None
@@ -218,10 +220,10 @@ def flag(name: str) -> bool:
 
 
 def names(name: str) -> list[str]:
-    """Return the parts of a comma-separated setting."""
+    """Return the parts of a setting that is a comma-separated list."""
     return [part.strip() for part in text(name).split(",") if part.strip()]
 
 
 def home() -> Path:
-    """Return the folder in BORG_HOME."""
+    """Return the path of the folder in the setting BORG_HOME."""
     return Path(text("BORG_HOME")).resolve()

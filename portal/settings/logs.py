@@ -1,4 +1,6 @@
-"""Logging: one line of JSON per event, on stderr. The supervisor of the process stores and rotates the log files."""
+"""Settings of logging. Each event is one line of JSON on stderr. The supervisor of the process stores and rotates the
+log files.
+"""
 
 from __future__ import annotations
 

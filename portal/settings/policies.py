@@ -1,7 +1,7 @@
 """Headers that limit what browsers may do with pages: the Content-Security-Policy of Sigma and of the console.
 
-*Sigma* is the name of all pages except those of the console. django-csp writes the header, because Django before 6.0
-has no `SECURE_CSP`.
+*Sigma* is the name of all pages except those of the console. The library django-csp sends the
+header.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ DOCUMENTATION: dict[str, Any] = {"worker-src": [SELF], "require-trusted-types-fo
 
 
 def documentation_headers(headers: dict[str, str], path: str, url: str) -> None:
-    """Add the policy of the documentation to `headers`. WhiteNoise calls this function for each file that it serves."""
+    """Add the Content-Security-Policy of the documentation to `headers` if `url` is in the documentation. WhiteNoise
+    calls this function for each file that it serves.
+    """
     if url.startswith("/docs/"):
         from csp.utils import build_policy  # reads the settings
 

@@ -1,5 +1,5 @@
-"""Give each cell a new history number after its database was restored from a backup, so that Borglets do not stop tasks
-that the backup does not contain.
+"""Give each cell a new history number. An operator runs this command after the database was restored from a backup.
+Without a new number, Borglets would stop the tasks that the backup does not contain.
 """
 
 from __future__ import annotations
