@@ -1,4 +1,4 @@
-"""The page that lists and finds the names of jobs and services, and the page of one service."""
+"""The page where users search for jobs and services by name, and the page of one service."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def service(request: HttpRequest, principal: Principal, cell: str, tenant: str, 
 
 
 def _page_of_name(principal: Principal, sought: object) -> str | None:
-    """Return the URL of the page of a name, or None if several jobs or services match. Raises `NotFound` if there is no
-    such job or service.
+    """Return the URL of the page of the job, task, service or machine `sought`. Return None if several jobs or services
+    match. Raises `NotFound` if none matches.
     """
     match sought:
         case PartialName(tenant="", job=_, index=None):

@@ -73,7 +73,7 @@ def read(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 @page
 def channel_list(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List the notification channels that the user may see, with a form to add one if the user may add channels."""
+    """List the notification channels that the user may see. If the user may add channels, show a form for a new one."""
     managed = [owner for owner in inbox.owners(principal) if inbox.may_manage(principal, owner)]
     context: dict[str, Any] = {
         "managed": [_name(owner) for owner in managed],
@@ -168,7 +168,7 @@ def _name(owner: Any) -> str:
 
 
 def _single_kinds(row: NoticeChannel) -> list[str]:
-    """Return the kinds of notices that the channel selects one by one, not as a group of kinds. The form offers only
-    groups, but saving the form keeps these kinds.
+    """Return the kinds of notices that the channel selects one by one instead of in a group. The form shows only
+    groups. When the form is saved, these kinds stay selected.
     """
     return [kind for kind in row.kinds if kind not in GROUPS]

@@ -11,8 +11,8 @@ from django.utils.translation import gettext_lazy as _
 
 
 class NavigationLink(NamedTuple):
-    """A link to a page. `name`: its name in `portal.sigma.urls`; `also`: the names of subpages that the navigation
-    does not link to.
+    """A link to a page. `name`: the name of the page in `portal.sigma.urls`. `also`: the names of its subpages, to
+    which the navigation does not link.
     """
 
     name: str

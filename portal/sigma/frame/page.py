@@ -1,4 +1,4 @@
-"""Helpers of all pages: the signed-in principal, rejected requests, request fields, pagination, the chosen tenant."""
+"""Helper functions for all pages: sign-in, rejected requests, form and URL fields, pagination, the chosen tenant."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ View = Callable[Concatenate[HttpRequest, Principal, P], HttpResponse]
 def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
     """Wrap a view so that it requires a signed-in user and receives the user's principal.
 
-    If the view raises `Rejected`, the user gets an error page. Times are in the time zone of the user's first tenant.
+    If the view raises `Rejected`, the user gets an error page. The view runs in the time zone of the user's first
+    tenant.
     """
 
     @login_required
@@ -51,7 +52,7 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
 
 
 def _check_form(request: HttpRequest) -> None:
-    """Raise `Rejected` if a form value contains NUL, which PostgreSQL cannot store."""
+    """Raise `Rejected` if a form value contains the character NUL, which PostgreSQL cannot store."""
     for name, values in request.POST.lists():
         if any("\x00" in value for value in values):
             raise invalid(name, _("the value contains a NUL character; remove it"))
@@ -64,7 +65,7 @@ def rejection_page(request: HttpRequest, problem: Rejected) -> HttpResponse:
 
 @contextmanager
 def problem_kept(context: dict[str, Any]) -> Iterator[None]:
-    """Catch a `Rejected` that the block raises, and store it in `context["problem"]` for display above the form."""
+    """Store a `Rejected` that the `with` block raises in `context["problem"]`, so that the page shows it."""
     try:
         yield
     except Rejected as problem:
@@ -80,13 +81,15 @@ def rendered(request: HttpRequest, template: str, context: dict[str, Any], *, st
 def narrowed(rows: QuerySet[M], chosen: Mapping[str, str], **lookups: str) -> QuerySet[M]:
     """Return the rows that match the filters in `chosen`. Empty filters are ignored.
 
-    `lookups`: Django's field lookup of each filter, by the name of the filter.
+    `lookups`: for each filter, Django's field lookup (such as `name__contains`), by the name of the filter.
     """
     return rows.filter(**{lookup: chosen[name] for name, lookup in lookups.items() if chosen[name]})
 
 
 def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int | None = None) -> Page[Any]:
-    """Return the page of `rows` that `?page=` names, or the nearest page. `count`: the number of rows, if known."""
+    """Return the page of `rows` whose number is in the URL parameter `page`. If there is no such page, return the first
+    or the last page. `size`: rows per page. `count`: the number of rows, if known.
+    """
     paginator = Paginator(rows, size)
     if count is not None:
         paginator.count = count
@@ -94,12 +97,12 @@ def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int 
 
 
 def given_in(fields: Mapping[str, str], *names: str) -> dict[str, str]:
-    """Return the texts of the named form or URL fields without surrounding spaces. A missing field is ""."""
+    """Return the texts of the fields `names`, without spaces around them. The text is "" if a field is missing."""
     return {name: fields.get(name, "").strip() for name in names}
 
 
 def whole_number(text: str) -> int | None:
-    """Return `text` as a number, or None if it contains anything but ASCII digits or is too large."""
+    """Return `text` as a number. Return None if it contains other characters than ASCII digits or is too long."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
@@ -112,26 +115,27 @@ def number_among(fields: Mapping[str, str], name: str, choices: Sequence[int]) -
 
 
 def by_an_sre(request: HttpRequest) -> HttpResponse:
-    """Reject a request to a page of allauth that sends mail (forgotten password, changed address, sign-up), because in
-    this portal only an SRE makes these changes.
+    """Reject a request to an account page that would send mail (forgotten password, changed address, sign-up). In this
+    portal, only SREs make these changes.
     """
     detail = _("Only an SRE can create an account, change its e-mail address or reset its password. Ask an SRE.")
     return rejection_page(request, Rejected("by-an-sre", detail, status=403))
 
 
 def cell_names(principal: Principal) -> list[str]:
-    """Return the names of the cells that the principal may see, in alphabetical order, at most `MOST`."""
+    """Return the names of the cells that the principal may see, sorted. The list has at most `MOST` names."""
     return list(cells_visible(principal).order_by("name").values_list("name", flat=True)[:MOST])
 
 
 def tenants_of(principal: Principal, action: Action = Action.TENANT_VIEW) -> list[str]:
-    """Return the names of the tenants for which the principal may do `action`, at most `MOST`."""
+    """Return the names of the tenants for which the principal may do `action`. The list has at most `MOST` names."""
     names = tenants_visible(principal).order_by("name").values_list("name", flat=True)[: 5 * MOST]
     return [name for name in names if may(principal, action, tenant=name)][:MOST]
 
 
 def chosen_tenant(request: HttpRequest, principal: Principal, action: Action = Action.TENANT_VIEW) -> Tenant | None:
-    """Return the tenant that `?tenant=` names, or else the first tenant that allows `action`; None if no tenant does.
+    """Return the tenant in the URL parameter `tenant`. Without this parameter, return the first tenant for which the
+    principal may do `action`, or None if there is none.
 
     Raises `NotFound` if the principal may not see the tenant, and `Forbidden` if the principal may not do `action`.
     """

@@ -1,4 +1,4 @@
-"""Plots of a task's CPU and RAM usage: windows of five minutes, then the newest sample after the last window."""
+"""Plots of a task's CPU and RAM usage. Each value covers five minutes. The last value is the newest sample."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Sample:
 
 
 def newest_sample(task: Task) -> Sample | None:
-    """Return the newest usage sample of a task, or None if no sample is newer than a minute. One Redis command."""
+    """Return the newest usage sample of a task, or None if it is older than a minute. Sends one Redis command."""
     if task.machine_id is None:
         return None
     try:
@@ -56,7 +56,7 @@ def newest_sample(task: Task) -> Sample | None:
 def usage_charts(
     windows: Sequence[InstanceUsage], sample: Sample | None, *, limit: Sequence[int], until: dt.datetime
 ) -> list[Plot]:
-    """Return the plots of CPU and RAM usage, or [] if there is no data. `limit`: the limits of all resources."""
+    """Return the plots of CPU and RAM usage, or [] if there is no data. `limit`: the task's limit of each resource."""
     if not windows and sample is None:
         return []
     times = [window.start_time for window in windows]

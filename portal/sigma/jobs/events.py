@@ -1,4 +1,4 @@
-"""The event list of a job. A page's URL names a position in the journal, so that no query counts the events."""
+"""The event list of a job. The URL of a page contains a position in the journal instead of a page number."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def events(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
 def _page_of(
     rows: QuerySet[Event], before: tuple[int, int] | None, after: tuple[int, int] | None
 ) -> tuple[list[Event], bool, bool]:
-    """Return the events of a page, newest first, whether older events exist, and whether newer events exist."""
+    """Return the events of a page (newest first), whether older events exist, and whether newer events exist."""
     if after is not None:
         later = rows.filter(Q(revision__gt=after[0]) | Q(seq__gt=after[1]), revision__gte=after[0])
         found = list(later.order_by("revision", "seq")[: PAGE_SIZE + 1])
@@ -65,8 +65,8 @@ def _cursor(event: Event) -> str:
 
 
 def _position(request: HttpRequest, name: str) -> tuple[int, int] | None:
-    """Return the journal position `REVISION.SEQ` in a URL parameter, or None if it is empty. Raises `Rejected` if the
-    text is not a position.
+    """Return the journal position `REVISION.SEQ` in the URL parameter `name`, or None if it is empty. Raises `Rejected`
+    if the text is not a position.
     """
     given = request.GET.get(name, "")
     if not given:

@@ -115,7 +115,7 @@ def specs(request: HttpRequest, principal: Principal, cell: str, tenant: str, na
 @page
 @require_POST
 def kill(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
-    """Kill the job with the UID that the page showed, or the task with the number `index`."""
+    """Kill the job that has the UID in the form, or only one task if the form has the field `index`."""
     row = reads.job_named(principal, cell, tenant, name, uid=request.POST.get("uid", ""))
     index = whole_number(request.POST.get("index", ""))
     if index is None and request.POST.get("index"):
@@ -169,7 +169,7 @@ def _text(file: Mapping[str, object]) -> str:
 
 
 def _diff(old: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the lines of the diff, each with its kind: added, removed, same, or place (a line with positions)."""
+    """Return the lines of the diff, each with its kind: `added`, `removed`, `same`, or `place` (a position)."""
     kinds = {"+": "added", "-": "removed", "@": "place", " ": "same"}
     lines = difflib.unified_diff(_text(old).splitlines(), _text(new).splitlines(), lineterm="", n=3)
     return [(kinds[line[0]], line) for line in lines if not line.startswith(("+++", "---"))]

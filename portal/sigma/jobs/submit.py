@@ -38,7 +38,7 @@ task:
 
 @page
 def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show the form (GET), show the plan of a job file (POST `do=plan`), or submit the job (POST `do=submit`)."""
+    """Show a form for a job file (GET), show the plan of the job (POST `do=plan`), or submit it (POST `do=submit`)."""
     cells = list(selectors.cells_visible(principal).order_by("name")[:200])
     context: dict[str, Any] = {
         "cells": cells,
@@ -61,7 +61,7 @@ def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def add_outcome(request: HttpRequest, outcome: str, name: str) -> None:
-    """Show the outcome of a submission or an update as a message on the next page."""
+    """Show the outcome of a submission or an update in a message on the next page."""
     text = {
         "submitted": _("Job %s was submitted."),
         "updated": _("Job %s is being updated."),
@@ -78,7 +78,7 @@ def plan_context(plan: JobPlan, wanted: job_spec.JobSpecification, cell: Cell) -
 
 
 def file_of(text: str) -> dict[str, Any]:
-    """Parse a job file in JSON or YAML. Raises `Rejected`, which names the line of a syntax error."""
+    """Parse a job file in JSON or YAML. Raises `Rejected` if the file is not valid."""
     is_json = text.lstrip().startswith("{")
     most = parser.MAX_BYTES if is_json else MAX_YAML_BYTES
     if (size := len(text.encode())) > most:
@@ -108,7 +108,7 @@ def _unreadable(why: str) -> Rejected:
 
 
 def _steps_of(plan: JobPlan) -> list[tuple[str, int, str]]:
-    """Return one row per step of a plan: what happens to tasks, the number of these tasks, and their index ranges."""
+    """Return a row per step of a plan: what happens to tasks, the number of these tasks, their ranges of indexes."""
     words = {
         "added": _("will be added"),
         "removed": _("will be ended"),

@@ -32,8 +32,8 @@ _FIRST_OF_TASK = ("command", "limit", "ports", "env")
 def update(request: HttpRequest, principal: Principal, cell: str, tenant: str, name: str) -> HttpResponse:
     """Show the current spec (GET), show the plan of an update (POST `do=plan`), or update the job (POST `do=submit`).
 
-    The form sends the UID of the job and the version of the spec that the page showed. If they are outdated, the
-    request is rejected.
+    The form sends the UID of the job and the spec version that the page showed. If either is outdated, the request is
+    rejected.
     """
     given = request.POST if request.method == "POST" else request.GET
     job = job_named(principal, cell, tenant, name, uid=given.get("uid", ""))
@@ -72,12 +72,12 @@ def _check_current(job: Job, version: str) -> None:
 
 
 def _text(job: Job) -> str:
-    """Return the current spec as YAML, with the most used fields first. PostgreSQL does not keep the order of keys."""
+    """Return the current spec as YAML, with the most used fields first."""
     spec = job_current_spec(job)
     spec = _first(_FIRST, {**spec, "task": _first(_FIRST_OF_TASK, spec["task"])})
     return yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _first(keys: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `given` with `keys` first."""
+    """Return a copy of `given` with the keys in `keys` first."""
     return {key: given[key] for key in keys if key in given} | dict(given)

@@ -1,4 +1,4 @@
-"""Explanations of pending tasks and of placements, in the language of the user (§2.6)."""
+"""Texts that explain to the user why tasks are pending, and where tasks are placed (§2.6)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ WORDS = Words(gettext, ngettext)
 
 
 def explain(job: Job, whys: Sequence[Why]) -> list[VerdictText]:
-    """Return why tasks of a job are pending, as one text per group of equal tasks. Makes one query.
+    """Return why tasks of a job are pending, with one text per group of equal tasks. Makes one query.
 
-    All users who see the job get the same texts, so the texts hide the names of other tenants.
+    All users who may see the job get the same texts. The texts hide the names of other tenants.
     """
     names = hostnames(why.nearest.machine_id for why in whys if why.nearest is not None)
     own = job.tenant.name

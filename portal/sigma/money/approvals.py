@@ -26,7 +26,8 @@ def approvals(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def _cases(orders: list[Order]) -> list[dict[str, Any]]:
-    """Return one dictionary per order: the order, the tenant's budget, and its quota in the order's band and cell.
+    """Return one dictionary per order: the order, the tenant's budget, and the tenant's quota in the order's band and
+    cell.
 
     Makes three queries in total. Amounts of money are in micro-credits.
     """

@@ -1,4 +1,4 @@
-"""The billing page: the balance, this month's spending, the budget, the ledger and the invoices of a tenant."""
+"""The billing page of a tenant: balance, spending of this month, budget, ledger and invoices."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def invoice_file(request: HttpRequest, principal: Principal, number: str, form: 
 
 @page
 def draft(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show a draft: the invoice of the current month if the month ended now."""
+    """Show a draft of the current month's invoice, with the amounts so far."""
     return _invoice_page(request, principal, invoice_draft(_required(request, principal)))
 
 
@@ -122,7 +122,7 @@ def draft_file(request: HttpRequest, principal: Principal, form: str) -> HttpRes
 
 
 def _shown(request: HttpRequest, principal: Principal, tenant: Tenant, changes: dict[str, Any]) -> HttpResponse:
-    """Show the billing page of a tenant. `changes`: values that replace values of the template context."""
+    """Show the billing page of a tenant. `changes`: values that replace or extend the template context."""
     spending = spending_of(tenant)
     row = Budget.objects.filter(tenant=tenant).first() or Budget(tenant=tenant)
     days = month_days(principal, tenant, spending.month, until=clock.now())

@@ -1,4 +1,4 @@
-"""The page, and the CSV file, of the costs of a tenant in a period, by job, team, band, cell or label."""
+"""The page that shows the costs of a tenant in a period, by job, team, band, cell or label, and its CSV file."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def costs_csv(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def _chosen(request: HttpRequest, principal: Principal) -> CostsFilter | None:
-    """Return the filters of the request, or None if the user may see no tenant's costs. Unknown values are ignored."""
+    """Return the filters in the URL, or None if the user may see the costs of no tenant. Ignore unknown values."""
     tenant = chosen_tenant(request, principal, Action.BILLING_VIEW)
     if tenant is None:
         return None
@@ -121,9 +121,7 @@ def _costs(chosen: CostsFilter) -> list[Cost]:
 
 
 def _rows(found: list[Cost], by: str) -> list[dict[str, Any]]:
-    """Return the table's rows. Each row has a bar; the widths of the bar's parts are in thousandths of the
-    longest bar.
-    """
+    """Return the rows of the table. `bar`: the colour, start and width of each part of a bar, up to a width of 1000."""
     names = {
         "job": _("bought, but not requested by any job"),
         "label": _("without this label"),

@@ -70,8 +70,8 @@ def _form(request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
 
 
 def _wanted(row: Order, wish: Wish, given: dict[str, str], errors: dict[str, str]) -> dict[str, Any]:
-    """Return the fields of the order that the form changes: `amounts`, `ends_at`. If a form field is wrong, add its
-    error to `errors` and raise `Rejected`.
+    """Return the new values of the order's fields that the form changes (`amounts`, `ends_at`). If a form field is
+    wrong, add its error to `errors` and raise `Rejected`.
     """
     amounts = amounts_read(given, errors)
     wanted: dict[str, Any] = {}
@@ -92,8 +92,8 @@ def _wanted(row: Order, wish: Wish, given: dict[str, str], errors: dict[str, str
 
 
 def _preview(principal: Principal, row: Order, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return the price, the effect on the budget and the approver of a change. To compute them, the function
-    makes the change and rolls it back.
+    """Return the price of a change, its effect on the budget, and who must approve it. The function makes the change in
+    a transaction and rolls it back.
     """
     with transaction.atomic():
         before = balance_of(row.tenant)

@@ -157,9 +157,7 @@ def _order(request: HttpRequest, principal: Principal, row: Order, problem: Reje
 
 
 def _wish_again(row: Order) -> Wish:
-    """Return a new request to the shop for the same quota as the order. If the order has begun, the request starts
-    today.
-    """
+    """Return a request to the shop for the same quota as the order. It starts today if the order has begun."""
     wish = wish_of(row)
     today = clock.now().astimezone(wish.zone).date()
     if wish.period.first >= today:
@@ -168,9 +166,7 @@ def _wish_again(row: Order) -> Wish:
 
 
 def _least(row: Order, now: dt.datetime) -> list[dict[str, Any]]:
-    """Return the lowest free amount of each resource in the order's period. An amount is negative if the cell is
-    oversold.
-    """
+    """Return the lowest free amount of each ordered resource during the order; negative if the cell is oversold."""
     wish = wish_of(row)
     first = max(wish.period.first, now.astimezone(wish.zone).date())
     days = calendar_days(row.cell, row.band, first, max(1, (wish.period.last - first).days + 1), wish.zone)

@@ -1,4 +1,4 @@
-"""The page, and the CSV file, of the quota that a tenant owned, requested, reserved and used over time."""
+"""The page that shows how much quota a tenant owned, requested, reserved and used over time, and its CSV file."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ LEAST_HOURS = 6
 
 @dataclass(frozen=True, slots=True)
 class PlanningFilter:
-    """The filters that the user chose. `places`: the tenant's cells and bands. `resource`: an index in the list
-    of resources.
+    """The filters that the user chose. `places`: the possible pairs of a cell and a band. `resource`: the index of the
+    chosen resource in the list of resources.
     """
 
     tenant: Tenant | None
@@ -131,7 +131,7 @@ def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> lis
 
 
 def _series(points: list[Planned], place: int) -> dict[str, list[int]]:
-    """Return the values of each series over time. `place`: the index of the resource in the list of resources."""
+    """Return the values over time of each line in the plot. `place`: the index of the plotted resource."""
     return {
         _("owned"): [point.owned[place] for point in points],
         _("requested"): [point.asked[place] for point in points],
@@ -141,7 +141,7 @@ def _series(points: list[Planned], place: int) -> dict[str, list[int]]:
 
 
 def _figures(points: list[Planned], place: int) -> list[tuple[str, str, str]]:
-    """Return (name, mean, maximum) as texts for each series of the chart. `place`: index of the resource."""
+    """Return the name, mean and maximum (texts) of each line in the plot. `place`: index of the plotted resource."""
     seconds = [point.seconds for point in points]
     found = []
     for name, values in _series(points, place).items():

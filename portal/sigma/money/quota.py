@@ -1,4 +1,4 @@
-"""The quota page: the granted, ordered and used quota of the user's tenants, and the free quota of a cell per day."""
+"""The quota page: the granted, ordered and used quota of the user's tenants, and a cell's free quota per day."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def quota(request: HttpRequest, principal: Principal) -> HttpResponse:
 def _rows(principal: Principal, now: dt.datetime) -> list[dict[str, Any]]:
     """Return one row for each tenant, cell and band where the caller may see quota. Makes four queries.
 
-    `standing`: the quota. `asked`: the sum of the amounts of pending and approved orders. `ends_at`: the time when the
-    first of the current grants ends, or None.
+    `standing`: the granted and the used quota. `asked`: the sum of the amounts of pending and approved orders.
+    `ends_at`: the time when the first of the current grants ends, or None if no current grant ends.
     """
     place = ("tenant__name", "cell", "band__name")
     asked: dict[Any, Vector] = defaultdict(lambda: ZERO)

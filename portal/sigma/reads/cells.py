@@ -20,7 +20,7 @@ _TASKS = ("tasks_pending", "tasks_placed", "tasks_up")
 
 @dataclass(frozen=True, slots=True)
 class MachineRow:
-    """A machine with the number of its tasks and the totals of their limits."""
+    """A machine with the number of its tasks and the sums of their limits."""
 
     machine: Machine
     tasks: int
@@ -30,11 +30,10 @@ class MachineRow:
 
 
 def cell_counts(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Return the numbers of machines and tasks by state, per cell id. Makes two queries. These statements are SQL,
-    because the ORM needs as much time to write them as PostgreSQL needs to run them.
+    """Return, by cell id, how many machines and tasks are in each state. Makes two queries.
 
-    The keys are machines_up, machines_draining, machines_down, tasks_pending, tasks_placed and tasks_up. Tasks are
-    those of live jobs. The user interface calls tasks that are up "running".
+    The keys are machines_up, machines_draining, machines_down, tasks_pending, tasks_placed and tasks_up. Only tasks of
+    live jobs count. The user interface calls tasks that are up "running".
     """
     counts = {cell_id: _no_machines() | dict.fromkeys(_TASKS, 0) for cell_id in cell_ids}
     for cell_id, state, number in query(
@@ -48,7 +47,7 @@ def cell_counts(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
 
 
 def cell_counts_and_racks(cell_id: int) -> tuple[dict[str, int], list[str]]:
-    """Return the counts of one cell as `cell_counts` does, and the names of its racks. Makes two queries."""
+    """Return the counts of one cell (as in `cell_counts`) and the names of its racks. Makes two queries."""
     counts, racks = _no_machines(), set()
     for state, rack, number in query(
         "SELECT state, rack, count(*) FROM scheduling_machine WHERE cell_id = %s GROUP BY 1, 2", [cell_id]
@@ -74,8 +73,8 @@ def _task_counts(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
 
 
 def machines_of(cell: Cell, *, state: str = "", rack: str = "", search: str = "") -> QuerySet[Machine]:
-    """Return the machines of a cell that match all given filters, sorted by hostname. Removed machines match only with
-    `state="removed"`. `search`: a part of the hostname or of the platform.
+    """Return the machines of a cell that match all given filters, sorted by hostname. Removed machines are returned
+    only for `state="removed"`. `search`: a part of the hostname or of the platform.
     """
     rows = Machine.objects.filter(cell=cell).order_by("hostname")
     rows = rows.filter(state=state) if state else rows.exclude(state=REMOVED)
@@ -87,7 +86,7 @@ def machines_of(cell: Cell, *, state: str = "", rack: str = "", search: str = ""
 
 
 def machine_rows(machines: Sequence[Machine]) -> list[MachineRow]:
-    """Return the machines, each with the number and the total limits of its tasks. Makes one query."""
+    """Return the machines, each with the number of its tasks and the sums of their limits. Makes one query."""
     rows = query(
         'SELECT machine_id, count(*), sum("limit"[1])::bigint, sum("limit"[2])::bigint, sum("limit"[3])::bigint'
         " FROM scheduling_task WHERE machine_id = ANY(%s) GROUP BY machine_id",
@@ -98,7 +97,7 @@ def machine_rows(machines: Sequence[Machine]) -> list[MachineRow]:
 
 
 def machine_rows_by_id(cell_id: int, ids: Sequence[int]) -> list[MachineRow]:
-    """Return the rows of the machines with these ids, without removed machines. Makes two queries."""
+    """Return the rows of the machines with these ids. Removed machines are omitted. Makes two queries."""
     machines = Machine.objects.filter(cell_id=cell_id, id__in=ids).exclude(state=REMOVED)
     return machine_rows(list(machines.order_by("hostname")))
 

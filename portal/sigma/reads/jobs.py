@@ -24,7 +24,9 @@ MOST_LOOKED_AT = 1000
 
 @dataclass(frozen=True, slots=True)
 class UpdateProgress:
-    """The progress of an update. `followed`: the live tasks that have the new version; `total`: all live tasks."""
+    """The progress of an update. `followed`: the number of live tasks with the new version. `total`: the number of all
+    live tasks.
+    """
 
     update: Update
     followed: int
@@ -49,9 +51,9 @@ def jobs_visible(principal: Principal) -> QuerySet[Job]:
 
 
 def with_owners(jobs: Iterable[Job]) -> list[Job]:
-    """Return the jobs with their cells and tenants, which they share. Makes two queries.
+    """Return the jobs with their cells and tenants loaded. Makes two queries.
 
-    A join would make new objects of the cell and the tenant for each job.
+    All jobs of a cell share one `Cell` object, and all jobs of a tenant share one `Tenant` object.
     """
     rows = list(jobs)
     cells = Cell.objects.in_bulk({job.cell_id for job in rows})
@@ -71,8 +73,7 @@ def failing_by_tenant(principal: Principal, tenant_ids: Sequence[int]) -> Counte
 def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: str = "") -> Job:
     """Return the job with this name and this `uid`. Raises `NotFound` if there is none, or the caller may not see it.
 
-    Without `uid`, return the live job with this name, or the job with this name that ended last. The row of its cell
-    is read before the job.
+    Without `uid`, return the live job with this name. If there is no live one, return the one that ended last.
     """
     full = f"{cell}/{tenant}/{name}"
     if not may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell):
@@ -102,9 +103,10 @@ _LAST = " ORDER BY j.ended_at DESC NULLS FIRST, j.id DESC LIMIT 1"
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """Return the tasks of a job by index, each with its `departures`.
+    """Return the tasks of a job, sorted by index. Machines and earlier incarnations that still stop are loaded too.
 
-    `state`: only tasks in this state. `up`: tasks that run and are up. `placed`: tasks that run but are not up yet.
+    `state`: return only tasks in this state. `up`: tasks that run and are up. `placed`: tasks that run but are not up
+    yet.
     """
     rows = Task.objects.filter(job=job).select_related("machine").prefetch_related(STILL_STOPPING).order_by("index")
     if state == "up":
@@ -115,9 +117,7 @@ def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
 
 
 def tasks_by_id(ids: Sequence[int]) -> list[Task]:
-    """Return the tasks with these ids, sorted by task index. Related rows are loaded as in `tasks_of`. This makes at
-    most three queries.
-    """
+    """Return the tasks with these ids, sorted by index and loaded as in `tasks_of`. Makes at most three queries."""
     rows = Task.objects.filter(id__in=ids).select_related("machine").prefetch_related(STILL_STOPPING)
     return list(rows.order_by("index"))
 

@@ -17,7 +17,9 @@ CHAIN = 3
 
 @dataclass(frozen=True, slots=True)
 class EventSentence:
-    """An event as a sentence. `because`: its chain of causes as sentences, the nearest cause first."""
+    """An event as a sentence. `because`: the causes as sentences. The first one is the cause of the event, and each
+    later one is the cause of the one before it.
+    """
 
     event: Event
     sentence: str
@@ -25,7 +27,7 @@ class EventSentence:
 
 
 def events_of(job: Job, *, index: int | None = None, limit: int = 25) -> list[EventSentence]:
-    """Return the newest events of a job, or of its task with this index. At most `CHAIN` + 2 queries."""
+    """Return the newest events of a job, or of its task with this `index`. Makes at most `CHAIN` + 2 queries."""
     rows = Event.objects.filter(cell_id=job.cell_id, job_id=job.id)
     if index is not None:
         rows = rows.filter(task_index=index)

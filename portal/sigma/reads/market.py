@@ -13,7 +13,9 @@ from scheduling.models import Job
 
 
 def cells_sold(principal: Principal) -> list[str]:
-    """Return the names of the visible cells that sell quota. A cell sells quota once it has reported its capacity."""
+    """Return the names of the cells that sell quota, as far as the principal may see them. A cell sells no quota until
+    it has reported its capacity.
+    """
     names = CellCapacity.objects.order_by("cell").values_list("cell", flat=True)[:200]
     return [name for name in names if may(principal, Action.CELL_VIEW, cell=name)]
 
@@ -24,7 +26,7 @@ def zone_of(tenant: Tenant) -> ZoneInfo:
 
 
 def approval_words(tenant: Tenant, cell: str, band: str, price: int, *, orderer: str) -> str:
-    """Return a sentence about who has to approve an order at this price. `orderer`: the name of the buyer."""
+    """Return a sentence that says who must approve an order at this price. `orderer`: the user who orders."""
     rules = ApprovalRule.objects.filter(
         Q(cell="") | Q(cell=cell),
         Q(band=None) | Q(band__name=band),
@@ -43,14 +45,14 @@ def approval_words(tenant: Tenant, cell: str, band: str, price: int, *, orderer:
 
 
 def owners_of(tenant: Tenant) -> list[str]:
-    """Return the names of up to five owners of the tenant or of its organisation, who can raise the budget."""
+    """Return the names of at most five owners of the tenant or of its organisation. They can raise the budget."""
     rows = Membership.objects.filter(Q(tenant=tenant) | Q(tenant=tenant.parent_id), role=Role.OWNER.value)
     return sorted(set(rows.values_list("user__username", flat=True)[:5]))
 
 
 def like_this(jobs: QuerySet[Job], tenant: str) -> list[tuple[int, str]]:
-    """Return the ids and titles of the newest live jobs of a tenant that use quota. Jobs in an alloc set and free jobs
-    use none.
+    """Return the ids and titles of the newest live jobs of a tenant that use quota. Jobs in an alloc set and jobs in
+    the free band use no quota.
     """
     rows = jobs.filter(tenant__name=tenant, alloc_set__isnull=True, priority__gt=0).exclude(state="dead")
     found = rows.order_by("-id").values_list("id", "name", "cell__name", "band")[:100]

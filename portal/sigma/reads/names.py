@@ -33,7 +33,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class PortName:
-    """A port and its SRV name. `number`: the task's port number, 0 if the name belongs to a job."""
+    """A port and its SRV name. `number`: the port number of the task; 0 if the name is that of a job or a service."""
 
     port: str
     dns: str
@@ -81,10 +81,11 @@ class TaskNames(Names):
 
 @dataclass(frozen=True, slots=True)
 class WeightGroup:
-    """Tasks of one job with the same weight. `tasks`: the range of their indexes, or
-    None for all tasks that are in no other group.
+    """Tasks of one job with the same weight. `tasks`: the range of their indexes, or None for the tasks of the job that
+    are in no other group.
 
-    `alone`: whether the job has no other group. `share`: the part of the clients that the group gets, from 0 to 1.
+    `alone`: whether this is the only group of the job. `share`: the part of the clients that the group gets, from 0 to
+    1.
     """
 
     job: Job
@@ -103,7 +104,7 @@ class WeightGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceView(Names):
-    """A service with its live jobs, and the groups of their tasks with the same weight."""
+    """A service with its live jobs. `groups`: the tasks of these jobs, grouped by job and weight."""
 
     name: ServiceName
     ttl_s: int
@@ -120,7 +121,7 @@ class ServiceView(Names):
 
 
 def names_of_job(job: Job) -> JobNames:
-    """Return the names of a job that was loaded with its cell and tenant. No query."""
+    """Return the names of a job whose cell and tenant are already loaded. Makes no query."""
     name, service = name_of(job), service_of(job)
     return JobNames(
         **_common(name, ((port, 0) for port in job.port_names)),
@@ -134,13 +135,13 @@ def names_of_job(job: Job) -> JobNames:
 
 
 def leave_of(job: Job) -> float:
-    """Return the seconds between a task's removal from DNS and SIGTERM, in the newest spec. Makes one query."""
+    """Return how many seconds before SIGTERM a task leaves DNS, according to the newest spec. Makes one query."""
     spec = spec_of(job)
     return spec.leave_s(spec.base, ttl_s=settings.BORG_DNS_TTL)
 
 
 def names_of_task(job: Job, task: Task, ports: Sequence[tuple[str, int]]) -> TaskNames:
-    """Return the names of a task. `ports`: the name and number of each port of the task. No query, one Redis read."""
+    """Return the names of a task. `ports`: the name and number of each port. Makes no query, but reads Redis once."""
     machine = task.machine
     host = MachineName(job.cell.name, machine.hostname.lower()) if machine else None
     return TaskNames(
@@ -153,9 +154,7 @@ def names_of_task(job: Job, task: Task, ports: Sequence[tuple[str, int]]) -> Tas
 
 
 def service_named(principal: Principal, name: ServiceName) -> ServiceView:
-    """Return a service. Makes two queries. Raises `NotFound` if the principal sees no live job with the service's
-    label.
-    """
+    """Return a service. Raises `NotFound` if it has no live job that the principal may see. Makes two queries."""
     visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
     jobs = jobs_of_service(name) if visible else []
     if not jobs:
@@ -164,7 +163,7 @@ def service_named(principal: Principal, name: ServiceName) -> ServiceView:
 
 
 def service_over(name: ServiceName, jobs: Sequence[Job]) -> ServiceView:
-    """Return the view of a service with these jobs. Makes one query, or none if all weights are equal."""
+    """Return a service that has these jobs. Makes one query, or none if all weights are equal."""
     return ServiceView(
         **_common(name, ((port, 0) for port in sorted({port for job in jobs for port in job.port_names}))),
         name=name,
@@ -175,8 +174,8 @@ def service_over(name: ServiceName, jobs: Sequence[Job]) -> ServiceView:
 
 
 def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int, int]]:
-    """Return the services of jobs: name, DNS name, and numbers of jobs, placed tasks and serving tasks. Makes one
-    query.
+    """Return the services of the jobs. For each service: name, DNS name, and how many jobs, placed tasks and serving
+    tasks it has. Makes one query.
     """
     rows = (
         jobs.filter(kind="job", labels__has_key="service")
@@ -191,8 +190,8 @@ def services_among(jobs: QuerySet[Job]) -> list[tuple[ServiceName, str, int, int
 
 
 def _groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
-    """Return the groups of the jobs' tasks with equal weights. Their field `share` is not set yet. Makes one query, or
-    none if all weights are equal.
+    """Return the tasks of the jobs, grouped by job and weight. The field `share` of the groups is not set yet. Makes
+    one query, or none if all weights are equal.
     """
     weights = {job.id: published_of(job).weights for job in jobs}
     counted = _counted([(job, first, last) for job, listed in weights.items() for first, last, _weight in listed])
@@ -211,10 +210,10 @@ def _groups_of(jobs: Sequence[Job]) -> list[WeightGroup]:
 
 
 def _with_shares(groups: Sequence[WeightGroup]) -> list[WeightGroup]:
-    """Return the groups with their shares of the clients, computed in the same way as the DNS answers.
+    """Return the groups with the field `share` set. The DNS answers divide clients among tasks in the same way.
 
     Serving tasks share the clients in proportion to their weights. If no task serves, all placed tasks count as
-    serving. If all weights are 0, the shares are equal.
+    serving. If all weights are 0, each task gets the same share.
     """
     able = [group.serving for group in groups]
     if not any(able):
@@ -227,9 +226,7 @@ def _with_shares(groups: Sequence[WeightGroup]) -> list[WeightGroup]:
 
 
 def _common(name: JobName | TaskName | ServiceName, ports: Iterable[tuple[str, int]]) -> dict[str, Any]:
-    """Return the fields that all names share (see `Names`) as keyword arguments. `ports`: the name and number of each
-    port.
-    """
+    """Return, as keyword arguments, the fields of `Names` for this name. `ports`: the name and number of each port."""
     dns = name.dns(settings.BORG_ZONE)
     found = [PortName(port, f"_{port}._tcp.{dns}", number) for port, number in ports]
     of_task = isinstance(name, TaskName)
@@ -243,7 +240,7 @@ def _common(name: JobName | TaskName | ServiceName, ports: Iterable[tuple[str, i
 
 
 def _dig(question: str) -> str:
-    """Return a `dig` command. It names the first resolver of this installation if the settings give its address."""
+    """Return a `dig` command for `question`. It contains the address of a resolver if the settings give one."""
     try:
         first = servers()[0]
     except InvalidPeers:  # the console shows the wrong setting; a tenant's page omits the resolver
@@ -254,7 +251,7 @@ def _dig(question: str) -> str:
 
 
 def _counted(ranges: Collection[tuple[int, int, int]]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return how many tasks of each range are placed and how many of them serve, by (job id, first index). `ranges`:
+    """Return, by (job id, first index), how many tasks of each range are placed and how many of them serve. `ranges`:
     (job id, first index, last index).
     """
     if not ranges:

@@ -13,7 +13,7 @@ from quota.models import Market, Order, OrderState, Quota
 
 
 class GrantStatus(NamedTuple):
-    """The state of a grant. `tone`: the colour of the label; `sentence`: when the grant begins or ends."""
+    """The state of a grant. `tone`: the colour of its label. `sentence`: says when the grant begins or ends."""
 
     tone: str
     label: str
@@ -21,7 +21,7 @@ class GrantStatus(NamedTuple):
 
 
 def format_order_state(order: Order, *, now: dt.datetime, rules: Market) -> str:
-    """Return sentences about the state of an order and what happens next. Times are in the tenant's time zone."""
+    """Return a text that describes the state of an order and what happens next. Times are in the tenant's time zone."""
 
     def day(moment: dt.datetime) -> str:
         return date_format(moment.astimezone(zone_of(order.tenant)), "j M Y, H:i")
@@ -60,7 +60,7 @@ def format_order_state(order: Order, *, now: dt.datetime, rules: Market) -> str:
 
 
 def grant_standing(grant: Quota, now: dt.datetime) -> GrantStatus:
-    """Return the state of a grant. Times are in the tenant's time zone."""
+    """Return the state of a grant with a sentence about it. Times are in the tenant's time zone."""
 
     def day(moment: dt.datetime) -> str:
         return date_format(moment.astimezone(zone_of(grant.tenant)), "j M, H:i")

@@ -1,4 +1,4 @@
-"""Queries of orders for pages: visibility, approvers, history and money."""
+"""Queries of orders for pages. They return which orders a user may see or decide, their records, and their money."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def order_numbered(principal: Principal, number: int) -> Order:
 
 
 def waiting_for(principal: Principal) -> QuerySet[Order]:
-    """Return the pending orders that wait for a decision of this principal, oldest first.
+    """Return the pending orders that this principal should decide, oldest first.
 
-    For an SRE, the result omits orders that wait for an owner, although the SRE may decide them.
+    For an SRE, the result omits orders that an owner should decide, although the SRE may decide them too.
     """
     rows = Order.objects.filter(state=OrderState.PENDING.value).select_related("tenant", "band").order_by("id")
     owned = [name for name in principal.roles if may(principal, Action.QUOTA_APPROVE, tenant=name)]
@@ -64,7 +64,9 @@ def history_of(order: Order) -> list[Record]:
 
 
 def money_of(order: Order) -> list[dict[str, Any]]:
-    """Return the postings of an order with their changes of money in micro-credits, oldest first. Makes two queries."""
+    """Return the postings of an order, oldest first. Each has the amounts in micro-credits that it adds to or takes
+    from the tenant's accounts. Makes two queries.
+    """
     postings = list(Posting.objects.filter(order=order).order_by("id")[:MOST])
     rows = LedgerEntry.objects.filter(posting__in=postings).values_list("posting_id", "account__kind").order_by()
     sums = {(posting_id, kind): int(amount) for posting_id, kind, amount in rows.annotate(total=Sum("amount"))}
@@ -78,7 +80,7 @@ def money_of(order: Order) -> list[dict[str, Any]]:
 def refund_of(order: Order, now: dt.datetime) -> int:
     """Return the refund in micro-credits if the order is cancelled now.
 
-    Before the order starts, the refund is the full price. Later it is the price of the remaining whole days.
+    Before the order starts, the refund is the full price. After that, it is the price of the remaining whole days.
     """
     if order.state != OrderState.ACTIVE.value:
         return order.price

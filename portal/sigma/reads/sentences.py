@@ -16,9 +16,7 @@ _Hosts = Mapping[int, str]
 
 
 def of(event: Event, hostnames: _Hosts) -> str:
-    """Return the sentence of an event. `hostnames`: hostnames by machine id. Other machines are shown by
-    their ids.
-    """
+    """Return the sentence of an event. `hostnames`: hostnames by machine id, for the machines to show by hostname."""
     if event.kind not in SENTENCES:
         return event.kind
     sentence, *details = SENTENCES[event.kind]
@@ -36,7 +34,7 @@ def of(event: Event, hostnames: _Hosts) -> str:
 
 
 def exit_of(exit: _Data | None) -> str:
-    """Return in words how the processes of a task ended: "exit status 1", "signal 9 (out of memory)"."""
+    """Return a text that says how the processes of a task ended: "exit status 1", "signal 9 (out of memory)"."""
     if not exit:
         return ""
     cause = str(exit.get("cause", "")).replace("-", " ")
@@ -94,9 +92,9 @@ def _packages_held(facts: _Data) -> str:
 
 
 def _by(field: str, sentences: Mapping[Any, Promise], other: Promise | str = "") -> Callable[[_Data], str]:
-    """Return a function that returns the sentence for an event, chosen by the value of the event's field `field`.
+    """Return a function that chooses the sentence for an event by the value of the event's field `field`.
 
-    `other`: the sentence if `sentences` has none for this value.
+    `other`: the sentence for all values that `sentences` does not contain.
     """
     return lambda facts: str(sentences.get(facts.get(field), other)) % facts
 
