@@ -1,4 +1,4 @@
-"""The parser of the search box for names. The parser accepts every form of a name, and parts of a name. Pure.
+"""The parser of the search box for names. It accepts all ways to write a name, and also parts of a name. Pure.
 
 Examples of accepted names:
 
@@ -20,8 +20,8 @@ _END = re.compile(r"[/?#]")
 
 @dataclass(frozen=True, slots=True)
 class PartialName:
-    """A name of a job, or of its task `index`, that does not name the cell. If `tenant` is empty, the name does not
-    name the tenant either.
+    """A name of a job, without the cell. `index`: the index of one task of the job, or None. `tenant`: empty if the
+    name does not contain the tenant either.
     """
 
     tenant: str
@@ -31,15 +31,15 @@ class PartialName:
 
 @dataclass(frozen=True, slots=True)
 class ServicePart:
-    """A name of a service that does not name its cell."""
+    """A name of a service, without the cell."""
 
     tenant: str
     service: str
 
 
 def read(text: str, zone: str, *, cells: Collection[str] = ()) -> Name | PartialName | ServicePart:
-    """Parse a name. A DNS name that ends with one of `cells` may omit the zone. Raises `InvalidName` if the text is not
-    a name.
+    """Parse a name. `zone`: the DNS zone. A DNS name that ends with one of `cells` may omit the zone. Raises
+    `InvalidName` if the text is not a name.
     """
     name = _host(text.strip()).removesuffix(".")
     if name.startswith((PREFIX, PREFIX.removeprefix("/"))):

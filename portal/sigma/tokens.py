@@ -27,7 +27,7 @@ DAYS = [7, 30, 90, 365]
 @never_cache
 @page
 def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List the user's tokens, and issue a token (POST). Only the response to the POST contains the token's secret."""
+    """List the user's tokens (GET), or issue a token (POST). Only the response to the POST shows the token's secret."""
     context: dict[str, Any] = {
         "scopes": [scope.value for scope in Scope],
         "days": DAYS,

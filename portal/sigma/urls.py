@@ -1,4 +1,4 @@
-"""URLs of Sigma, the portal for tenants. Each page has one module."""
+"""The URLs of Sigma, the part of the portal for tenants. Each page has one module."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ register.filter("band_help", band_words)
 
 @register.simple_tag
 def link_to(wish: Wish, *, amounts: Vector | None = None, first: dt.date | None = None, days: int | None = None) -> str:
-    """Return a link to the shop with its form filled in for this request.
+    """Return a link to the shop whose form shows the request `wish`.
 
-    `amounts`, `first` (the first day) and `days` (the length) replace the values of the request.
+    `amounts`, `first` (the first day) and `days` (the number of days) replace values of the request.
     """
     period = wish.period if first is None else wish.period.moved(first)
     if days is not None:
@@ -45,14 +45,14 @@ def link_to(wish: Wish, *, amounts: Vector | None = None, first: dt.date | None 
 
 @register.simple_tag
 def shop_link(fields: dict[str, str]) -> str:
-    """Return a link to the shop with its form filled in with `fields`."""
+    """Return a link to the shop. `fields`: the texts that the shop's form shows, by the name of the field."""
     return reverse("sigma:shop", query=fields)
 
 
 @register.inclusion_tag("sigma/shop/parts.html")
 def price_parts(parts: Iterable[Mapping[str, Any]], total: int) -> dict[str, Any]:
-    """Return the template context that shows how a price is calculated. `parts`: the stored `PricePart` of each
-    resource, as a mapping. `total`: the price in micro-credits.
+    """Return the template context that shows how a price is computed. `parts`: the stored `PricePart` of each resource,
+    as a mapping. `total`: the price in micro-credits.
     """
     rows = [
         {
@@ -134,14 +134,14 @@ def order_replaces(order: Order) -> str:
 
 @register.simple_tag
 def order_followed(order: Order) -> str:
-    """Return the label of the link to `order` on the page of the order that `order` replaced."""
+    """Return the label of a link to `order`, for the page of the order that `order` replaced."""
     labels = {"change": _("Changed to"), "renewal": _("Renewed as"), "transfer": _("Transferred as")}
     return labels.get(order.replaced_as, _("Replaced by"))
 
 
 @register.simple_tag
 def order_event(record: Record) -> str:
-    """Return an event of an order as a sentence with its author, the refund and the reason."""
+    """Return the record of an order as a sentence with the author, the refund and the reason."""
     data = record.data
     if record.kind == "order.renewal-set":
         event = _("%s turned renewal on") if data.get("renew") else _("%s turned renewal off")

@@ -57,8 +57,8 @@ _TONES = {
 
 @register.filter
 def ago(value: dt.datetime | None) -> SafeString | str:
-    """Return a time relative to now, such as `3 min. ago`, with the exact time as its title. A script in the browser
-    updates the text.
+    """Return an HTML element with a time relative to now, such as `3 min. ago`. Its tooltip is the exact time. A script
+    in the browser updates the text.
     """
     if value is None:
         return "–"
@@ -80,7 +80,7 @@ def quantity(value: int, resource: str) -> str:
 
 @register.filter
 def money(micro: int | None) -> SafeString | str:
-    """Return `12.50` for `{{ 12500000|money }}`. If the amount is rounded, the title is the exact amount."""
+    """Return `12.50` for `{{ 12500000|money }}`. If the amount was rounded, the tooltip shows the exact amount."""
     if micro is None:
         return "–"
     shown, whole = amounts.format_credits(int(micro), places=2), amounts.format_credits(int(micro))
@@ -89,13 +89,13 @@ def money(micro: int | None) -> SafeString | str:
 
 @register.filter
 def money_exact(micro: int | None) -> str:
-    """Return an amount in credits, exact to the micro-credit, or a dash for None."""
+    """Return an amount in credits without rounding, or a dash for None. `micro`: the amount in micro-credits."""
     return "–" if micro is None else amounts.format_credits(int(micro))
 
 
 @register.filter("credits")
 def in_credits(micro: int | None) -> SafeString | str:
-    """Return `1,200.50` for `{{ 1200500000|credits }}`, exact to the micro-credit, aligned for columns."""
+    """Return `1,200.50` for `{{ 1200500000|credits }}`, not rounded, and aligned for columns of a table."""
     return format_html('<span class="amount">{}</span>', money_exact(micro))
 
 
@@ -110,7 +110,7 @@ def movement(micro: int) -> SafeString | str:
 
 @register.filter
 def in_zone(moment: dt.datetime | None, zone: str) -> SafeString | str:
-    """Return `2026-11-21 13:05` in a time zone, with the exact time as its title.
+    """Return a time such as `2026-11-21 13:05` in the time zone `zone`. The tooltip shows the seconds and the zone.
 
     The result is not a `<time>` element, because a script replaces the text of `<time>` elements by relative times.
     """
@@ -125,19 +125,19 @@ register.filter("exit_words", exit_of)
 
 @register.filter
 def breakable(name: str) -> SafeString:
-    """Return a long name with line breaks allowed only after dots and slashes."""
+    """Return a long name as HTML in which lines may break only after dots and slashes."""
     return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in re.findall(r"[^./]*[./]?", name) if part))
 
 
 @register.filter
 def task_index(identity: int) -> int:
-    """Return a task's index in its job from its id."""
+    """Return the index that a task has in its job. `identity`: the id of the task."""
     return split_task_id(identity)[1]
 
 
 @register.simple_tag
 def state(word: str, text: str = "") -> SafeString | str:
-    """Return a state as a coloured label. `text`: shown instead of the name of the state."""
+    """Return a state as a coloured label. `text`: the text of the label, if it is not the name of the state."""
     if not word:
         return "–"
     return format_html('<span class="tag tag-{}">{}</span>', _TONES.get(word, "plain"), text or _(word))
@@ -145,7 +145,7 @@ def state(word: str, text: str = "") -> SafeString | str:
 
 @register.simple_tag
 def health(job: Job) -> SafeString | str:
-    """Return the health of a job, or the outcome of a job that ended, as a coloured label."""
+    """Return the health of a job as a coloured label. For a job that has ended, the label shows its outcome."""
     found = health_of(job).state
     word = (job.outcome or job.state) if found is JobHealth.ENDED else found.value
     return state(word)
@@ -160,7 +160,7 @@ _BAR = (
 
 @register.simple_tag
 def bar(label: str, used: int, total: int, resource: str) -> SafeString:
-    """Return a used amount and the total amount as a bar with text. `total`: 0 if nothing is granted."""
+    """Return a bar that shows which part of `total` is used, and both amounts. `total`: 0 if nothing is granted."""
     percent = min(100.0, 100.0 * used / total) if total else (100.0 if used else 0.0)
     index = NAMES.index(resource)
     of_used, of_total = describe(index, used), describe(index, total)
@@ -172,7 +172,7 @@ def bar(label: str, used: int, total: int, resource: str) -> SafeString:
 
 @register.simple_tag
 def options(names: Sequence[object], chosen: object) -> SafeString:
-    """Return the options of a list of choices, of which `chosen` is selected."""
+    """Return the `<option>` elements for these names. The one that equals `chosen` is selected."""
     return format_html_join(
         "", "<option{}>{}</option>", ((SafeString(" selected") if one == chosen else "", one) for one in names)
     )
@@ -180,13 +180,13 @@ def options(names: Sequence[object], chosen: object) -> SafeString:
 
 @register.simple_tag
 def titled_options(choices: Sequence[tuple[object, str]]) -> SafeString:
-    """Return the options of a list of choices, each a value and its title."""
+    """Return the `<option>` elements for these choices. Each choice is a pair of a value and its title."""
     return format_html_join("", '<option value="{}">{}</option>', choices)
 
 
 @register.inclusion_tag("sigma/parts/navigation.html", takes_context=True)
 def navigation(context: Context) -> dict[str, Any]:
-    """Show the sections of the portal, and the pages of the current section."""
+    """Return the template context of the navigation: all sections, and the pages of the current section."""
     here = _page_of(context)
     section = section_of(here)
     pages = [
@@ -209,8 +209,8 @@ def navigation(context: Context) -> dict[str, Any]:
 
 @register.inclusion_tag("sigma/parts/bell.html", takes_context=True)
 def bell(context: Context) -> dict[str, Any]:
-    """Show the link to the notices, with the number of unread notices. Makes one query; on account pages, two
-    queries.
+    """Return the template context of the link to the notices, with the number of unread notices. Makes one query, and
+    on account pages two.
     """
     request = context.get("request")
     principal = getattr(request, "borg_principal", None)

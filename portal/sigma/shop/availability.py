@@ -1,4 +1,4 @@
-"""Charts of the free quota of a cell per day, compared with the requested amount, for an SVG. Pure."""
+"""Bar charts of a cell's free quota per day, compared with the requested amount. A template draws them as SVG. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH, HEIGHT = 600, 96
 
 
 class DayLeft(NamedTuple):
-    """A day, and the lowest free amount of each resource at any time of this day."""
+    """A day, with the lowest amount of each resource that is free at any time of this day."""
 
     day: dt.date
     left: Vector
@@ -24,8 +24,8 @@ class DayLeft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityBar:
-    """A bar of the chart, for consecutive days with the same free amount. `tone`: the colour: `fits` or `short` for
-    days inside the requested period, `beside` for days outside.
+    """A bar of the chart. It covers consecutive days with the same free amount. `tone`: the colour of the bar. It is
+    `fits` or `short` for days inside the requested period, and `beside` for days outside.
     """
 
     x: float
@@ -40,11 +40,11 @@ class AvailabilityBar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The free amount of one resource on several days, and the requested amount, for a bar chart. `asked_y`: the
-    vertical position of the requested amount.
+    """A bar chart of the free amount of one resource on several days, compared with the requested amount. `asked_y`:
+    the vertical position of the line for the requested amount.
 
-    `least`: the lowest free amount in the requested period. `short_days`: the number of days of the period on which too
-    little is free; `short_from`: the first of these days.
+    `least`: the lowest free amount in the requested period. `short_days`: the number of days of this period on which
+    less than the requested amount is free. `short_from`: the first of these days.
     """
 
     name: str
@@ -60,8 +60,8 @@ class Chart:
 
 
 def chart(days: Sequence[DayLeft], resource: int, *, asked: int, period: QuotaPeriod) -> Chart:
-    """Return a chart of the free amount of one resource on each day, compared with the requested amount `asked` on the
-    days of `period`. `resource`: the index of the resource in `NAMES`. `days`: consecutive days, at least one.
+    """Return a chart of the free amount of one resource on each day. `resource`: the index of the resource in `NAMES`.
+    `asked`: the requested amount. `period`: the requested days. `days`: consecutive days, at least one.
     """
     left = [max(0, day.left[resource]) for day in days]
     # Leave space between the line of the requested amount and the frame.

@@ -1,6 +1,4 @@
-"""The page of a quote, whose price is fixed for some time. On this page, the user orders the quoted quota, at most
-once.
-"""
+"""The page of a quote, whose price stays fixed for some time. On this page, the user can order the quota once."""
 
 from __future__ import annotations
 
@@ -29,9 +27,9 @@ from quota.vocabulary.permissions import Action, Principal, may
 @never_cache
 @page
 def quote(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
-    """Show the quote (GET), or place the order for it (POST).
+    """Show the quote (GET), or place an order for it (POST).
 
-    The amounts and the price of the order come from the stored quote, so that users cannot change them in the form.
+    The amounts and the price of the order come from the stored quote. So users cannot change them in the form.
     """
     row = Quote.objects.select_related("tenant", "band", "prices").filter(pk=number).first()
     if row is None or not may(principal, Action.QUOTA_BUY, tenant=row.tenant.name, cell=row.cell):
@@ -48,8 +46,8 @@ def quote(request: HttpRequest, principal: Principal, number: int) -> HttpRespon
 
 
 def _order(request: HttpRequest, principal: Principal, row: Quote, placed: Order | None) -> HttpResponse:
-    """Place an order for the quote `row`, and redirect to the order's page. `placed`: the order of this quote if the
-    form was sent before. Raises `Rejected` if the form is not valid or the order is not possible.
+    """Place an order for the quote `row`, and redirect to the order's page. `placed`: the existing order for this
+    quote, if the form was already sent once. Raises `Rejected` if the form is not valid or the order is not possible.
     """
     post = request.POST
     known_only(post, {"csrfmiddlewaretoken", "price", "renew", "note", "again"})
@@ -105,7 +103,7 @@ def _quote_context(row: Quote, *, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def wish_of(row: Quote | Order) -> Wish:
-    """Return a quote or an order as a request to the shop. The days are in the tenant's time zone."""
+    """Return a request to the shop with the contents of a quote or an order. The days are in the tenant's time zone."""
     zone = zone_of(row.tenant)
     first = row.starts_at.astimezone(zone).date()
     last = (row.ends_at - dt.timedelta(microseconds=1)).astimezone(zone).date()
@@ -116,16 +114,14 @@ def wish_of(row: Quote | Order) -> Wish:
 
 
 def _key(row: Quote) -> str:
-    """Return the idempotency key for the order of a quote. The key prevents a second order if the form is sent
-    twice.
-    """
+    """Return the idempotency key for the order of a quote. It prevents a second order if the form is sent twice."""
     return f"quote-{row.pk}"
 
 
 def _same(row: Quote) -> Order | None:
-    """Return another live order for the same quota as the quote `row`, or None if there is none.
+    """Return a live order for the same quota as the quote `row`, or None if there is none.
 
-    Any user may have placed this order.
+    It may be an order of any user of the tenant.
     """
     return (
         Order.objects.filter(

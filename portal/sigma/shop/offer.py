@@ -1,4 +1,4 @@
-"""The shop's offer for a request: availability, price, budget and alternatives."""
+"""The shop's offer for a request: whether the quota is free, the price, the effect on the budget, and alternatives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHERS = 6
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another way to get the requested amounts. `percent`: the difference in price; a negative value is cheaper."""
+    """Another way to get the requested amounts. `percent`: the difference in price; negative if it is cheaper."""
 
     what: str
     but: str
@@ -44,10 +44,11 @@ class Alternative:
 
 @dataclass(slots=True)
 class QuotaOffer:
-    """The shop's answer to a request for quota: what it costs, and whether it is available. Money is in micro-credits.
+    """The shop's answer to a request for quota: what the quota costs, and whether it is free. Money is in
+    micro-credits.
 
     `left`: the free amounts. `first_fit`: the first day from which the whole request fits, or None if there is none.
-    `problem`: the reason why the cell sells nothing. `month`: the reason why the monthly budget forbids the order.
+    `problem`: why the cell sells no quota. `month`: why the monthly budget does not allow the order.
     """
 
     wish: Wish
@@ -68,7 +69,7 @@ class QuotaOffer:
 
     @property
     def most(self) -> Vector:
-        """Return the amount of each resource that can be ordered: the smaller of the free and the requested amount."""
+        """Return the amount of each resource that can be ordered: the free or the requested amount, if that is less."""
         return tuple(max(0, min(pair)) for pair in zip(self.left, self.wish.amounts, strict=True))
 
     @property
@@ -85,8 +86,8 @@ class QuotaOffer:
 
     @property
     def affordable_days(self) -> int:
-        """Return the number of whole days that the tenant's budget can pay, or 0 if it can pay the whole period or not
-        even one day.
+        """Return for how many whole days the tenant's budget is enough. Return 0 if it is enough for the whole period,
+        or for less than one day.
         """
         days = self.balances.spendable * self.wish.period.days // self.price if self.price else 0
         return days if 0 < days < self.wish.period.days else 0
@@ -97,25 +98,23 @@ class QuotaOffer:
 
     @property
     def most_useful(self) -> bool:
-        """Return whether at least a part of every requested amount is free."""
+        """Return whether, of every requested resource, at least a part is free."""
         return all(left > 0 for left, asked in zip(self.most, self.wish.amounts, strict=True) if asked)
 
     @property
     def _short(self) -> list[tuple[int, str]]:
-        """Return each resource of which not enough is free: its index in the list of resources, and the free amount as
-        text.
-        """
+        """Return each resource of which not enough is free: its index in the list of resources, and the free amount."""
         pairs = enumerate(zip(self.most, self.wish.amounts, strict=True))
         return [(index, described(index, most)) for index, (most, asked) in pairs if asked > most]
 
     @property
     def short(self) -> dict[str, str]:
-        """Return, for each form field whose requested amount is not free, the error text, by the name of the field."""
+        """Return an error text for each form field whose amount is not free. The keys are the names of the fields."""
         return {NAMES[index]: _("only %s free on these days") % left for index, left in self._short}
 
     @property
     def shortage(self) -> str:
-        """Return a sentence with the resources of which not enough is free."""
+        """Return a sentence that lists the resources of which not enough is free."""
         text = _("%(left)s free of %(asked)s requested")
         amounts = self.wish.amounts
         short = [text % {"left": left, "asked": described(index, amounts[index])} for index, left in self._short]
@@ -126,7 +125,9 @@ class QuotaOffer:
 def offer_for(
     principal: Principal, tenant: Tenant, wish: Wish, cells: Sequence[str], *, now: dt.datetime
 ) -> QuotaOffer:
-    """Return the offer for a request. `cells`: the cells that sell. Raises `Rejected` if the request has no price."""
+    """Return the shop's offer for the request `wish`. `cells`: the cells that sell quota. Raises `Rejected` if the shop
+    cannot compute a price for the request.
+    """
     rules = market.market_of(wish.cell)
     quote = quote_preview(principal=principal, tenant=tenant, **wish.goods)
     left = _left_for(wish)
@@ -164,7 +165,7 @@ def _enough(left: Sequence[int], amounts: Sequence[int]) -> bool:
 
 
 def _days_left(wish: Wish, *, today: dt.date) -> list[DayLeft]:
-    """Return the free amounts per day for the requested period and days around it, for at least four weeks."""
+    """Return the free amounts of each day of the requested period and of days around it, for at least 28 days."""
     first = max(today, wish.period.first - 3 * DAY)
     count = max(28, (wish.period.last - first).days + 1 + BESIDE)
     days = market.calendar_days(wish.cell, wish.band, first, count, wish.zone)
@@ -174,7 +175,9 @@ def _days_left(wish: Wish, *, today: dt.date) -> list[DayLeft]:
 def _alternatives(
     principal: Principal, tenant: Tenant, offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime
 ) -> list[Alternative]:
-    """Return alternatives that the cell can sell, cheapest first; if the request fits, only cheaper ones."""
+    """Return the alternatives for which enough quota is free, cheapest first. If the request itself fits, return only
+    alternatives that are cheaper than the request.
+    """
     found = []
     for what, but, wish in _candidates(offer, cells, now=now):
         if market.market_of(wish.cell).selling and _enough(_left_for(wish), wish.amounts):
@@ -186,8 +189,8 @@ def _alternatives(
 
 
 def _first_fit(rules: Market, wish: Wish, *, now: dt.datetime) -> dt.date | None:
-    """Return the first day after the requested start from which all amounts are free for the whole period, or None if
-    there is no such day.
+    """Return the first day after the requested start on which the period could start, so that all amounts are free
+    until its end. Return None if there is no such day.
     """
     length = market.grace_end(rules, wish.starts_at, wish.ends_at) - wish.starts_at
     moment = market.earliest_start(wish.cell, wish.band, wish.amounts, length, max(now, wish.starts_at))
@@ -200,7 +203,7 @@ def _first_fit(rules: Market, wish: Wish, *, now: dt.datetime) -> dt.date | None
 
 
 def _candidates(offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime) -> list[tuple[str, str, Wish]]:
-    """Return the possible alternatives, each with its title and a comment, the likeliest first, at most `OTHERS`."""
+    """Return at most `OTHERS` possible alternatives, each with a title and a comment. They are not checked yet."""
     wish = offer.wish
     tried: list[tuple[str, str, Wish]] = []
     bands = market.bands_by_name()

@@ -1,4 +1,4 @@
-"""The quota that a tenant has, compared with the usage of its jobs, so that users do not buy too much (§2.5)."""
+"""The quota that a tenant already has, and how much its jobs use, so that users do not buy too much (§2.5)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Own:
     """The quota and the usage of a tenant in a band of a cell. `hours`: the number of hours for which usage is known.
 
     `rows`: for each resource, its name and label, the amount that live jobs request (`asks`), and its usage (`use`).
-    `suggested`: the largest sum of the jobs' requests in any of these hours. `leaner`: the quota that is enough for the
-    measured usage, or zeros if it equals `suggested`.
+    `suggested`: the largest amount that the jobs requested together in any hour. `leaner`: the quota that is enough for
+    the measured usage, or zeros if it equals `suggested`.
     """
 
     rows: list[dict[str, Any]]

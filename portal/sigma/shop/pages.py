@@ -1,4 +1,4 @@
-"""The shop page: a form for a request, its price and its availability. The next page shows a quote to order."""
+"""The shop's page, where the user enters a request and sees its price and the free quota."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FIELDS = {"csrfmiddlewaretoken", "price", "preset", "renew", "like", *_CHECKED}
 @never_cache
 @page
 def shop(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show the form with the price of the request (GET), or create a quote and redirect to its page (POST)."""
+    """Show the form with the price of the request (GET), or create a quote and redirect to the quote's page (POST)."""
     visible = tenants_visible(principal).order_by("name")[:MOST]
     # The tenants for which the principal may buy quota come first.
     buyable_first = sorted(visible, key=lambda row: not may(principal, Action.QUOTA_BUY, tenant=row.name))
@@ -111,7 +111,7 @@ def _quote(request: HttpRequest, principal: Principal, tenants: Mapping[str, Ten
 
 
 def _filled(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Redirect to the form, with the amounts that a live job requests (`?like=`, the id of the job)."""
+    """Redirect to the form, filled in with the amounts that a live job requests (`?like=`, the id of the job)."""
     given = {name: value for name, value in request.GET.items() if name not in ("fill", "like")}
     job = jobs_visible(principal).exclude(state="dead").filter(pk=whole_number(request.GET["like"]) or 0).first()
     if job is None:

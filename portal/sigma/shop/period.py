@@ -21,11 +21,11 @@ FARTHEST = dt.date(9998, 12, 31)
 
 
 class DayError(ValueError):
-    """The error for a text that is not a day. The message gives an example of a day."""
+    """The error for a text that is not a day. The message gives an example of a valid day."""
 
 
 class QuotaPeriod(NamedTuple):
-    """The days for which quota is requested, from `first` to `last`. The two days are included."""
+    """The days for which quota is requested. `first` and `last` are included."""
 
     first: dt.date
     last: dt.date
@@ -40,10 +40,10 @@ class QuotaPeriod(NamedTuple):
 
 
 def day_read(text: str, zone: ZoneInfo, *, ends: bool = False) -> dt.date:
-    """Return the day in `zone` of a text such as `2026-12-01` or `2026-12-01T00:00:00Z`. Raises `DayError` if the text
-    is not a day.
+    """Return the day that a text such as `2026-12-01` or `2026-12-01T00:00:00Z` means in the time zone `zone`. Raises
+    `DayError` if the text is not a day.
 
-    `ends`: whether the text is the end of a period. An end at midnight belongs to the day before.
+    `ends`: whether the text is the end of a period. Midnight is then the end of the day before.
     """
     given = text.strip()
     try:
@@ -63,7 +63,7 @@ def day_read(text: str, zone: ZoneInfo, *, ends: bool = False) -> dt.date:
 
 
 def instants(period: QuotaPeriod, zone: ZoneInfo, *, now: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
-    """Return the start and the end (not included) of a period in UTC. A period that starts today starts at `now`."""
+    """Return the start and the end (not included) of a period in UTC. If it starts today, its start is `now`."""
     starts_at = midnight(period.first, zone)
     if period.first == now.astimezone(zone).date():
         starts_at = max(starts_at, now.replace(second=0, microsecond=0))
@@ -83,5 +83,5 @@ def preset_last(name: str, first: dt.date) -> dt.date:
 
 
 def preset_of(period: QuotaPeriod) -> str:
-    """Return the key in `PRESETS` of the length that the period has, or "" if no preset has this length."""
+    """Return the key in `PRESETS` whose length is the length of the period, or "" if there is no such key."""
     return next((name for name in PRESETS if preset_last(name, period.first) == period.last), "")

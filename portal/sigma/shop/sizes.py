@@ -1,4 +1,4 @@
-"""Labels and hints of the resources and bands that the shop sells."""
+"""The labels, hints and descriptions of the resources and bands that the shop sells."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from quota.vocabulary.resources import NAMES, describe
 
 
 class Size(NamedTuple):
-    """A field of the shop's form for the amount of one resource. `more`: whether the field is in the part of the form
-    that is hidden until the user opens it.
+    """A field of the shop's form for the amount of one resource. `more`: whether the form hides the field until the
+    user opens the part for more resources.
     """
 
     name: str
@@ -43,7 +43,7 @@ _BANDS = {
 
 
 def size_fields(given: Mapping[str, str], errors: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the fields of the shop's form for the amounts. `given`, `errors`: the text and the error of each field."""
+    """Return the form fields for the amounts. `given`, `errors`: the text and the error of each field."""
     return [{**size._asdict(), "text": given.get(size.name, ""), "error": errors.get(size.name, "")} for size in SIZES]
 
 
@@ -62,13 +62,13 @@ def band_words(band: PriorityBand) -> str:
 
 
 def wanted_words(amounts: Sequence[int]) -> str:
-    """Return the sold amounts that are not zero as `4 cores, 16 GiB RAM, 100 GiB disk`."""
+    """Return the amounts that are not zero as text, such as `4 cores, 16 GiB RAM, 100 GiB disk`."""
     places = enumerate(amounts[: len(NAMES)])
     return ", ".join(described(index, int(value)) for index, value in places if value and NAMES[index] in UNIT)
 
 
 def described(index: int, value: int) -> str:
-    """Return an amount with its resource, such as `16 GiB RAM`. `index`: the place in the list of resources."""
+    """Return an amount with its resource, such as `16 GiB RAM`. `index`: the index in the list of resources."""
     text, name = describe(index, value), NAMES[index]
     if name in ("cpu", "accelerators"):
         return text  # it already contains the name of the resource

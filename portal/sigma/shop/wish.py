@@ -26,9 +26,10 @@ _TOO_MUCH = re.compile(r"[0-9]{7,}(\.[0-9]+)?[a-zA-Z]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the user may choose in the shop's form. The first value of each list is the default.
+    """The values that the user may choose in the shop's form. The first value of each list is the default.
 
-    `zones`: the time zone by tenant name; `longest_days`: the longest period by cell name.
+    `zones`: each tenant's time zone, by tenant name. `longest_days`: the length of the longest allowed period, by cell
+    name.
     """
 
     tenants: Sequence[str]
@@ -41,9 +42,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A valid request to the shop, for which the shop can compute a price and place an order. The period ends just
-    before `ends_at`.
-    """
+    """A valid request for quota, which the shop can price and the user can order. It ends just before `ends_at`."""
 
     tenant: str
     cell: str
@@ -57,7 +56,7 @@ class Wish:
 
     @property
     def goods(self) -> dict[str, Any]:
-        """Return the keyword arguments with which the shop requests a quote for this wish."""
+        """Return the cell, band, amounts, start and end of this request, as keyword arguments."""
         return {name: getattr(self, name) for name in ("cell", "band", "amounts", "starts_at", "ends_at")}
 
 
@@ -66,8 +65,8 @@ class Form:
     """The shop's form, as the user filled it in. `given`: the text of each field; `errors`: the error of each wrong
     field.
 
-    `wish`: the request, or None if a field is wrong. `preset`: the key in `PRESETS` of the period's length, "" if no
-    preset has this length.
+    `wish`: the request, or None if a field is wrong. `preset`: the key in `PRESETS` that has the length of the period,
+    or "" if there is no such key.
     """
 
     given: dict[str, str]
@@ -78,7 +77,7 @@ class Form:
 
 
 def wish_read(asked: Mapping[str, str], choices: Choices) -> Form:
-    """Read the form: tenant, cell, band, from, until or preset, renew, and the amounts. Missing fields get defaults."""
+    """Read the form's fields: tenant, cell, band, from, until or preset, renew, amounts. Missing ones get defaults."""
     form = Form(given={})
     tenant = _chosen(form, "tenant", asked, choices.tenants, _("this is not one of your tenants; choose a tenant"))
     cell = _chosen(form, "cell", asked, choices.cells, _("there is no such cell; choose a cell"))
@@ -98,7 +97,7 @@ def wish_read(asked: Mapping[str, str], choices: Choices) -> Form:
 
 
 def known_only(given: Mapping[str, str], known: set[str]) -> None:
-    """Raise `Rejected` if a field is not one of `known`, because then the shop's page has not sent these fields."""
+    """Raise `Rejected` if a field is not one of `known`. Such a field does not come from the shop's page."""
     other = sorted(set(given) - known)
     if other:
         detail = _("the form does not have this field")
@@ -110,7 +109,7 @@ def known_only(given: Mapping[str, str], known: set[str]) -> None:
 
 
 def amounts_read(given: Mapping[str, str], errors: dict[str, str]) -> Vector | None:
-    """Return the requested amounts as a vector. If a field is wrong, add its error to `errors` and return None."""
+    """Return the requested amounts. If a field is wrong or all are 0, add an error to `errors` and return None."""
     hints = {size.name: size.hint for size in SIZES}
     vector = []
     for name in NAMES:
@@ -135,14 +134,14 @@ def amounts_read(given: Mapping[str, str], errors: dict[str, str]) -> Vector | N
 
 
 def fields_of(wish: Wish) -> dict[str, str]:
-    """Return the texts of the form's fields for this request."""
+    """Return the texts that the shop's form shows for the request `wish`. The keys are the names of the fields."""
     fields = {"tenant": wish.tenant, "cell": wish.cell, "band": wish.band, **amount_fields(wish.amounts)}
     fields |= {"from": wish.period.first.isoformat(), "until": wish.period.last.isoformat()}
     return {**fields, "renew": "1"} if wish.renew else fields
 
 
 def amount_fields(amounts: Sequence[int]) -> dict[str, str]:
-    """Return the texts of the form's fields for these amounts, such as `500m` and `16Gi`."""
+    """Return the texts that the shop's form shows for these amounts, such as `500m` and `16Gi`, by field name."""
     return {name: format_input(name, amounts[index]) for index, name in enumerate(NAMES) if name in UNIT}
 
 

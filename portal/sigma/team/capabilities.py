@@ -1,4 +1,4 @@
-"""The page of the capabilities of a tenant's members, where members request capabilities from the SREs."""
+"""The page that lists the capabilities of a tenant's members. Members can request capabilities from the SREs there."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
 
 
 def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
-    """Send the request for a capability from the form to the SREs. Raises `Rejected` if the request is not valid or not
-    allowed.
+    """Request the capability that the form describes from the SREs. Raises `Rejected` if the form is not valid, or the
+    user may not request the capability.
     """
     post = request.POST
     days = number_among(post, "days", DAYS)

@@ -1,4 +1,4 @@
-"""The page of a tenant's invitations, and the pages where an invited person joins the tenant."""
+"""The page that lists a tenant's invitations, and the pages where an invited person joins the tenant."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from quota.vocabulary.permissions import Action, Principal, require
 @never_cache
 @page
 def invitation_list(request: HttpRequest, principal: Principal, tenant: str) -> HttpResponse:
-    """Show the invitations of a tenant (GET), or send an invitation (POST). Only the response to the POST contains the
-    link of the invitation.
+    """Show the invitations of a tenant (GET), or send an invitation (POST). The link of an invitation is shown only
+    once, in the response to the POST.
     """
     row = tenant_named(principal, tenant)
     require(principal, Action.TENANT_ADMIN, tenant=row.name)
@@ -63,7 +63,7 @@ def withdraw(request: HttpRequest, principal: Principal, tenant: str, key: str) 
 
 @never_cache
 def join(request: HttpRequest, secret: str) -> HttpResponse:
-    """Show an invitation (GET), or accept it (POST). GET changes nothing, because mail scanners also open links."""
+    """Show an invitation (GET), or accept it (POST). GET changes nothing, because scanners of mail also open links."""
     try:
         invitation = invitation_of(secret)
         if request.method == "POST" and request.user.is_authenticated:
@@ -79,7 +79,7 @@ def join(request: HttpRequest, secret: str) -> HttpResponse:
 
 
 class JoinView(SignupView):  # type: ignore[misc]
-    """The sign-up page of an invited person. One transaction creates the account and the membership."""
+    """The sign-up page of an invited person. The account and the membership are created in one transaction."""
 
     template_name = "sigma/signup.html"
 

@@ -1,4 +1,4 @@
-"""Records of a tenant as sentences for users: one sentence per kind of record, with formatted amounts.
+"""Sentences that describe the records of a tenant to users. Each kind of record has one sentence.
 
 A record of an unknown kind, for example from an older version, is shown as its kind and its values.
 """

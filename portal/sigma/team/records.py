@@ -1,4 +1,4 @@
-"""The page of a tenant's records: every change with its author and its time, for owners and SREs."""
+"""The page of a tenant's audit records, for owners and SREs. A record is a change with its author and time."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def record_list(request: HttpRequest, principal: Principal, tenant: str) -> Http
 
 
 def _day(chosen: dict[str, str], name: str) -> dt.datetime | None:
-    """Return when the day in the filter `name` starts, in UTC, or None if the filter is empty. Raises `Rejected` if it
-    is not a day.
+    """Return when the day in the filter `name` starts (UTC), or None if it is empty. Raises `Rejected` if it is not a
+    day.
     """
     if not chosen[name]:
         return None

@@ -52,7 +52,7 @@ def account_list(request: HttpRequest, principal: Principal, tenant: str) -> Htt
 @never_cache
 @page
 def account(request: HttpRequest, principal: Principal, tenant: str, account: str) -> HttpResponse:
-    """Show, change or remove a service account, or issue a token. Only the response to its POST contains a secret."""
+    """Show, change or remove a service account, or issue a token. Only the response to a POST shows the secret."""
     row = tenant_named(principal, tenant)
     require(principal, Action.TENANT_ADMIN, tenant=row.name)
     found = service_account_named(row, account)
@@ -84,9 +84,7 @@ def _issue(request: HttpRequest, principal: Principal, found: ServiceAccount) ->
 
 
 def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -> HttpResponse:
-    """Make the change that the field `do` of the form names. Raises `Rejected` if the change is unknown, not valid or
-    not allowed.
-    """
+    """Make the change in the form field `do`. Raises `Rejected` if the change is unknown, not valid or not allowed."""
     post, name = request.POST, found.user.get_username()
     match post.get("do"):
         case "change":

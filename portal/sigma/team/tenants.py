@@ -65,7 +65,7 @@ def leave(request: HttpRequest, principal: Principal, tenant: str) -> HttpRespon
 
 
 def frame(principal: Principal, row: Tenant) -> dict[str, Any]:
-    """Return the template context that all pages of a tenant share: the tenant, the user's role, and permissions."""
+    """Return the template context of all pages of a tenant: the tenant, the user's role and the user's permissions."""
     own, inherited = _roles(principal, row.name)
     return {
         "tenant": row,
@@ -77,21 +77,19 @@ def frame(principal: Principal, row: Tenant) -> dict[str, Any]:
 
 
 def unknown_action() -> Rejected:
-    """Return the rejection of a form whose field `do` names no known action."""
+    """Return the rejection of a form whose field `do` has an unknown value."""
     return invalid("do", _("this action is not known; reload the page and try again"))
 
 
 def _roles(principal: Principal, name: str) -> tuple[str, str]:
-    """Return the user's own role in a tenant, and the role inherited from the organisation, or "" for each."""
+    """Return the user's own role in a tenant and the role inherited from the organisation. A missing role is ""."""
     inherited = principal.inherited.get(name)
     role = principal.roles.get(name)
     return ("" if role is None or role == inherited else role.value), inherited.value if inherited else ""
 
 
 def _change(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
-    """Make the change that the field `do` of the form names. Raises `Rejected` if the change is unknown, not valid or
-    not allowed.
-    """
+    """Make the change in the form field `do`. Raises `Rejected` if the change is unknown, not valid or not allowed."""
     post = request.POST
     match post.get("do"):
         case "settings":
