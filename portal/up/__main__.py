@@ -73,7 +73,7 @@ class Up:
         self.supervisor.start(processes.spares(self.home, env))
 
     async def stop(self) -> None:
-        """Stop the machines first, then their tasks, then the servers, and the engines last."""
+        """Stop the Borglets first, then the tasks, then the server processes, and PostgreSQL and Redis last."""
         await self.supervisor.stop(processes.MACHINES)
         if "borglet" in self.supervisor.keepers:
             try:
@@ -86,7 +86,7 @@ class Up:
                 folder.rmdir()
 
     def hurry(self) -> None:
-        """Make `stop` end immediately: it then waits neither for processes nor for the notice periods of tasks."""
+        """Make `stop` end immediately. It then kills processes and tasks instead of waiting for their end."""
         self.hurried.set()
         self.supervisor.hurry()
 
@@ -96,7 +96,7 @@ class Up:
             await self.supervisor.run_once(processes.stop_tasks(self.home, self.machine_env, notice_s=0.0))
 
     def banner(self, took_s: float) -> str:
-        """Return the text for the terminal after a start that took `took_s` seconds."""
+        """Return the text that the terminal shows after the start. `took_s`: the duration of the start in seconds."""
         options, users = self.options, (self.generated["sre"], self.generated["demo"])
         lines = [
             f"Borg Portal is up: {options.portal_url}",
@@ -110,7 +110,9 @@ class Up:
         return "\n".join(lines)
 
     async def _prepare_database(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Migrate and bootstrap the database, and store the generated secrets. Return join tokens by process name."""
+        """Migrate and bootstrap the database, and store the generated secrets. Return the join tokens of machines, by
+        the name of the process that uses the token.
+        """
         result = self.home.run / "bootstrap.json"
         if result.exists():  # the previous run crashed before it merged the file
             self._keep(result)
@@ -127,7 +129,7 @@ class Up:
         return joins
 
     def _keep(self, result: Path) -> dict[str, str]:
-        """Move the secrets in the file `result` to the secrets file. Return the join tokens in `result`, valid once."""
+        """Move the secrets in the file `result` to the secrets file. Return the join tokens, which are valid once."""
         news = json.loads(result.read_text())
         joins: dict[str, str] = news.pop("join_tokens", {})
         self.generated = self.home.secrets_add(news)
@@ -194,7 +196,7 @@ def main() -> int:
 
 
 def _print(text: str) -> None:
-    """Print `text` to the terminal, or write a log line if the terminal has closed."""
+    """Print `text` to the terminal. If the terminal has closed, log this fact instead."""
     try:
         print(text, flush=True)
     except OSError:

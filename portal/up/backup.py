@@ -1,14 +1,14 @@
-"""`make backup` and `make restore`: save the portal's data folder (its home, BORG_HOME) in one tar file, and create a
-home from such a file.
+"""`make backup` and `make restore`: save the portal's data folder (BORG_HOME) in one tar file, and create BORG_HOME
+from such a file.
 
-    python -m portal.up.backup save [FILE]      save the home in BORG_HOME, which may be running
-    python -m portal.up.backup restore FILE     create the home in BORG_HOME, which must not exist yet
+    python -m portal.up.backup save [FILE]      save BORG_HOME; the portal may be running
+    python -m portal.up.backup restore FILE     create BORG_HOME, which must not exist yet
 
 A backup contains a consistent dump of the database, the generated secrets, the TLS authority, the stored packages and
-the identities of this host's machines. It contains neither tasks nor Redis, which is only a cache. It begins with a
-manifest of sizes and SHA-256 sums. `restore` checks all files against the manifest first. A restored cell gets a new
-history number. So if a Borglet runs tasks that the backup does not contain, it does not kill them, and the cell lists
-them as quarantined.
+the identities of this host's machines. It contains neither tasks nor the data of Redis, which is only a cache. It
+begins with a manifest, which lists the size and the SHA-256 sum of each file. `restore` first checks all files
+against the manifest. A restored cell gets a new history number. So a Borglet does not kill tasks that the backup does
+not contain. The cell lists these tasks as quarantined.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _READY_S = 90.0
 
 
 class BackupError(RuntimeError):
-    """The error if a backup cannot be made or restored. No file and no home (BORG_HOME) has changed."""
+    """The error if a backup cannot be made or restored. In this case, no file and no BORG_HOME has changed."""
 
 
 def save(home: Home, file: Path) -> dict[str, Any]:
@@ -91,8 +91,8 @@ def save(home: Home, file: Path) -> dict[str, Any]:
 
 
 def restore(options: Options, file: Path) -> dict[str, Any]:
-    """Create the data folder (BORG_HOME) from a backup, and return the backup's manifest. If a step fails, no folder is
-    created.
+    """Create the data folder (BORG_HOME) from a backup, and return the backup's manifest. If this fails, no folder is
+    left.
 
     Raises `BackupError` if the file is damaged or of a newer version, or if BORG_HOME exists.
     """
@@ -123,9 +123,7 @@ def restore(options: Options, file: Path) -> dict[str, Any]:
 
 
 def _load(options: Options, home: Home) -> None:
-    """Load the dump into a new PostgreSQL, migrate the database to this version, and give each cell a new history (see
-    the command `new_history`).
-    """
+    """Load the dump into a new PostgreSQL, migrate the database to this version, and give each cell a new history."""
     dump = home.path / _DUMP
     with contextlib.ExitStack() as stack:
         log = stack.enter_context((home.log / "restore.log").open("ab"))
@@ -147,8 +145,8 @@ def _load(options: Options, home: Home) -> None:
 
 @contextlib.contextmanager
 def _database(home: Home) -> Iterator[str]:
-    """Yield the URL of the PostgreSQL server whose data is in `home`. If this server does not run, run it during the
-    `with` block.
+    """Yield the URL of the PostgreSQL server whose data is in `home`. If this server does not run, start it, and stop
+    it at the end of the `with` block.
     """
     if children.record_find(home.run / "postgres.pid") is not None:
         sockets = (home.path / "postgres" / "postmaster.pid").read_text().splitlines()[4]
@@ -164,9 +162,7 @@ def _database(home: Home) -> Iterator[str]:
 
 
 def _sources(home: Path) -> dict[str, Path]:
-    """Return the files that the backup saves in addition to the database, as a dict from the name in the backup to the
-    path.
-    """
+    """Return the files that a backup contains in addition to the database, as paths by their names in the backup."""
     found = [home / name for name in _FILES]
     for tree in _TREES:
         found += sorted((home / tree).rglob("*"))
@@ -183,7 +179,7 @@ def _sources(home: Path) -> dict[str, Path]:
 def _unpack(file: Path, folder: Path) -> dict[str, Any]:
     """Check the backup, write its files into `folder`, and return its manifest.
 
-    Only files that the manifest lists are written, as regular files that only their owner can read.
+    Rejects a backup with a file that is not in the manifest. Only the owner can read the written files.
     """
     try:
         with tarfile.open(file, mode="r:") as tar:
@@ -226,7 +222,7 @@ def _extract(file: Path, name: str, content: Any, target: Path, expected: dict[s
 
 
 def _plain(name: str) -> bool:
-    """Return whether `name` is a relative path that stays inside the folder into which it is unpacked."""
+    """Return whether `name` is a relative path that does not lead out of its folder."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and path.as_posix() == name
 

@@ -1,13 +1,13 @@
 """The engines: PostgreSQL and Redis as ordinary child processes of one host, installed as Python wheels.
 
-The engines' data is in the folders `postgres` and `redis` of BORG_HOME. They listen only on Unix sockets in
-`/tmp/borg-UID-HASH`, because a socket's path has at most 107 bytes and the path of BORG_HOME may be longer. Only the
-engines' user can enter that folder (mode 0700), so the engines accept every client that can reach a socket.
+The engines store their data in the folders `postgres` and `redis` of BORG_HOME. They listen only on Unix sockets in
+`/tmp/borg-UID-HASH`. The sockets are not in BORG_HOME, because the path of a socket has at most 107 bytes. Only the
+engines' user can enter the folder of the sockets (mode 0700), so the engines accept every client without a password.
 
-PostgreSQL does not run as root. Under root, the two engines run as an unprivileged user. This user gets the capability
-to enter closed folders only if BORG_HOME or the Python wheel is below such a folder.
+PostgreSQL does not run as root. If root starts the engines, they run as an unprivileged user. If this user may not
+enter a folder above BORG_HOME or above the Python wheel, it gets a capability that allows this.
 
-If an engine outlived its supervisor, the next start finds the engine by its record and stops it.
+If an engine still runs after its supervisor has ended, the next start stops it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLaunch(Spec):
-    """The process of an engine whose data folder is ready. `url`: for clients; `sockets`: the folder of its socket."""
+    """A description of how to start an engine whose data folder is ready. `url`: the URL for clients. `sockets`: the
+    folder that contains its socket.
+    """
 
     url: str
     sockets: Path
@@ -54,7 +56,7 @@ class EngineLaunch(Spec):
 
 
 class Engine:
-    """A running PostgreSQL or Redis process. `launch`: how it was started."""
+    """A running PostgreSQL or Redis process. `launch`: the description with which it was started."""
 
     def __init__(self, launch: EngineLaunch, process: subprocess.Popen[bytes]) -> None:
         self.launch = launch
@@ -62,7 +64,7 @@ class Engine:
         self.url = launch.url
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Wait until the engine answers. Raises `EngineError` if it ends or does not answer in time."""
+        """Wait until the engine answers. Raises `EngineError` if it ends, or does not answer in `timeout_s` seconds."""
         probe = self.launch.ready
         assert probe is not None
 
@@ -75,7 +77,7 @@ class Engine:
             raise EngineError(f"{self.launch.name} was not ready after {timeout_s:.0f} s: {probe()}; see its log")
 
     def stop(self) -> None:
-        """Stop the engine, with SIGKILL after 20 s. A second call has no effect."""
+        """Stop the engine. Kill it if it has not ended after 20 s. A second call has no effect."""
         if self.process.poll() is None:
             self.process.send_signal(self.launch.stop_signal)
             try:
@@ -89,7 +91,7 @@ class Engine:
 
 
 def start(launch: EngineLaunch, *, output: int | None = None) -> Engine:
-    """Start an engine and return it. `output`: file descriptor of its log; None: the log of this process."""
+    """Start an engine and return it. `output`: the file descriptor of its log; None: the log of this process."""
     process = children.spawn(
         launch.argv,
         env=launch.env,
@@ -103,11 +105,11 @@ def start(launch: EngineLaunch, *, output: int | None = None) -> Engine:
 
 
 def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
-    """Prepare the folders of PostgreSQL, stop an earlier PostgreSQL that uses the data folder `home`, and return the
-    process to start.
+    """Prepare the folders of PostgreSQL in `home` (BORG_HOME), and stop a PostgreSQL that still runs there. Return how
+    to start PostgreSQL.
 
-    `durable=False` gives up safety after a crash for speed; only tests use it. Raises `EngineError` if the data is of
-    another major version, and `AccountError` if root has no unprivileged user.
+    `durable=False` makes PostgreSQL faster, but a crash can damage its data; only tests use it. Raises `EngineError` if
+    the data belongs to another major version, and `AccountError` if root finds no unprivileged user.
     """
     home = _home(home)
     binaries = postgres_binaries()
@@ -158,10 +160,10 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
 
 
 def prepare_redis(home: Path, *, durable: bool = True) -> EngineLaunch:
-    """Prepare the folders of Redis, stop an earlier Redis that uses the data folder `home`, and return the process to
-    start.
+    """Prepare the folders of Redis in `home` (BORG_HOME), and stop a Redis that still runs there. Return how to start
+    Redis.
 
-    `durable`: Redis keeps an append-only file, and syncs it every second.
+    `durable`: whether Redis writes each change to a file and syncs the file every second.
     """
     home = _home(home)
     server = redis_server()
@@ -215,13 +217,13 @@ def redis_server() -> Path:
 
 
 def socket_path(home: Path) -> Path:
-    """Return the path of the folder of the sockets, `/tmp/borg-UID-HASH`. HASH depends on the path `home`."""
+    """Return the path of the folder that contains the sockets, `/tmp/borg-UID-HASH`. HASH depends on `home`."""
     digest = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]
     return Path("/tmp") / f"borg-{os.geteuid()}-{digest}"  # noqa: S108 - `socket_folder` checks owner and mode
 
 
 def socket_folder(home: Path, account: SystemUser | None) -> Path:
-    """Create the folder at `socket_path` with mode 0700 for the engines' user, and return it.
+    """Create the folder at `socket_path(home)` with mode 0700 for the user `account`, and return it.
 
     Raises `EngineError` if the path belongs to another user or is not a folder.
     """
@@ -246,7 +248,7 @@ def run_program(
     cwd: Path | None = None,
     stdin: str = "",
 ) -> None:
-    """Run a program to its end. Raises `EngineError` with the end of its error output if it fails."""
+    """Run a program until it ends. If it fails, raises `EngineError` with the end of the program's error output."""
     command = account.command(argv) if account else argv
     done = subprocess.run(command, cwd=cwd, env=env, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -255,8 +257,8 @@ def run_program(
 
 
 def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | None) -> None:
-    """Create the data directory in a temporary place, and then move it to its final place. So a crash leaves no partial
-    data.
+    """Create the data directory of PostgreSQL under a temporary name, and rename it when it is complete. So a crash
+    leaves no incomplete data directory.
     """
     fresh = home / "postgres.new"
     if fresh.exists():
@@ -279,7 +281,7 @@ def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | No
 
 
 def _stopped_record(home: Path, name: str, stop_signal: signal.Signals) -> Path:
-    """Stop the engine `name` if it outlived its supervisor. Return the path of the file for the engine's process id."""
+    """Stop the engine `name` if an earlier start has left it running. Return the path of the engine's pid file."""
     folder = home / "run"
     folder.mkdir(mode=0o700, exist_ok=True)
     record = folder / f"{name}.pid"
@@ -289,8 +291,8 @@ def _stopped_record(home: Path, name: str, stop_signal: signal.Signals) -> Path:
 
 
 def _home(home: Path) -> Path:
-    """Return the path `home` without links. If the folder is missing, create it so that the engines' user can enter but
-    not list it.
+    """Return the path `home` with symbolic links resolved. If the folder is missing, create it. The engines' user can
+    enter it, but not list its files.
     """
     home = home.resolve()
     if not home.exists():

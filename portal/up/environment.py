@@ -27,7 +27,7 @@ _BORGLET = (
 
 
 def machine_environment(options: Options, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a Borglet, without database URL and keys, because tasks are its child processes."""
+    """Return the environment of a Borglet. It has no database URL and no keys, because the Borglet starts tasks."""
     kept = {name: inherited[name] for name in _INHERITED if name in inherited}
     tuned = {name: value for name, value in inherited.items() if name.startswith(_BORGLET)}
     return {
@@ -44,7 +44,7 @@ def machine_environment(options: Options, inherited: Mapping[str, str]) -> dict[
 def environment(
     options: Options, inherited: Mapping[str, str], *, database_url: str, redis_url: str, secret_key: str
 ) -> dict[str, str]:
-    """Return the environment of all server processes."""
+    """Return the environment that all server processes share."""
     tuned = {name: inherited[name] for name in _TUNABLE if inherited.get(name)}
     return {
         **machine_environment(options, inherited),
@@ -68,7 +68,7 @@ def environment(
 
 
 def ignored_settings(options: Options, inherited: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning for each given setting without effect: its name is misspelt, or `make up` sets its value."""
+    """Yield a warning for each setting that has no effect: its name is misspelt, or `make up` sets its value."""
     fixed = environment(options, {}, database_url="", redis_url="", secret_key="")
     for name in sorted(inherited):
         if name in _TUNABLE or not name.startswith(_FAMILIES) or inherited[name] in ("", fixed.get(name)):
@@ -81,7 +81,7 @@ def ignored_settings(options: Options, inherited: Mapping[str, str]) -> Iterator
 
 
 def check(options: Options, inherited: Mapping[str, str]) -> None:
-    """Raise `OptionError` for settings with which the server processes could not start."""
+    """Raise `OptionError` if a setting has a value with which the server processes could not start."""
     env = environment(options, inherited, database_url="", redis_url="", secret_key="")
     if problems := list(complaints({name: env[name] for name in env.keys() & inherited.keys()})):
         raise OptionError("\n".join(problems))

@@ -3,8 +3,8 @@
 postgres/  redis/     the data of the engines
 authority/            the TLS authority of the cell
 packages/             archives of packages, by cell and digest
-names/                names that the resolver stores, so that it can start without PostgreSQL
-borglet/  fleet/      the data of the machine, and of simulated machines
+names/                DNS names that the resolver stores, so that it can start without PostgreSQL
+borglet/  fleet/      the data of this host's Borglet, and of simulated machines
 log/                  one log per process, NAME.log, rotated
 run/                  the lock, and one record per process
 secrets.json          generated secret key, passwords and tokens (mode 0600)
@@ -31,13 +31,11 @@ LAYOUT = 1
 
 
 class HomeError(RuntimeError):
-    """The error if BORG_HOME cannot be used. The message gives the cause and what to do."""
+    """The error if BORG_HOME cannot be used. The message contains the cause and what to do."""
 
 
 class Home:
-    """The folder BORG_HOME and the paths in it. The processes of one start share their metrics in the folder
-    `metrics`.
-    """
+    """The folder BORG_HOME and the paths in it. All processes write their metrics to the folder `metrics`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,15 +45,15 @@ class Home:
         self.borglet, self.fleet = path / "borglet", path / "fleet"
 
     def reset_metrics(self) -> None:
-        """Delete the metrics that the processes of an earlier start have written. These processes have ended."""
+        """Delete the metrics that the processes of an earlier start have written."""
         shutil.rmtree(self.metrics, ignore_errors=True)
         self.metrics.mkdir(mode=0o700)
 
     def prepare(self) -> None:
-        """Create BORG_HOME and its folders, or check the folders of an earlier start.
+        """Create BORG_HOME and its folders. If BORG_HOME exists, check that this version can use it.
 
-        Raises `HomeError` if a newer version created BORG_HOME, if it contains other files, or if this user may not
-        write there.
+        Raises `HomeError` if a newer version created BORG_HOME, if the folder contains files of something else, or if
+        this user may not write there.
         """
         layout = self.path / "layout"
         with self._usable():
@@ -79,8 +77,8 @@ class Home:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock of BORG_HOME during the `with` block. If another process holds the lock, raises `HomeError`
-        with the pid of that process.
+        """Hold the lock of BORG_HOME during the `with` block. Raises `HomeError` if another process holds the lock; the
+        message contains the pid of that process.
         """
         with self._usable():
             self.run.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,7 +100,7 @@ class Home:
 
     @contextlib.contextmanager
     def _usable(self) -> Iterator[None]:
-        """Convert an `OSError` that the `with` block raises to `HomeError`."""
+        """If the `with` block raises an `OSError`, raise a `HomeError` instead."""
         try:
             yield
         except OSError as error:
@@ -112,9 +110,9 @@ class Home:
             ) from error
 
     def secrets_read(self) -> dict[str, Any]:
-        """Return the stored secrets. Generate the secret key if it is missing.
+        """Return the stored secrets. If the secret key is missing, generate and store it.
 
-        Raises `HomeError` if the file cannot be read as JSON.
+        Raises `HomeError` if the file is not valid JSON.
         """
         try:
             known = json.loads(self.secrets.read_text())
@@ -128,16 +126,17 @@ class Home:
         return dict(known)
 
     def secrets_add(self, news: Mapping[str, Any]) -> dict[str, Any]:
-        """Add new secrets to the file of secrets, and return all secrets. No other place stores them."""
+        """Add secrets to the secrets file, and return all secrets. The secrets are stored nowhere else."""
         merged = _merged(self.secrets_read(), news)
         write_private(self.secrets, json.dumps(merged, indent=2) + "\n")
         return merged
 
 
 def client_toml(shared: Mapping[str, str], own: Mapping[str, Mapping[str, str]], *, before: str = "") -> str:
-    """Return the text of `BORG_HOME/client.toml`. `shared`: values of all profiles. `own`: the profiles of `make up`.
+    """Return the text of the file `BORG_HOME/client.toml`. `shared`: values that all profiles share. `own`: the
+    profiles that `make up` writes.
 
-    `before`: the present text of the file. The profiles that `borgctl login` added to that text stay.
+    `before`: the present text of the file. Profiles that `borgctl login` added to it are kept.
     """
     old = tomllib.loads(before)
     others = {name: entry for name, entry in sorted(old.get("profiles", {}).items()) if name not in own}
@@ -147,7 +146,9 @@ def client_toml(shared: Mapping[str, str], own: Mapping[str, Mapping[str, str]],
 
 
 def write_private(path: Path, content: str) -> None:
-    """Write a file that only its owner can read. The change is atomic, and on disk when this function returns."""
+    """Write a file that only its owner can read. A crash leaves either the old file or the complete new file. When this
+    function returns, the file is on disk.
+    """
     fresh = path.with_name(f"{path.name}.new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -159,7 +160,7 @@ def write_private(path: Path, content: str) -> None:
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `old` with the values of `new`, also in nested mappings. A value None in `new` keeps the old value."""
+    """Return `old` with the values of `new`, also in nested mappings. If a value in `new` is None, keep the old one."""
     result = dict(old)
     for key, value in new.items():
         if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):

@@ -24,7 +24,7 @@ class OptionError(ValueError):
 class Options:
     """The options of one `make up`. `host`: address of all servers. `hostname`: name of this machine in the cell.
 
-    `fleet`: option and value for `borglet fleet`, which simulates machines in addition to the real one; None: no fleet.
+    `fleet`: an option and its value for the command `borglet fleet`, which simulates more machines; None: no fleet.
     """
 
     home: Path
@@ -43,12 +43,12 @@ class Options:
 
     @property
     def ports(self) -> dict[str, int]:
-        """Return the ports by the names of their settings."""
+        """Return the port numbers. The keys are the names of the settings, such as `DNS_PORT`."""
         return {"PORT": self.port, "DNS_PORT": self.dns_port, "LINK_PORT": self.link_port}
 
     @property
     def link_url(self) -> str:
-        """Return the URL where Borglets reach the link."""
+        """Return the URL of the link, the server to which Borglets connect."""
         return f"https://{self.host}:{self.link_port}"
 
     @classmethod
@@ -79,7 +79,7 @@ def _port(env: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _label(nodename: str) -> str:
-    """Return a valid DNS label for the name of a host."""
+    """Return the name of a host, changed so that it is a valid DNS label."""
     label = re.sub(r"[^a-z0-9-]+", "-", nodename.partition(".")[0].lower())[:63].strip("-")
     return label or "localhost"
 

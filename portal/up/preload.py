@@ -1,14 +1,15 @@
-"""`python -m portal.up.preload SOCKET [PADDING]`: import the code of the servers once, and fork servers on request.
+"""`python -m portal.up.preload SOCKET [PADDING]`: import the code of the server processes once, and fork a server
+process for each request.
 
-A server that this process forks shares the memory of the imported code, and starts without importing it. The client is
-`portal.up.supervision.forks` in the supervisor. A request is one message: JSON, and the descriptor of the log file.
+A server that this process forks shares the memory of the imported code, and need not import it. The supervisor sends
+the requests (`portal.up.supervision.forks`). A request is one message with JSON and the file descriptor of the log.
 
     supervisor ── request ──► preload ── fork ──► helper ── fork ──► server
         ▲                                           └ ends at once: the supervisor becomes the server's parent
         └───────────── the server sends its process id, waits for the answer, and runs its module ──────────┘
 
-At a fork, this process has one thread and no connection to the database, so a server inherits neither other threads nor
-connections. `PADDING` reserves space in the command line, which each server overwrites with its own.
+At a fork, this process must have only one thread and no connection to the database, because a fork with more is not
+safe. `PADDING` makes the command line longer, so that each server can write its own command line over it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ForkUnsafe(RuntimeError):
 
 
 def load(modules: Sequence[str] = MODULES) -> None:
-    """Set up Django, import the modules and the Celery tasks, and exempt all objects from garbage collection."""
+    """Set up Django, import the modules and the Celery tasks, and exclude all objects from garbage collection."""
     import django
 
     django.setup()
@@ -78,8 +79,8 @@ def _check_fork_safety() -> None:
 
 
 def serve(path: Path) -> list[str]:
-    """Listen on the socket `path` and fork a server for each request. Only the forked servers return from this
-    function: each gets the command that it must run.
+    """Listen on the socket `path` and fork a server for each request. This function returns only in the forked servers.
+    It returns the command that the server must run.
     """
     supervisor = os.getppid()
     path.unlink(missing_ok=True)
@@ -95,7 +96,7 @@ def serve(path: Path) -> list[str]:
 
 
 def _answer(connection: socket.socket, supervisor: int) -> list[str] | None:
-    """Answer one connection, and fork if it requests a server. The child becomes the server and returns its command. In
+    """Answer one connection. If it requests a server, fork one. In the forked server, return the command to run. In
     this process, return None.
     """
     connection.settimeout(_REQUEST_S)
@@ -119,9 +120,7 @@ def _answer(connection: socket.socket, supervisor: int) -> list[str] | None:
 
 
 def _become_server(request: dict[str, Any], output: int, connection: socket.socket, supervisor: int) -> list[str]:
-    """Turn this process into a server: set its parent, session, output, environment and name. Return the server's
-    command.
-    """
+    """Turn this process into a server: set its parent, session, output, environment and name. Return its command."""
     children.wait_until(lambda: os.getppid() == supervisor, _REPARENTED_S, every_s=0.001)
     children.end_with_parent(supervisor, signal.Signals(request["death_signal"]))
     os.setsid()
@@ -142,12 +141,12 @@ def _become_server(request: dict[str, Any], output: int, connection: socket.sock
 
 
 def _show_name(name: str) -> None:
-    """Show `borg-NAME` in `ps` and similar programs. The kernel keeps 15 bytes."""
+    """Make `ps` and similar programs show the name `borg-NAME` for this process. The kernel keeps 15 bytes of it."""
     children.LIBC.prctl(children.PR_SET_NAME, f"borg-{name}".encode()[:15], 0, 0, 0)
 
 
 def _show_command(argv: Sequence[str]) -> None:
-    """Show the command `argv` in `ps` and similar programs."""
+    """Make `ps` and similar programs show the command `argv` for this process."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(fields[45]), int(fields[46])  # of the command line, in the memory of this process
     text = b"\0".join(map(os.fsencode, argv))[: end - begin - 1]
@@ -155,9 +154,7 @@ def _show_command(argv: Sequence[str]) -> None:
 
 
 def run(path: Path) -> None:
-    """Fork a server for each request of the supervisor that arrives on the socket `path`. Each server runs its module
-    as `python -m` would.
-    """
+    """Fork a server for each request on the socket `path`. Each server runs its module as `python -m` does."""
     _, _, module, *arguments = serve(path)
     gc.enable()
     sys.argv = [module, *arguments]
@@ -165,7 +162,7 @@ def run(path: Path) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Import the code of the servers, and fork servers on request."""
+    """Import the code of the servers, and fork a server for each request."""
     _show_name("preload")
     gc.disable()  # a collection between imports finds nothing and leaves holes in the memory
     load()

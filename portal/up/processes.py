@@ -1,4 +1,4 @@
-"""The processes of one host, and the processes that each one needs. A new process is a new entry in this module."""
+"""The processes of one host. For each process, this module lists the processes that must be up before it starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COMMAND_BYTES = 400
 
 
 def preload(home: Home, env: Mapping[str, str]) -> Spec:
-    """Return the process that imports the code of all servers once, and forks each server."""
+    """Return the process that imports the code of all servers once, and then forks the servers."""
     path = _preload_socket(home)
     return Spec(
         name=PRELOAD,
@@ -42,7 +42,7 @@ def preload(home: Home, env: Mapping[str, str]) -> Spec:
 
 
 def schema(home: Home, env: Mapping[str, str], result: Path) -> Spec:
-    """Return the step that runs once per start: it migrates the database, and creates what a first start needs."""
+    """Return the process that migrates the database at each start, and creates what the first start needs."""
     argv = (sys.executable, "-m", "portal.up.schema", str(result))
     return Spec("schema", argv, env=env, start_s=600.0, preload=_preload_socket(home))
 
@@ -52,9 +52,7 @@ def _preload_socket(home: Home) -> Path:
 
 
 def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
-    """Return the specs of the server processes, one for each kind of server. The start waits until all of them are
-    ready.
-    """
+    """Return the server processes, one of each kind. The start of the portal waits until all of them are ready."""
     host = options.host
     return [
         Spec(
@@ -102,12 +100,12 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
 
 
 def spares(home: Home, env: Mapping[str, str]) -> list[Spec]:
-    """Return the second scheduler, which is idle until an SRE enables it for batch jobs. No start waits for it."""
+    """Return the second scheduler, which is idle until an SRE enables it for batch jobs. No process waits for it."""
     return [_master("master-batch", f"cell.{CELL}.batch", home, env)]
 
 
 def _master(name: str, queue: str, home: Home, env: Mapping[str, str]) -> Spec:
-    """Return the process of one scheduler of the cell. `queue`: as in `scheduling.master.schedulers.queue_of`."""
+    """Return the process of one scheduler of the cell. `queue`: the name of its Celery queue."""
     return _beating(
         name,
         (
@@ -132,7 +130,7 @@ def _beating(
     longest_s: float,
     stop_signal: signal.Signals = signal.SIGTERM,
 ) -> Spec:
-    """Return a process without a port, which touches its heartbeat file at least every `longest_s` seconds."""
+    """Return a process without a port. It touches its heartbeat file at least every `longest_s` seconds."""
     pulse = home.run / f"{name}.pulse"
     probe = partial(probes.heartbeat, pulse, longest_s)
     return Spec(
@@ -150,9 +148,9 @@ def _beating(
 
 
 def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mapping[str, str]) -> list[Spec]:
-    """Return the Borglet of this host, and the simulated fleet if the options request one.
+    """Return the Borglet of this host, and the process that simulates machines if the options request it.
 
-    `joins`: one-time join tokens by process name, for processes that have not joined the cell yet.
+    `joins`: join tokens by process name, each valid once. A process that has joined the cell has no token here.
     """
     specs = [
         Spec(
@@ -178,9 +176,10 @@ def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mappin
 
 
 def stop_tasks(home: Home, env: Mapping[str, str], *, notice_s: float = LONGEST_NOTICE_S) -> Spec:
-    """Return the step that stops tasks, which outlive the Borglet. `notice_s`: longest time in seconds before SIGKILL.
+    """Return the process that stops all tasks of this host. `notice_s`: the longest time in seconds from SIGTERM to
+    SIGKILL.
 
-    The step ends after the longest notice of the tasks. If it hangs, the supervisor ends it 60 s after `notice_s`.
+    It ends when all tasks have ended. If it hangs, the supervisor kills it 60 s after `notice_s`.
     """
     argv = (*_BORGLET, "stop-all", "--home", str(home.borglet), "--notice-s", str(notice_s))
     return Spec("stop-tasks", argv, env=env, start_s=notice_s + 60.0)

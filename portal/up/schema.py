@@ -1,8 +1,7 @@
 """`python -m portal.up.schema FILE`: migrate the database, bootstrap it, and write the generated secrets to FILE.
 
-One process migrates and bootstraps, because loading Django takes longer than a step that has nothing to do. The output
-of `manage.py bootstrap` contains secrets that are stored nowhere else. So this output is written to a private file
-instead of a log, and the file is on disk before the transaction commits.
+The output of `manage.py bootstrap` contains secrets that are stored nowhere else. So the output is written to a private
+file instead of a log. The file is on disk before the transaction commits.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def main(argv: list[str]) -> int:
 
 
 def migrations_of_later(connection: BaseDatabaseWrapper) -> list[str]:
-    """Return the applied migrations that this version does not have, sorted, in the form `app.name`."""
+    """Return the migrations in the database that this version of the portal does not have, sorted, as `app.name`."""
     from django.db.migrations.loader import MigrationLoader
 
     loader = MigrationLoader(connection, ignore_no_migrations=True)

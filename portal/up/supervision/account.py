@@ -1,4 +1,4 @@
-"""The user of the engines: the caller, or an unprivileged user if the caller is root."""
+"""The user that runs PostgreSQL and Redis. It is the caller, or an unprivileged user if the caller is root."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _NAMES = ("postgres", "nobody")
 
 
 class AccountError(RuntimeError):
-    """The error if this host has no suitable user for the engines. The message says what to do."""
+    """The error if this host has no suitable user for PostgreSQL and Redis. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemUser:
-    """An unprivileged user as which a process runs. `capabilities`: the Linux capabilities that the process keeps."""
+    """An unprivileged user that runs a process. `capabilities`: the Linux capabilities that the process gets."""
 
     uid: int
     gid: int
     capabilities: tuple[str, ...] = ()
 
     def command(self, argv: Sequence[str], *, death_signal: signal.Signals | None = None) -> list[str]:
-        """Return the command that runs `argv` as this user, with the program `setpriv`. The pid stays the same.
+        """Return a command that runs `argv` as this user. It uses the program `setpriv`, and does not change the pid.
 
-        A change of the user clears the signal for the death of the parent, so `setpriv` sets this signal again.
+        `death_signal`: the signal that the kernel sends to the process when its parent ends.
         """
         wrapped = ["setpriv", "--reuid", str(self.uid), "--regid", str(self.gid), "--clear-groups"]
         if self.capabilities:
@@ -43,11 +43,11 @@ class SystemUser:
 
 
 def engine_account(*paths: Path) -> SystemUser | None:
-    """Return the user that the engines run as, or None for the user of this process.
+    """Return the user that must run PostgreSQL and Redis, or None if it is the user of this process.
 
-    Under root, this is the user in BORG_ENGINE_USER, or else `postgres` or `nobody`. If the permissions of directories
-    keep this user from one of `paths`, the user gets capabilities to enter these directories nevertheless. Raises
-    `AccountError` if there is no such user or setpriv is missing.
+    If this process runs as root, return the user in BORG_ENGINE_USER, or else `postgres` or `nobody`. If this user may
+    not enter a directory of `paths`, it also gets Linux capabilities that allow this. Raises `AccountError` if there is
+    no such user or the program `setpriv` is missing.
     """
     if os.geteuid() != 0:
         return None
@@ -70,7 +70,7 @@ def engine_account(*paths: Path) -> SystemUser | None:
 
 
 def passable(path: Path, uid: int, gid: int) -> bool:
-    """Return whether a user may enter every folder of `path`."""
+    """Return whether a user may enter every folder on the way to `path`."""
     for folder in (path, *path.parents):
         if not folder.is_dir():
             continue

@@ -1,4 +1,5 @@
-"""Child processes that end with their parent, that a record on disk identifies, and that stop within a time limit.
+"""Child processes. They end when their parent ends, a record on disk identifies each of them, and they stop within a
+time limit.
 
 A pid alone is not enough, because the kernel reuses pids. A record contains the pid, the start time of the process
 (clock ticks since boot, field 22 of `/proc/PID/stat`) and the boot id, which together identify one process.
@@ -33,10 +34,10 @@ def spawn(
     account: SystemUser | None = None,
     death_signal: signal.Signals = signal.SIGTERM,
 ) -> subprocess.Popen[bytes]:
-    """Start `argv` in its own session, so that Ctrl-C at the terminal reaches only the supervisor.
+    """Start `argv` in a new session, so that Ctrl-C at the terminal reaches only the supervisor.
 
-    The kernel sends `death_signal` when the *thread* that called this function ends, so call it from the main thread.
-    `output`: file descriptor for stdout and stderr; None: those of this process.
+    The kernel sends `death_signal` to the process when the *thread* that called this function ends, so call it from the
+    main thread. `output`: the file descriptor for stdout and stderr; None: the process uses those of this process.
     """
     parent = os.getpid()
 
@@ -54,7 +55,7 @@ def spawn(
 
 
 def end_with_parent(parent: int, death_signal: signal.Signals) -> None:
-    """Make the kernel send `death_signal` to this process when its parent ends. Exit if `parent` has ended already."""
+    """Make the kernel send `death_signal` to this process when its parent ends. Exit if `parent` has already ended."""
     LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
     if os.getppid() != parent:  # the parent ended before the call above
         os._exit(1)
@@ -62,7 +63,7 @@ def end_with_parent(parent: int, death_signal: signal.Signals) -> None:
 
 @contextlib.contextmanager
 def subreaper() -> Iterator[None]:
-    """During the `with` block, make this process the parent of each descendant whose own parent ends."""
+    """During the `with` block, make this process the new parent of each descendant whose parent ends."""
     LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         yield
@@ -71,7 +72,7 @@ def subreaper() -> Iterator[None]:
 
 
 def start_time_ticks(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks since boot, or None if it does not exist or is a zombie."""
+    """Return when a process started, in clock ticks since boot. Return None if it does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -89,7 +90,7 @@ def record_write(path: Path, pid: int) -> None:
 
 
 def record_find(path: Path) -> int | None:
-    """Return the pid of the recorded process if exactly that process still runs, or else None."""
+    """Return the pid in the record `path` if the recorded process still runs, or else None."""
     try:
         record = json.loads(path.read_text())
         pid, ticks, boot_id = int(record["pid"]), record["start_time_ticks"], record["boot_id"]
@@ -111,9 +112,10 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, *, every_s: floa
 
 
 def end_process(pid: int, first: signal.Signals, timeout_s: float) -> bool:
-    """Stop a process, which need not be a child: send `first`, and send SIGKILL after `timeout_s` seconds.
+    """Stop a process with the signal `first`. If it has not ended after `timeout_s` seconds, send SIGKILL. The process
+    need not be a child.
 
-    Return whether `first` was enough. Raises `TimeoutError` if the process still exists 10 s after SIGKILL.
+    Return whether it ended without SIGKILL. Raises `TimeoutError` if it still exists 10 s after SIGKILL.
     """
     ticks = start_time_ticks(pid)
 

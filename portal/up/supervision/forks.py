@@ -1,4 +1,4 @@
-"""Child processes that `portal.up.preload` forks, so that they share the memory of the code that it has imported."""
+"""Child processes that `portal.up.preload` forks. They share the memory of the code that it has imported."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ANSWER_S = 10.0
 
 
 class ForkedProcess:
-    """A child of this process that another process forked, with the methods of `Popen` that `ProcessKeeper` calls."""
+    """A child process that `portal.up.preload` forked. It has those methods of `Popen` that `ProcessKeeper` calls."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Reap the process if it has ended. Return its exit status, or None while it runs."""
+        """Return the exit status of the process, or None while it still runs."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -44,7 +44,7 @@ class ForkedProcess:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless the process has ended."""
+        """Send a signal to the process. Do nothing if the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -57,8 +57,8 @@ def fork(
 ) -> ForkedProcess:
     """Start `argv`, which must be `python -m MODULE …`, as a fork of the process that listens on the socket `preload`.
 
-    The process is a child of this process, in its own session. Call this function in the main thread, like
-    `children.spawn`. Raises `OSError` if the process that listens does not answer.
+    The new process is a child of the caller and has its own session. Call this function in the main thread. Raises
+    `OSError` if the process that listens on `preload` does not answer.
     """
     if list(argv[1:2]) != ["-m"]:
         raise ValueError(f"Cannot fork {argv}: only `python -m MODULE` can be forked. Use `children.spawn`.")
@@ -78,7 +78,7 @@ def fork(
 
 
 def accepts(preload: Path) -> str | None:
-    """Return None if a process listens on the socket `preload`, otherwise the reason why the probe failed."""
+    """Return None if a process listens on the socket `preload`. Otherwise return why the connection failed."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, short_path(preload) as short:
             connection.settimeout(_ANSWER_S)
@@ -90,7 +90,9 @@ def accepts(preload: Path) -> str | None:
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Yield a short path to a Unix socket, valid only in the block. The limit for a socket's path is 107 bytes."""
+    """Yield a short path to the Unix socket `path`, because a socket's path has at most 107 bytes. The short path is
+    valid only in the `with` block.
+    """
     folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
