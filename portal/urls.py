@@ -27,7 +27,7 @@ accounts = [
 
 
 def favicon(request: HttpRequest) -> HttpResponse:
-    """Return a redirect to the icon. Browsers request /favicon.ico for documents that name no icon, such as JSON."""
+    """Return a redirect to the icon. Browsers request /favicon.ico for documents without an icon, such as JSON."""
     return redirect(static("portal/icon.svg"))
 
 

@@ -1,7 +1,7 @@
-"""`python -m portal.web`: a parent process and web processes (*workers*), which share one port.
+"""`python -m portal.web`: a parent process and its web processes (*workers*). All workers share one port.
 
-The parent imports the portal once and forks the workers, so they share the memory of its modules. The kernel spreads
-connections over the workers (SO_REUSEPORT). `serving.processes` replaces a worker that ends.
+The parent imports the portal once and forks the workers, so they share the memory of the imported modules. The kernel
+distributes connections among the workers (SO_REUSEPORT). If a worker ends, `serving.processes` starts a new one.
 """
 
 from __future__ import annotations

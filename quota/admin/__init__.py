@@ -1,6 +1,6 @@
 """The pages of this app in the SRE console, one module per kind of object.
 
-The pages make changes by calling services, which validate and record each change. All other data is read-only.
+The pages call services to make changes. The services check and record each change. All other data is read-only.
 `portal.admin_site` registers the `PAGES` of every app, so that no app depends on the portal.
 """
 

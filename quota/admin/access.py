@@ -1,4 +1,4 @@
-"""The console's pages about capabilities, requests for capabilities, and tokens."""
+"""The pages of the console about capabilities, requests for capabilities, and tokens."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class CapabilityAdmin(CreateOnlyAdmin):
 class CapabilityRequestAdmin(ServiceAdmin):
     """The pages about requests for capabilities.
 
-    On the page of a request, SREs grant the capability until the requested or another time, or reject the request.
+    On the page of a request, an SRE grants or rejects it. The SRE may change the time until which the capability is
+    valid.
     """
 
     list_display = ["user", "kind", "cell", "tenant", "reason", "until", "state", "asked_by", "asked_at", "answered_by"]
@@ -56,8 +57,8 @@ class CapabilityRequestAdmin(ServiceAdmin):
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return whether the user is staff, and no SRE has answered the capability request `obj` yet. `obj` is None for
-        pages that are not about one capability request.
+        """Return whether the user may answer the capability request `obj`: the user is staff, and no SRE has answered
+        it yet. On pages without a single request, `obj` is None.
         """
         return self.has_module_permission(request) and (obj is None or obj.answered_at is None)
 

@@ -1,4 +1,4 @@
-"""Actions of the console's pages: on selected rows, after the user gave a reason, or with a form on a separate page."""
+"""Helpers for actions in the console: on selected rows, with a reason, or with a form on a separate page."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def act_with_reason(
     warning: str,
     act: Callable[[Model, str], object],
 ) -> HttpResponse | None:
-    """Return the page of a form that asks for a reason. Once the form is sent, call `act(row, reason)` for each row,
-    and return None, which makes Django show the list again.
+    """Return a page with a form that asks for a reason. When the user has sent the form, call `act(row, reason)` for
+    each row, and return None. Django then shows the list again.
 
-    If `act` raises `Rejected` for one row, the other rows are still processed. `action`: the name of the registered
-    action.
+    If `act` raises `Rejected` for one row, the other rows are still processed. `action`: the name of the action in
+    Django.
     """
 
     def each(chosen: list[Any], reason: str, _given: dict[str, Any]) -> int:
@@ -64,12 +64,11 @@ def act_together(
     act: Callable[[list[Any], str, dict[str, Any]], int],
     more: type[forms.Form] | None = None,
 ) -> HttpResponse | None:
-    """Return the page of a form that asks for a reason, or None after the action, which makes Django show the list
-    again.
+    """Return a page with a form that asks for a reason. When the user has sent the form, call `act(rows, reason,
+    given)` once for all rows, and return None. Django then shows the list again.
 
-    Once the form is sent, call `act(rows, reason, given)` once for all rows, which returns the number of changed rows.
-    `more`: a form with further fields; `given`: the values of these fields. `action`: the name of the registered
-    action. If `act` raises `Rejected`, the form is shown again with the error above it.
+    `act` returns the number of changed rows. `more`: a form with further fields; `given`: the values of these fields.
+    `action`: the name of the action in Django. If `act` raises `Rejected`, the form is shown again with the error.
     """
     chosen = list(rows[: MOST + 1])
     if len(chosen) > MOST:
@@ -115,10 +114,11 @@ def act_by_form(
     act: Callable[[dict[str, Any]], str],
     then: str,
 ) -> HttpResponse:
-    """Show a form on a page of its own. Once the form is sent, call `act(given)` and go to the page of the console that
-    `then` names.
+    """Show a form on a separate page. When the user has sent the form, call `act(given)`, and redirect to the console
+    page `then`.
 
-    `act` returns the message about the result. If `act` raises `Rejected`, the form is shown again with the error.
+    `given`: the values of the fields. `act` returns a message about the result. If `act` raises `Rejected`, the form is
+    shown again with the error.
     """
     form = form_class(request.POST or None)
     problem = ""

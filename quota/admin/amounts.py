@@ -1,4 +1,4 @@
-"""Amounts of money in forms and lists. People read and write credits; rows store micro-credits."""
+"""Amounts of money in forms and lists of the console. Users see credits. The database stores micro-credits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quota.vocabulary.money import AmountError, format_credits, parse
 
 
 class AmountField(forms.Field):
-    """A form field for credits, such as `12.5`. The value is in micro-credits, or None if the field is empty."""
+    """A form field for credits, such as `12.5`. Its value is in micro-credits, or None if the field is empty."""
 
     widget = UnfoldAdminTextInputWidget
 
@@ -49,7 +49,7 @@ def amount_text(micro: int | None) -> SafeString | str:
 
 
 def amount_column(field: str, description: Any) -> Callable[[Any, Any], SafeString | str]:
-    """Return a column for lists of the console that shows the amount in `field` and sorts by this field."""
+    """Return a column for lists of the console. It shows the amount in `field`, and users can sort by it."""
 
     @display(description=description, ordering=field)
     def column(_page: Any, row: Any) -> SafeString | str:

@@ -1,4 +1,4 @@
-"""The console's page about priority bands. It shows the effect of a change before the change is made."""
+"""The console's page about priority bands. Before a change is made, the page shows what the change would do."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _pair(pair: list[Any]) -> tuple[str, str]:
 
 
 def _vector(named: dict[str, int]) -> str:
-    """Return quantities by resource as text that may break into several lines on narrow screens."""
+    """Return quantities by resource as one text. Narrow screens may break it into several lines."""
     return strip_tags(vector_text([named[name] for name in NAMES]))
 
 

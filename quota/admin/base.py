@@ -19,7 +19,7 @@ from quota.vocabulary.resources import NAMES, describe
 
 
 def principal_of(request: HttpRequest) -> Principal:
-    """Return the principal of the SRE who sent a request to the console."""
+    """Return the principal of the SRE who sent the request."""
     return principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
 
 
@@ -35,7 +35,7 @@ def vector_text(vector: Sequence[int], *, extra: Sequence[str] = ()) -> SafeStri
 
 
 class LeanMedia:
-    """A page of the console without Django's scripts for prepopulated fields, because no page has such fields."""
+    """A page of the console without Django's scripts for prepopulated fields. The console has no such fields."""
 
     @property
     def media(self) -> forms.Media:
@@ -45,7 +45,7 @@ class LeanMedia:
 
 
 class FactsAdmin(LeanMedia, ModelAdmin):
-    """An admin page that only shows rows. Users of the console cannot add, change or delete them."""
+    """An admin page that only shows rows. Users cannot add, change or delete rows there."""
 
     show_full_result_count = False
     list_per_page = 50
@@ -65,14 +65,14 @@ class FactsAdmin(LeanMedia, ModelAdmin):
         return self.has_module_permission(request)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Return true for staff, who are SREs (`Principal.sre`). The services reject forbidden changes."""
+        """Return whether the user is an active member of the staff. All staff are SREs."""
         return bool(request.user.is_active and request.user.is_staff)
 
 
 class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form that calls the service of its page as the last step of the validation.
+    """A form that calls a service as the last step of its validation. The admin page of the form chooses the service.
 
-    If the service raises `Rejected`, the form shows the error next to the field that the error names.
+    If the service raises `Rejected`, the form shows the error at the field to which the error belongs.
     """
 
     perform: ClassVar[Callable[[forms.ModelForm], Model] | None] = None  # type: ignore[type-arg]
@@ -95,7 +95,7 @@ class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class ServiceAdmin(FactsAdmin):
-    """An admin page that changes rows through services only. `perform` calls the service; `save_model` does nothing."""
+    """An admin page that changes rows only through services. The method `perform` calls the service."""
 
     form = ServiceForm
     fields_fixed: tuple[str, ...] = ()  # fields that cannot change once the row exists

@@ -3,11 +3,11 @@
     waiting ─ needs are up ─► starting ─ ready ─► up ─ ended, or unwell too often ─► resting ─ delay ─► waiting
                                  └────── ended, or never ready ──────────────────────────┘
 
-The *needs* of a process are the processes that must be up before it starts. A failed probe counts only while all needs
-are up, because the web server is not at fault when PostgreSQL is down. A process whose probes fail but that uses CPU is
-slow, not unwell: it gets more time (`portal.up.supervision.patience`), and the supervisor logs a message. Each start
-that takes too long doubles the time limit of the next start. A pidfd reports the end of a process immediately and
-without polling.
+The *needs* of a process are the processes that must be up before it starts. A probe is a check that the process
+works. A failed probe counts only while all needs are up, because the web server is not at fault when PostgreSQL is
+down. A process that uses CPU but fails its probes is slow, not unwell. It gets more time
+(`portal.up.supervision.patience`), and the supervisor logs a message. Each start that takes too long doubles the time
+limit of the next start.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _MOST_DOUBLINGS = 4  # of the time limit for a start
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A process to keep running.
+    """A process that the supervisor keeps running.
 
-    The supervisor calls the probe `ready` during a start, and the probe `alive` every `alive_every_s` seconds after it.
-    A start fails after `start_s` seconds, and a process is unwell after `unwell_limit` failed probes in a row. A
-    process that still makes progress gets at least ten times as long. `needs`: names of the processes that must be up
-    before. `pulse`: a file that the process touches; the supervisor deletes the file of an earlier run before a start.
-    `preload`: the socket of the process that forks this process; None: the supervisor starts it.
-    `kill_signal` ends the process at once, together with its own children.
+    The supervisor calls `ready` during a start, and `alive` every `alive_every_s` seconds after the start. A start
+    fails after `start_s` seconds. A process is unwell after `unwell_limit` failed calls of `alive` in a row. A process
+    that still makes progress gets at least ten times as long. `needs`: names of the processes that must be up before.
+    `pulse`: a file that the process touches to show that it works. `preload`: the socket of the process that forks this
+    process; None: the supervisor starts it. `kill_signal`: a signal that ends the process at once, together with its
+    own children.
     """
 
     name: str
@@ -70,8 +70,8 @@ class Spec:
 
 @dataclass(slots=True)
 class Restarts:
-    """The delays before restarts, which double from `first_s` to `longest_s`. After a run of at least `reset_after_s`
-    seconds, they begin at `first_s` again.
+    """The delays before restarts. They double from `first_s` to `longest_s`. After a run of at least `reset_after_s`
+    seconds, the next delay is `first_s` again.
     """
 
     first_s: float = 0.2
@@ -81,14 +81,16 @@ class Restarts:
     total: int = 0
 
     def ended(self, ran_s: float) -> float:
-        """Count the end of a run of `ran_s` seconds. Return the delay in seconds before the next run."""
+        """Record that a run has ended after `ran_s` seconds. Return the delay in seconds before the next run."""
         self.failures = 1 if ran_s >= self.reset_after_s else self.failures + 1
         self.total += 1
         return min(self.longest_s, self.first_s * 2.0 ** min(self.failures - 1, 32))
 
 
 class ProcessKeeper:
-    """A keeper of one process, which runs until `stop`. Call all methods in the main thread, in its event loop."""
+    """A keeper starts one process, and starts it again when it ends, until `stop` is called. Call all methods in the
+    main thread, in its event loop.
+    """
 
     def __init__(self, spec: Spec, *, record: Path, logfile: LogFile, needs: Sequence[ProcessKeeper] = ()) -> None:
         self.spec = spec
@@ -105,7 +107,7 @@ class ProcessKeeper:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, on_error: Callable[[BaseException], None]) -> None:
-        """Start keeping the process. If the keeper itself fails, it calls `on_error` and ends."""
+        """Start the process, and start it again whenever it ends. If the keeper itself fails, it calls `on_error`."""
 
         def report(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -115,15 +117,15 @@ class ProcessKeeper:
         self._task.add_done_callback(report)
 
     async def stop(self) -> None:
-        """Send the process its stop signal, and its kill signal after `stop_s` seconds or as soon as `hurry` is called.
-        Send SIGKILL 10 s later.
+        """Send the process its stop signal. Send its kill signal after `stop_s` seconds, or as soon as `hurry` is
+        called. Send SIGKILL if it still runs 10 s later.
         """
         self._stopping.set()
         if self._task is not None:
             await asyncio.wait({self._task})  # an error in it was passed to `on_error`
 
     def hurry(self) -> None:
-        """Make `stop` kill the process immediately instead of waiting for its end."""
+        """Make `stop` kill the process immediately."""
         self._hurry.set()
 
     async def _keep(self) -> None:
@@ -140,9 +142,7 @@ class ProcessKeeper:
                 await asyncio.wait_for(self._stopping.wait(), delay_s)
 
     async def _until_needs_are_up(self) -> bool:
-        """Wait until all processes that this one needs are up. Return True when they are up, or False if this process
-        has to stop before that.
-        """
+        """Wait until all processes that this one needs are up. Return False if this process must stop before that."""
         for need in self.needs:
             up = asyncio.ensure_future(need.up.wait())
             await wait_for_either(up, self._stopping)
@@ -150,7 +150,7 @@ class ProcessKeeper:
         return not self._stopping.is_set()
 
     async def _run_once(self) -> str:
-        """Run the process once. Return how it ended, as a clause such as `ended with status 1`."""
+        """Run the process once. Return a text that says how it ended, such as `ended with status 1`."""
         try:
             if self.spec.pulse is not None:
                 self.spec.pulse.unlink(missing_ok=True)
@@ -174,8 +174,8 @@ class ProcessKeeper:
         return story or _ending(process.returncode, self.logfile.tail(1))
 
     async def _watch(self, ended: asyncio.Future[None]) -> str | None:
-        """Watch the process until it ends or the supervisor stops. Return None in these two cases. If the start failed
-        or the process is unwell, return why the keeper must end the process.
+        """Watch the process until it ends or the supervisor stops, and then return None. If the start fails or the
+        process is unwell, return the reason; the caller then ends the process.
         """
         if (complaint := await self._until_ready(ended)) is not None:
             self._slow_starts += 1
@@ -189,8 +189,8 @@ class ProcessKeeper:
         return await self._until_unwell(ended)
 
     async def _until_ready(self, ended: asyncio.Future[None]) -> str | None:
-        """Wait until the process is ready. Return None if it is ready, if it has ended, or if the supervisor stops.
-        Otherwise return why its start failed.
+        """Wait until the process is ready, has ended, or the supervisor stops, and then return None. If the start takes
+        too long, return the reason.
         """
         patience, began = self._patience(self.start_limit_s), time.monotonic()
         while (complaint := await self._ask(self.spec.ready)) is not None:
@@ -209,8 +209,8 @@ class ProcessKeeper:
         return None
 
     async def _until_unwell(self, ended: asyncio.Future[None]) -> str | None:
-        """Probe the process until it ends or must be stopped. Return None if it has ended or the supervisor stops, and
-        otherwise why it must be stopped: its probes failed too long, and it shows no sign of work.
+        """Probe the process until it ends or the supervisor stops, and then return None. If its probes fail too long
+        and it shows no sign of work, return the problem.
 
         New lines in its log do not count as a sign of work.
         """
@@ -234,11 +234,11 @@ class ProcessKeeper:
 
     @property
     def start_limit_s(self) -> float:
-        """Return how many seconds a starting process may show no sign of work before the start counts as failed."""
+        """Return the time limit of a start. A start fails if the process shows no sign of work for so many seconds."""
         return float(self.spec.start_s * 2 ** min(self._slow_starts, _MOST_DOUBLINGS))
 
     def work(self) -> Work:
-        """Return what the process has done so far, as CPU time, log bytes and pulse."""
+        """Return the CPU time, log bytes and last heartbeat of the process so far."""
         return work_of(self.pid, self.logfile.path, self.spec.pulse) if self.pid is not None else Work()
 
     def _patience(self, limit_s: float, *, count_log: bool = True) -> ProcessPatience:
@@ -255,14 +255,12 @@ class ProcessKeeper:
         process.poll()
 
     async def _pause(self, ended: asyncio.Future[None], seconds: float) -> bool:
-        """Wait up to `seconds`. Return True if the process ended or the supervisor stops, and False if only the time
-        passed.
-        """
+        """Wait at most `seconds`. Return True if the process has ended or the supervisor stops, and False otherwise."""
         await wait_for_either(ended, self._stopping, seconds)
         return ended.done() or self._stopping.is_set()
 
     async def _ask(self, probe: Probe | None) -> str | None:
-        """Run a probe in a thread, because it may block for seconds. Return the problem that it finds, or None."""
+        """Run a probe in a thread, because it may take seconds. Return the problem that it finds, or None."""
         return None if probe is None else await asyncio.to_thread(probe)
 
     def _needs_up(self) -> bool:
@@ -280,9 +278,7 @@ async def wait_for_either(future: asyncio.Future[Any], event: asyncio.Event, tim
 
 
 def spawn(spec: Spec, logfile: LogFile, record: Path) -> ChildProcess:
-    """Start a process that writes to its log file. Write its pid to the file `record`, so that a later supervisor finds
-    it.
-    """
+    """Start a process that writes to its log file. Write its pid to `record`, so that a later supervisor finds it."""
     output = logfile.open()
     try:
         process = _started(spec, output)
@@ -308,7 +304,7 @@ def _started(spec: Spec, output: int) -> ChildProcess:
 
 
 def end_of(process: ChildProcess) -> asyncio.Future[None]:
-    """Return a future that is done when the process has ended and was reaped."""
+    """Return a future that is done as soon as the process has ended and its exit status was read."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     descriptor = os.pidfd_open(process.pid)

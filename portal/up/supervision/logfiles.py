@@ -1,8 +1,8 @@
-"""One log file per process. The supervisor rotates the file without help from the process.
+"""One log file per process. The supervisor rotates the file, and the process does not notice.
 
-Each process appends directly to its own file. There is no pipe to the supervisor, so the end of the supervisor cannot
-break or block the processes. Rotation copies the file and then truncates it, so lines that are written between the two
-steps are lost. Because of O_APPEND, later writes start at the beginning of the file.
+Each process appends directly to its own file. There is no pipe to the supervisor, so a process can still write when the
+supervisor has ended. Rotation copies the file and then empties it. Lines that are written between the two steps are
+lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """The file `NAME.log`, and its `kept` older files. `NAME.log.1` is the newest older file."""
+    """The file `NAME.log`, and at most `kept` older files. `NAME.log.1` is the newest of the older files."""
 
     path: Path
     max_bytes: int = 16 * 2**20
@@ -26,7 +26,7 @@ class LogFile:
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def rotate(self) -> bool:
-        """Rotate the file if it is full. Return whether it was full."""
+        """Rotate the file if it has reached its largest size. Return whether it was rotated."""
         try:
             if self.path.stat().st_size < self.max_bytes:
                 return False
@@ -41,7 +41,7 @@ class LogFile:
         return True
 
     def tail(self, lines: int) -> str:
-        """Return the last lines, for a message about a failed process."""
+        """Return the last `lines` lines of the file, for a message about a failed process."""
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)

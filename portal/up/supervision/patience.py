@@ -1,8 +1,8 @@
-"""Time limits for a process. A process that works gets more time, up to a bound.
+"""Time limits for a process. A process that shows signs of work gets more time, up to a limit.
 
 A process that is slow because the machine is busy uses CPU, or writes to its log or its pulse file. A process that
-hangs does none of these. A process in an endless loop uses CPU without progress, so the extra time is bounded.
-`ProcessPatience` is pure: the supervisor passes in the time and the result of `work_of`.
+hangs does none of these. A process in an endless loop uses CPU without progress, so the extra time has a limit.
+`ProcessPatience` is pure: the supervisor passes the time and the result of `work_of` as arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a process so far: CPU seconds of its session, bytes of its log, last change of its pulse file."""
+    """What a process has done so far: CPU seconds of its session, bytes of its log, last change of its pulse file."""
 
     cpu_s: float = 0.0
     log_bytes: int = 0
@@ -29,15 +29,15 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class PatienceVerdict:
-    """The result of a check of a time limit. `over`: the limit has passed. `progress`: the CPU use so far, as text."""
+    """The result of a check. `over`: whether the time limit has passed. `progress`: a text with the CPU use so far."""
 
     over: bool
     progress: str
 
 
 class ProcessPatience:
-    """The time limit of one wait for a process, from `now` (monotonic seconds). The wait ends after `limit_s` seconds
-    without any sign of work, and after `longest_s` seconds in any case.
+    """The time limit of a wait for a process. `now`: the start of the wait, in monotonic seconds. The wait ends after
+    `limit_s` seconds without any sign of work, and after `longest_s` seconds in any case.
     """
 
     def __init__(self, limit_s: float, *, now: float, work: Work, count_log: bool = True) -> None:
@@ -47,14 +47,12 @@ class ProcessPatience:
         self._window = now
 
     def is_due(self, now: float) -> bool:
-        """Return whether `limit_s` seconds have passed since the last check of the process, so that `verdict` must be
-        called.
-        """
+        """Return whether it is time to call `verdict`, because the last call was at least `limit_s` seconds ago."""
         return now - self._window >= self.limit_s
 
     def verdict(self, now: float, work: Work) -> PatienceVerdict:
-        """Return whether the process is over its time limit: it did no work in the window that ends now, or it has
-        taken `longest_s` seconds in all. Begin the next window. `work`: the work of the process so far.
+        """Return whether the process is over its time limit. It is if it did no work since the last call, or if the
+        wait has taken `longest_s` seconds in all. `work`: what the process has done so far.
         """
         took_s, cpu_s = now - self._window, work.cpu_s - self._last.cpu_s
         signs = [
@@ -69,14 +67,14 @@ class ProcessPatience:
 
 
 def work_of(pid: int, log: Path, pulse: Path | None) -> Work:
-    """Return how much the process `pid` has done so far: the CPU seconds of the session that it leads, the bytes of its
-    log, and the last change of its pulse file. Unreadable values are 0.
+    """Return what the process `pid` has done so far: the CPU seconds of the session that it leads, the bytes of its
+    log, and the last change of its pulse file. A value that cannot be read is 0.
     """
     return Work(_cpu_s(pid), _status(log).st_size, _status(pulse).st_mtime)
 
 
 def _cpu_s(session: int) -> float:
-    """Return the CPU time of a session's processes and of their children that have ended."""
+    """Return the CPU seconds of all processes of a session, and of their children that have ended."""
     ticks = 0
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -91,7 +89,7 @@ def _cpu_s(session: int) -> float:
 
 
 def _status(path: Path | None) -> os.stat_result:
-    """Return the status of a file. All values are 0 for None and for a file that cannot be read."""
+    """Return the status of the file `path`. If the file cannot be read or `path` is None, all values are 0."""
     try:
         return os.stat(path or "")
     except OSError:

@@ -1,7 +1,6 @@
 """Health checks, one per kind of process. Each check returns None if the process is well, or else the problem.
 
-The first check imports the client libraries in its own thread, so that the start of the processes does not wait for
-these imports.
+A check imports its client library only when it runs, so that the start of the processes does not wait for the import.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def dns_answers(host: str, port: int, name: str) -> str | None:
 
 
 def heartbeat(path: Path, longest_s: float) -> str | None:
-    """Return None if a process has touched its file in the last `longest_s` seconds, or else the problem."""
+    """Return None if the file `path` was touched in the last `longest_s` seconds, or else the problem."""
     try:
         age_s = time.time() - os.stat(path).st_mtime
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""The heartbeat file of a Celery worker, which the variable BORG_PULSE names. `worker --include` loads this module.
+"""The heartbeat file of a Celery worker. Its path is in the variable BORG_PULSE. The option `worker --include` loads
+this module.
 
-A worker has no port to probe. So it touches the file when it is ready, before and after each task, and with each
-heartbeat to the broker, which shows that the connection to the broker is alive.
+A worker has no port that a check could connect to. So it touches the file when it is ready, before and after each
+task, and whenever it sends a heartbeat to the broker.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _FILE = os.environ.get("BORG_PULSE")
 
 
 def pulse(**_: object) -> None:
-    """Touch the heartbeat file, if this process has one."""
+    """Touch the heartbeat file. Do nothing if this process has no heartbeat file."""
     if _FILE:
         Path(_FILE).touch(mode=0o600)
 

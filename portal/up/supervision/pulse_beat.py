@@ -1,6 +1,6 @@
-"""The heartbeat file of Celery beat, which the variable BORG_PULSE names.
+"""The heartbeat file of Celery beat. Its path is in the variable BORG_PULSE.
 
-The scheduler touches the file after it has stored the schedule, and at each tick.
+Celery beat touches the file after it has stored the schedule, and each time it looks for tasks that are due.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from portal.up.supervision.pulse import pulse
 
 
 class PulsingScheduler(DatabaseScheduler):  # type: ignore[misc]
-    """Celery beat's scheduler, which also touches the heartbeat file."""
+    """A scheduler for Celery beat that also touches the heartbeat file."""
 
     def setup_schedule(self) -> None:
         super().setup_schedule()

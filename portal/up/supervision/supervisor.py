@@ -1,5 +1,5 @@
-"""The supervisor of all processes of one host. A process starts once the processes that it needs are up, and stops
-before these processes.
+"""The supervisor of all processes of one host. It starts a process once the processes that it needs are up. It stops a
+process before it stops the processes that it needs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _ROTATE_EVERY_S = 10.0
 
 
 class SupervisorError(RuntimeError):
-    """The error of a process that cannot run. The message contains its name, its log file and the end of its log."""
+    """The error if a process cannot run. The message contains its name, its log file and the end of its log."""
 
 
 class ProcessSupervisor:
     """A supervisor that starts a set of processes and keeps them running.
 
-    Use it in the main thread, because child processes end with the thread that started them. `broken`: a future that
-    gets the error of a keeper that failed.
+    Use it in the main thread, because child processes end with the thread that started them. `broken`: a future. If the
+    supervision of a process fails, the future gets the error.
     """
 
     def __init__(self, *, run_folder: Path, log_folder: Path) -> None:
@@ -41,9 +41,9 @@ class ProcessSupervisor:
         self._rotation: asyncio.Task[None] | None = None
 
     def start(self, specs: Iterable[Spec]) -> None:
-        """Add processes and start them. A process may need processes of this call and of earlier calls.
+        """Add processes and start them. They may need each other and processes of earlier calls.
 
-        Raises `SupervisorError` if a need is unknown or the needs form a circle.
+        Raises `SupervisorError` if a process needs an unknown process, or if processes need each other in a circle.
         """
         for spec in in_order(specs, known=self.keepers):
             needs = [self.keepers[name] for name in spec.needs]
@@ -54,10 +54,11 @@ class ProcessSupervisor:
             self._rotation = asyncio.create_task(self._rotate(), name="rotate logs")
 
     async def wait_up(self, timeout_s: float) -> None:
-        """Wait until every process is up, at most `timeout_s` seconds, or longer while the late processes make
+        """Wait until every process is up. Give up after `timeout_s` seconds, or later if the processes still make
         progress.
 
-        Raises `SupervisorError`, which names the first late process, the reason, and the end of its log.
+        On giving up, raises `SupervisorError` with the name of a process that is not up, the reason, and the end of its
+        log.
         """
         began, late = time.monotonic(), self._late()
         longest_s = max(MORE_TIMES * timeout_s, AT_LEAST_S)
@@ -72,8 +73,8 @@ class ProcessSupervisor:
                 wait.cancel()
 
     async def stop(self, names: Sequence[str] | None = None) -> None:
-        """Stop the processes `names`, or all processes if `names` is None. Each process is stopped before the processes
-        that it needs.
+        """Stop the processes `names`, or all processes if `names` is None. A process stops before the processes that it
+        needs.
         """
         left = {name: keeper for name, keeper in self.keepers.items() if names is None or name in names}
         while left:
@@ -90,9 +91,7 @@ class ProcessSupervisor:
                 await self._rotation
 
     def hurry(self) -> None:
-        """Kill all processes that are stopping now. From now on, kill each process that has to stop, instead of waiting
-        for its end.
-        """
+        """Kill all processes that are stopping. After this call, every process that must stop is killed at once."""
         for keeper in self.keepers.values():
             keeper.hurry()
 
@@ -103,9 +102,10 @@ class ProcessSupervisor:
         return self.run_folder / f"{name}.pid"
 
     async def run_once(self, spec: Spec, *, until: asyncio.Event | None = None) -> bool:
-        """Run a process to its end and return True. If `until` is set first, kill the process and return False.
+        """Run a process to its end and return True. If `until` is set before the end, kill the process and return
+        False.
 
-        Raises `SupervisorError` if the process fails or takes longer than `start_s`.
+        Raises `SupervisorError` if the process fails or takes longer than `spec.start_s` seconds.
         """
         until = until or asyncio.Event()
         logfile = self.logfile(spec.name)
@@ -128,7 +128,7 @@ class ProcessSupervisor:
         return True
 
     def _break(self, error: BaseException) -> None:
-        """Store the error of a keeper in `broken`, so that the caller stops all processes in order."""
+        """Store an error of the supervision in `broken`. The caller then stops all processes."""
         if not self.broken.done():
             self.broken.set_exception(error)
 
@@ -142,7 +142,7 @@ class ProcessSupervisor:
                     log.warning("The log of %s cannot be rotated: %s", keeper.spec.name, error)
 
     def _late(self) -> dict[str, tuple[int, float]]:
-        """Return the number of restarts of each process that is not up, and its CPU seconds since the last restart."""
+        """Return, for each process that is not up, how often it was restarted, and its CPU seconds since then."""
         return {
             name: (keeper.restarts.total, keeper.work().cpu_s)
             for name, keeper in self.keepers.items()
@@ -163,9 +163,9 @@ class ProcessSupervisor:
 def _makes_progress(
     before: Mapping[str, tuple[int, float]], late: Mapping[str, tuple[int, float]], over_s: float
 ) -> bool:
-    """Return whether a process came up since `before`, or a process that is not up used CPU and was not restarted.
+    """Return whether any process came up, or any process that is not up used CPU and was not restarted.
 
-    `before`, `late`: the results of `_late` at the start and the end of `over_s` seconds.
+    `before`, `late`: the results of `_late` at the start and at the end of a time of `over_s` seconds.
     """
     works = (
         late[name][1] - cpu_s >= LEAST_SHARE * over_s
@@ -176,10 +176,10 @@ def _makes_progress(
 
 
 def in_order(specs: Iterable[Spec], *, known: Iterable[str] = ()) -> list[Spec]:
-    """Return the processes in an order in which each comes after the processes that it needs. `known`: names of earlier
-    processes.
+    """Sort the processes so that each one comes after the processes that it needs. `known`: the names of processes that
+    already exist.
 
-    Raises `SupervisorError` if a need is unknown or the needs form a circle.
+    Raises `SupervisorError` if a process needs an unknown process, or if processes need each other in a circle.
     """
     left, met, ordered = list(specs), set(known), []
     while left:
@@ -194,10 +194,10 @@ def in_order(specs: Iterable[Spec], *, known: Iterable[str] = ()) -> list[Spec]:
 
 
 def stop_leftovers(run_folder: Path, *, timeout_s: float = 20.0) -> list[str]:
-    """Stop the processes that outlived an earlier supervisor, and return their names.
+    """Stop the processes that still run after an earlier supervisor has ended. Return their names.
 
-    Processes end with their supervisor, so such a process is ending or hangs. PostgreSQL gets SIGINT, its fast
-    shutdown. The engines stop last, because the other processes are their clients.
+    PostgreSQL and Redis are stopped last, because the other processes use them. PostgreSQL gets SIGINT, its fast
+    shutdown.
     """
     found = []
     for record in sorted(run_folder.glob("*.pid"), key=lambda path: path.stem in ("postgres", "redis")):
