@@ -16,7 +16,7 @@ COLOURS = 7
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A named series of values. `values`: one value per time of the plot; None: unknown."""
+    """A named series of values. `values`: one value for each time of the plot, or None if a value is unknown."""
 
     name: str
     values: Sequence[int | None]

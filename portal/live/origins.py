@@ -19,7 +19,7 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def same_origin(origin: str, host: str) -> bool:
-    """Return whether `origin` (a URL) and `host` have the same host name and port. Both may omit the usual port."""
+    """Return whether the URL `origin` has the host name and port of `host`. Both may omit port 80 or 443. Pure."""
     try:
         found, asked = urlsplit(origin), urlsplit(f"//{host}")
         usual = _PORTS.get(found.scheme)

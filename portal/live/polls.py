@@ -181,7 +181,7 @@ class _Body:
             self.left = (await self._receive())["type"] == "http.disconnect"
 
     async def again(self) -> dict[str, Any]:
-        """Return the next message of the request. The first call returns the first message once more."""
+        """Return the next message of the request. The first call returns `first`, which was received before."""
         return self._unread.pop() if self._unread else await self._receive()
 
 

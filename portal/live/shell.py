@@ -200,7 +200,9 @@ class Shell(AsyncWebsocketConsumer):
 
 
 def _whole(query: dict[str, list[Any]], name: str, default: int) -> int:
-    """Return the parameter `name` of the query. Raises `Rejected` if it is not a whole number."""
+    """Return the whole number in the URL parameter `name`. Return `default` if the parameter is missing or empty.
+    Raises `Rejected` if it is not a whole number.
+    """
     given = query.get(name, [""])[0]
     if not given:
         return default

@@ -1,6 +1,7 @@
-"""Topics of live pages. A topic renders the parts of a page that new events change, with a fixed number of queries.
+"""Topics of live pages. A topic stands for one page. When events happen, the topic renders the changed parts of the
+page.
 
-The message to the browser is `{"seq", "revision", "rows": {id: html}, "parts": {id: html}, "resync": bool}`. Rows and
+The browser gets the message `{"seq", "revision", "rows": {id: html}, "parts": {id: html}, "resync": bool}`. Rows and
 parts use the same templates as the page. If `resync` is true, the browser must load the whole page again.
 """
 
@@ -70,7 +71,7 @@ class Announcement(Protocol):
 
 
 class Topic(Protocol):
-    """A page or a name with viewers. The hub computes the changes of equal topics once for all viewers."""
+    """A live page or a watched name. Viewers of the same page have equal topics, so its changes are computed once."""
 
     @property
     def cell_id(self) -> int: ...
@@ -212,7 +213,7 @@ def verdict_marks(job_ids: Sequence[int]) -> dict[int, Any]:
 
 
 def news_of(cell_id: int, *, after: int, until: int) -> CellNews:
-    """Return the events of a cell from `after` (not included) to `until` (included), two revisions. Makes one query."""
+    """Return the events of a cell whose revision is above `after` and at most `until`. Makes one query."""
     rows = (
         Event.objects.filter(cell_id=cell_id, revision__gt=after, revision__lte=until)
         .order_by("revision", "seq")

@@ -37,7 +37,7 @@ _answers = ThreadPoolExecutor(1, thread_name_prefix="names-answers")
 
 
 def in_thread(function: Callable[..., Any]) -> DatabaseSyncToAsync:  # type: ignore[type-arg]
-    """Return an async function that runs `function`, which queries the database, in a thread."""
+    """Return an async function that runs `function` in a thread, because `function` queries the database."""
     return DatabaseSyncToAsync(function, thread_sensitive=False, executor=_threads)
 
 

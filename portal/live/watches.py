@@ -55,7 +55,7 @@ class Watches:
         return self._all
 
     def begin(self, principal: Principal, *, most: int, most_of_one: int) -> OpenWatch:
-        """Count and return a new watch.
+        """Begin a watch and return it.
 
         `most`: the limit for this process. `most_of_one`: the limit for one caller. All tokens and sessions of a user
         count as one caller. Raises `TooManyWatches` if a limit is reached.
@@ -84,5 +84,5 @@ watches = Watches()
 
 
 def watch_begin(principal: Principal) -> OpenWatch:
-    """Return a new watch within the limits of the settings. Raises `TooManyWatches` if a limit is reached."""
+    """Begin a watch and return it. Raises `TooManyWatches` if a limit in the settings is reached."""
     return watches.begin(principal, most=settings.BORG_MAX_WATCHES, most_of_one=settings.BORG_MAX_WATCHES_PER_CALLER)

@@ -1,7 +1,7 @@
 """All settings, read from the environment variables.
 
-`deploy/borg.env` explains each setting to operators. A test checks that that file and this module list the same
-settings.
+`deploy/borg.env` explains each setting to operators. A test checks that the file and this module list the
+same settings.
 """
 
 from __future__ import annotations

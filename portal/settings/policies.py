@@ -1,7 +1,6 @@
 """Headers that limit what browsers may do with pages: the Content-Security-Policy of Sigma and of the console.
 
-*Sigma* is the name of all pages except those of the console. The library django-csp sends the
-header.
+*Sigma* is the name of all pages except those of the console. The library django-csp sends the header.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The home page: the user's tenants with their jobs, quota and budget, and the cells."""
+"""The home page. It shows the user's tenants with their jobs, quota and budget. It also lists the cells."""
 
 from __future__ import annotations
 

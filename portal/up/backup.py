@@ -91,8 +91,7 @@ def save(home: Home, file: Path) -> dict[str, Any]:
 
 
 def restore(options: Options, file: Path) -> dict[str, Any]:
-    """Create the data folder (BORG_HOME) from a backup, and return the backup's manifest. If this fails, no folder is
-    left.
+    """Create the data folder (BORG_HOME) from a backup, and return its manifest. After a failure, no folder is left.
 
     Raises `BackupError` if the file is damaged or of a newer version, or if BORG_HOME exists.
     """

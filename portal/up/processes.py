@@ -42,7 +42,7 @@ def preload(home: Home, env: Mapping[str, str]) -> Spec:
 
 
 def schema(home: Home, env: Mapping[str, str], result: Path) -> Spec:
-    """Return the process that migrates the database at each start, and creates what the first start needs."""
+    """Return a process that migrates the database and creates the first cell, tenant and users if they are missing."""
     argv = (sys.executable, "-m", "portal.up.schema", str(result))
     return Spec("schema", argv, env=env, start_s=600.0, preload=_preload_socket(home))
 

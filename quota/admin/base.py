@@ -24,7 +24,9 @@ def principal_of(request: HttpRequest) -> Principal:
 
 
 def vector_text(vector: Sequence[int], *, extra: Sequence[str] = ()) -> SafeString:
-    """Return the non-zero quantities in one line: `500 cores, 2 TiB ram, …`. `extra`: the cell's own resources."""
+    """Return the non-zero quantities in one line: `500 cores, 2 TiB ram, …`. `extra`: the names of own resources of the
+    cell, after the built-in ones.
+    """
     parts = []
     for index, (name, value) in enumerate(zip((*NAMES, *extra), vector, strict=False)):
         if value:

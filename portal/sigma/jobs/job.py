@@ -1,4 +1,4 @@
-"""The live page of a job with its tasks and events, the page of its spec, and the actions kill and undo."""
+"""The live page of a job with its tasks and events, the page of its spec, and two forms: kill and undo."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _text(file: Mapping[str, object]) -> str:
 
 
 def _diff(old: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the lines of the diff, each with its kind: `added`, `removed`, `same`, or `place` (a position)."""
+    """Return the lines of the diff, each with its kind: `added`, `removed`, `same`, or `place` (line numbers)."""
     kinds = {"+": "added", "-": "removed", "@": "place", " ": "same"}
     lines = difflib.unified_diff(_text(old).splitlines(), _text(new).splitlines(), lineterm="", n=3)
     return [(kinds[line[0]], line) for line in lines if not line.startswith(("+++", "---"))]

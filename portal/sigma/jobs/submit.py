@@ -71,7 +71,7 @@ def add_outcome(request: HttpRequest, outcome: str, name: str) -> None:
 
 
 def plan_context(plan: JobPlan, wanted: job_spec.JobSpecification, cell: Cell) -> dict[str, Any]:
-    """Return the template context of a plan, with sentences that say whether the tasks would fit."""
+    """Return the template context of a plan, with sentences that say whether the tasks would fit on the machines."""
     extra = tuple(cell.extra_resources)
     fits = [line for fit in plan.guidance for line in format_fit(fit.shapes, tasks=fit.tasks, extra=extra, words=WORDS)]
     return {"plan": plan, "wanted": wanted, "problem": plan.problem, "steps": _steps_of(plan), "fits": fits}

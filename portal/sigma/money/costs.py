@@ -143,7 +143,7 @@ def _total(found: list[Cost]) -> Cost:
 
 
 def _table(found: list[Cost], chosen: CostsFilter | None) -> Iterator[list[object]]:
-    """Yield the rows of the CSV file. Amounts are in micro-credits, so that the columns add up."""
+    """Yield the rows of the CSV file. Amounts are in micro-credits, so that their sums are exact."""
     yield ["tenant", "from", "until", "by", "label", "key", "quota", "unused", "usage", "total"]
     if chosen is not None:
         since, until = (moment.astimezone(dt.UTC).isoformat() for moment in (chosen.since, chosen.until))

@@ -1,4 +1,4 @@
-"""The quota page: the granted, ordered and used quota of the user's tenants, and a cell's free quota per day."""
+"""The quota page: the granted, ordered and used quota of the user's tenants, and the quota that a cell has left."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def _calendar(
 ) -> list[tuple[PriorityBand, list[dict[str, Any]]]]:
     """Return for each sold band the free amount of a resource on each of the next `DAYS` days. Each day is a dict.
 
-    `left`: the free amount. `percent`: the free part of the sellable amount. `level`: the colour of the day, from 0
-    (nothing is free) to 5.
+    `left`: the free amount. `percent`: the free amount in percent of the amount that can be sold. `level`: the colour
+    of the day, from 0 (nothing is free) to 5.
     """
     index, first = NAMES.index(resource), now.astimezone(zone).date()
 

@@ -103,10 +103,11 @@ _LAST = " ORDER BY j.ended_at DESC NULLS FIRST, j.id DESC LIMIT 1"
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """Return the tasks of a job, sorted by index. Machines and earlier incarnations that still stop are loaded too.
+    """Return the tasks of a job, sorted by index. Machines and earlier incarnations that are still stopping are loaded
+    too.
 
-    `state`: return only tasks in this state. `up`: tasks that run and are up. `placed`: tasks that run but are not up
-    yet.
+    `state`: return only tasks in this state. The value `up` means tasks that run and are up. The value `placed` means
+    tasks that run but are not up yet.
     """
     rows = Task.objects.filter(job=job).select_related("machine").prefetch_related(STILL_STOPPING).order_by("index")
     if state == "up":

@@ -16,7 +16,7 @@ _Hosts = Mapping[int, str]
 
 
 def of(event: Event, hostnames: _Hosts) -> str:
-    """Return the sentence of an event. `hostnames`: hostnames by machine id, for the machines to show by hostname."""
+    """Return the sentence of an event. It shows machines by their hostname in `hostnames`, or else by their id."""
     if event.kind not in SENTENCES:
         return event.kind
     sentence, *details = SENTENCES[event.kind]

@@ -1,4 +1,4 @@
-"""Bar charts of a cell's free quota per day, compared with the requested amount. A template draws them as SVG. Pure."""
+"""Bar charts of the quota that a cell can still sell on each day, compared with the requested amount, as SVG. Pure."""
 
 from __future__ import annotations
 

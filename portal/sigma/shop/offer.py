@@ -1,4 +1,4 @@
-"""The shop's offer for a request: whether the quota is free, the price, the effect on the budget, and alternatives."""
+"""The shop's offer for a request: the price, whether enough quota is left, the effect on the budget, alternatives."""
 
 from __future__ import annotations
 
@@ -44,11 +44,10 @@ class Alternative:
 
 @dataclass(slots=True)
 class QuotaOffer:
-    """The shop's answer to a request for quota: what the quota costs, and whether it is free. Money is in
-    micro-credits.
+    """The shop's answer to a request for quota: the price, and whether enough quota is left. Money is in micro-credits.
 
-    `left`: the free amounts. `first_fit`: the first day from which the whole request fits, or None if there is none.
-    `problem`: why the cell sells no quota. `month`: why the monthly budget does not allow the order.
+    `left`: the amounts that can still be sold. `first_fit`: the first day from which the whole request fits, or None if
+    there is none. `problem`: why the cell sells no quota. `month`: why the monthly budget does not allow the order.
     """
 
     wish: Wish
@@ -69,7 +68,7 @@ class QuotaOffer:
 
     @property
     def most(self) -> Vector:
-        """Return the amount of each resource that can be ordered: the free or the requested amount, if that is less."""
+        """Return the amount of each resource that can be ordered: the requested amount, or what is left of it."""
         return tuple(max(0, min(pair)) for pair in zip(self.left, self.wish.amounts, strict=True))
 
     @property
@@ -98,23 +97,23 @@ class QuotaOffer:
 
     @property
     def most_useful(self) -> bool:
-        """Return whether, of every requested resource, at least a part is free."""
+        """Return whether at least a part of every requested amount can be ordered."""
         return all(left > 0 for left, asked in zip(self.most, self.wish.amounts, strict=True) if asked)
 
     @property
     def _short(self) -> list[tuple[int, str]]:
-        """Return each resource of which not enough is free: its index in the list of resources, and the free amount."""
+        """Return each resource of which not enough is left: its index in the list of resources, and what is left."""
         pairs = enumerate(zip(self.most, self.wish.amounts, strict=True))
         return [(index, described(index, most)) for index, (most, asked) in pairs if asked > most]
 
     @property
     def short(self) -> dict[str, str]:
-        """Return an error text for each form field whose amount is not free. The keys are the names of the fields."""
+        """Return an error text for each form field whose amount is more than what is left, by the name of the field."""
         return {NAMES[index]: _("only %s free on these days") % left for index, left in self._short}
 
     @property
     def shortage(self) -> str:
-        """Return a sentence that lists the resources of which not enough is free."""
+        """Return a sentence that lists the resources of which not enough is left."""
         text = _("%(left)s free of %(asked)s requested")
         amounts = self.wish.amounts
         short = [text % {"left": left, "asked": described(index, amounts[index])} for index, left in self._short]
@@ -155,7 +154,7 @@ def offer_for(
 
 
 def _left_for(wish: Wish) -> Vector:
-    """Return, per resource, the quota that is free for sale during the whole requested period and its grace period."""
+    """Return, per resource, the quota that can still be sold for the whole requested period and its grace period."""
     grace_end = market.grace_end(market.market_of(wish.cell), wish.starts_at, wish.ends_at)
     return market.availability(wish.cell, wish.band, wish.starts_at, grace_end)
 
@@ -165,7 +164,7 @@ def _enough(left: Sequence[int], amounts: Sequence[int]) -> bool:
 
 
 def _days_left(wish: Wish, *, today: dt.date) -> list[DayLeft]:
-    """Return the free amounts of each day of the requested period and of days around it, for at least 28 days."""
+    """Return the amounts that can still be sold on each requested day and on days around it, for at least 28 days."""
     first = max(today, wish.period.first - 3 * DAY)
     count = max(28, (wish.period.last - first).days + 1 + BESIDE)
     days = market.calendar_days(wish.cell, wish.band, first, count, wish.zone)
@@ -175,8 +174,8 @@ def _days_left(wish: Wish, *, today: dt.date) -> list[DayLeft]:
 def _alternatives(
     principal: Principal, tenant: Tenant, offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime
 ) -> list[Alternative]:
-    """Return the alternatives for which enough quota is free, cheapest first. If the request itself fits, return only
-    alternatives that are cheaper than the request.
+    """Return the alternatives for which enough quota is left, cheapest first. If enough quota is left for the request
+    itself, return only alternatives that are cheaper than the request.
     """
     found = []
     for what, but, wish in _candidates(offer, cells, now=now):
@@ -189,8 +188,8 @@ def _alternatives(
 
 
 def _first_fit(rules: Market, wish: Wish, *, now: dt.datetime) -> dt.date | None:
-    """Return the first day after the requested start on which the period could start, so that all amounts are free
-    until its end. Return None if there is no such day.
+    """Return the first day after the requested start from which enough quota is left for a period of the same length.
+    Return None if there is no such day.
     """
     length = market.grace_end(rules, wish.starts_at, wish.ends_at) - wish.starts_at
     moment = market.earliest_start(wish.cell, wish.band, wish.amounts, length, max(now, wish.starts_at))

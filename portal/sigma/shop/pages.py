@@ -1,4 +1,4 @@
-"""The shop's page, where the user enters a request and sees its price and the free quota."""
+"""The shop's page. The user enters a request for quota, and sees its price and how much quota the cell has left."""
 
 from __future__ import annotations
 

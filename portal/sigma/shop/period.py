@@ -83,5 +83,5 @@ def preset_last(name: str, first: dt.date) -> dt.date:
 
 
 def preset_of(period: QuotaPeriod) -> str:
-    """Return the key in `PRESETS` whose length is the length of the period, or "" if there is no such key."""
+    """Return the preset (a key of `PRESETS`) that is as long as the period, or "" if there is none."""
     return next((name for name in PRESETS if preset_last(name, period.first) == period.last), "")

@@ -42,7 +42,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A valid request for quota, which the shop can price and the user can order. It ends just before `ends_at`."""
+    """A valid request for quota. The shop can compute its price. The period ends just before `ends_at`."""
 
     tenant: str
     cell: str
@@ -65,8 +65,8 @@ class Form:
     """The shop's form, as the user filled it in. `given`: the text of each field; `errors`: the error of each wrong
     field.
 
-    `wish`: the request, or None if a field is wrong. `preset`: the key in `PRESETS` that has the length of the period,
-    or "" if there is no such key.
+    `wish`: the request, or None if a field is wrong. `preset`: the key of `PRESETS` that is as long as the period, or
+    "" if there is none.
     """
 
     given: dict[str, str]
@@ -77,7 +77,7 @@ class Form:
 
 
 def wish_read(asked: Mapping[str, str], choices: Choices) -> Form:
-    """Read the form's fields: tenant, cell, band, from, until or preset, renew, amounts. Missing ones get defaults."""
+    """Read the fields of the shop's form: `asked` has their texts by name. A missing field gets its default value."""
     form = Form(given={})
     tenant = _chosen(form, "tenant", asked, choices.tenants, _("this is not one of your tenants; choose a tenant"))
     cell = _chosen(form, "cell", asked, choices.cells, _("there is no such cell; choose a cell"))

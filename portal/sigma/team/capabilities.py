@@ -58,9 +58,7 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
 
 
 def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
-    """Request the capability that the form describes from the SREs. Raises `Rejected` if the form is not valid, or the
-    user may not request the capability.
-    """
+    """Ask the SREs for the capability in the form. Raises `Rejected` if the form is not valid or it is not allowed."""
     post = request.POST
     days = number_among(post, "days", DAYS)
     capability_ask(

@@ -51,8 +51,8 @@ class ProcessPatience:
         return now - self._window >= self.limit_s
 
     def verdict(self, now: float, work: Work) -> PatienceVerdict:
-        """Return whether the process is over its time limit. It is if it did no work since the last call, or if the
-        wait has taken `longest_s` seconds in all. `work`: what the process has done so far.
+        """Return whether the process is over its time limit. This is the case if it did no work since the last call, or
+        if the wait has taken `longest_s` seconds in all. `work`: what the process has done so far.
         """
         took_s, cpu_s = now - self._window, work.cpu_s - self._last.cpu_s
         signs = [

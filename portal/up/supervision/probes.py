@@ -30,7 +30,7 @@ def postgres(url: str) -> str | None:
 def redis(url: str) -> str | None:
     """Return None if Redis at `unix:///path` answers PING, or else the problem.
 
-    While Redis loads its data file, it answers PING with an error.
+    While Redis loads its data file, it answers PING with an error. This counts as a problem.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:

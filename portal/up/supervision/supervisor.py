@@ -41,7 +41,7 @@ class ProcessSupervisor:
         self._rotation: asyncio.Task[None] | None = None
 
     def start(self, specs: Iterable[Spec]) -> None:
-        """Add processes and start them. They may need each other and processes of earlier calls.
+        """Add processes and start them. A process may need processes of the same call or of earlier calls.
 
         Raises `SupervisorError` if a process needs an unknown process, or if processes need each other in a circle.
         """
@@ -54,11 +54,10 @@ class ProcessSupervisor:
             self._rotation = asyncio.create_task(self._rotate(), name="rotate logs")
 
     async def wait_up(self, timeout_s: float) -> None:
-        """Wait until every process is up. Give up after `timeout_s` seconds, or later if the processes still make
+        """Wait until every process is up, but at most `timeout_s` seconds, or longer while the late processes make
         progress.
 
-        On giving up, raises `SupervisorError` with the name of a process that is not up, the reason, and the end of its
-        log.
+        If a process is still not up, raises `SupervisorError` with its name, the reason, and the end of its log.
         """
         began, late = time.monotonic(), self._late()
         longest_s = max(MORE_TIMES * timeout_s, AT_LEAST_S)
