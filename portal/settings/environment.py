@@ -215,7 +215,7 @@ def folder(name: str, below: str) -> Path | None:
 
 
 def flag(name: str) -> bool:
-    """Return whether the value of a setting means yes."""
+    """Return whether a setting is switched on, with the value `1`, `true`, `yes` or `on`."""
     return text(name).lower() in ("1", "true", "yes", "on")
 
 

@@ -20,7 +20,7 @@ class NavigationLink(NamedTuple):
     also: tuple[str, ...] = ()
 
     def holds(self, name: str) -> bool:
-        """Return whether the page `name` is the page of this link, or one of its subpages."""
+        """Return whether this link leads to the page `name`, or to a page of which `name` is a subpage."""
         return name == self.name or name in self.also
 
 

@@ -1,4 +1,4 @@
-"""The page where the user changes the amounts or the end of an order. A preview shows the price of the change."""
+"""The page where the user changes the amounts or the end of an order. A preview shows what the change costs."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ SENTENCES: Mapping[str, str | Promise] = {
 
 
 def sentence_of(record: Record) -> str:
-    """Return the record as one sentence. Times are in the active time zone."""
+    """Return the record as one sentence. Times are in the time zone that is active in Django."""
     values = defaultdict(lambda: _MISSING, {name: _text(name, value) for name, value in record.data.items()})
     if (known := SENTENCES.get(record.kind)) is not None:
         return str(known) % values
