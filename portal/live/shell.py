@@ -7,8 +7,8 @@
 
 Every five seconds the portal checks that the client is still signed in and that the shell is still allowed. At the
 end of a shell the portal writes one event, with the number of bytes in each direction. If the portal rejects the
-client, it sends the rejection as the last frame, and closes the WebSocket with a code that depends on
-the reason.
+client, it sends the rejection as the last frame. The code with which it closes the WebSocket depends on the
+reason.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def engine_account(*paths: Path) -> SystemUser | None:
 
 
 def passable(path: Path, uid: int, gid: int) -> bool:
-    """Return whether a user may enter every folder on the way to `path`."""
+    """Return whether a user may enter the folder `path` and every folder above it."""
     for folder in (path, *path.parents):
         if not folder.is_dir():
             continue
