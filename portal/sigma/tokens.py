@@ -27,7 +27,9 @@ DAYS = [7, 30, 90, 365]
 @never_cache
 @page
 def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List the user's tokens (GET), or issue a token (POST). Only the response to the POST shows the token's secret."""
+    """List the user's tokens (GET), or issue a token (POST). The secret of a token is shown only once, in the response
+    to the POST that issues it.
+    """
     context: dict[str, Any] = {
         "scopes": [scope.value for scope in Scope],
         "days": DAYS,

@@ -196,7 +196,7 @@ def main() -> int:
 
 
 def _print(text: str) -> None:
-    """Print `text` to the terminal. If the terminal has closed, log this fact instead."""
+    """Print `text` to the terminal. If the terminal has closed, log that it has closed."""
     try:
         print(text, flush=True)
     except OSError:

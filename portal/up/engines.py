@@ -105,8 +105,8 @@ def start(launch: EngineLaunch, *, output: int | None = None) -> Engine:
 
 
 def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
-    """Prepare the folders of PostgreSQL in `home` (BORG_HOME), and stop a PostgreSQL that still runs there. Return how
-    to start PostgreSQL.
+    """Prepare the folders of PostgreSQL in `home` (BORG_HOME), and stop a PostgreSQL that still runs there. Return a
+    description of the process to start.
 
     `durable=False` makes PostgreSQL faster, but a crash can damage its data; only tests use it. Raises `EngineError` if
     the data belongs to another major version, and `AccountError` if root finds no unprivileged user.
@@ -160,8 +160,8 @@ def prepare_postgres(home: Path, *, durable: bool = True) -> EngineLaunch:
 
 
 def prepare_redis(home: Path, *, durable: bool = True) -> EngineLaunch:
-    """Prepare the folders of Redis in `home` (BORG_HOME), and stop a Redis that still runs there. Return how to start
-    Redis.
+    """Prepare the folders of Redis in `home` (BORG_HOME), and stop a Redis that still runs there. Return a description
+    of the process to start.
 
     `durable`: whether Redis writes each change to a file and syncs the file every second.
     """

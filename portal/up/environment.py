@@ -27,7 +27,7 @@ _BORGLET = (
 
 
 def machine_environment(options: Options, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a Borglet. It has no database URL and no keys, because the Borglet starts tasks."""
+    """Return the environment of a Borglet, without database URL and keys, so that its tasks cannot read them."""
     kept = {name: inherited[name] for name in _INHERITED if name in inherited}
     tuned = {name: value for name, value in inherited.items() if name.startswith(_BORGLET)}
     return {

@@ -65,7 +65,7 @@ def rejection_page(request: HttpRequest, problem: Rejected) -> HttpResponse:
 
 @contextmanager
 def problem_kept(context: dict[str, Any]) -> Iterator[None]:
-    """Store a `Rejected` that the `with` block raises in `context["problem"]`, so that the page shows it."""
+    """If the `with` block raises `Rejected`, store the error in `context["problem"]`, so that the page shows it."""
     try:
         yield
     except Rejected as problem:

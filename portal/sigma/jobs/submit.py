@@ -108,7 +108,7 @@ def _unreadable(why: str) -> Rejected:
 
 
 def _steps_of(plan: JobPlan) -> list[tuple[str, int, str]]:
-    """Return a row per step of a plan: what happens to tasks, the number of these tasks, their ranges of indexes."""
+    """Return one row per step of a plan: what happens to tasks, how many tasks these are, and which index ranges."""
     words = {
         "added": _("will be added"),
         "removed": _("will be ended"),

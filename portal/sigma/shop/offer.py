@@ -68,7 +68,7 @@ class QuotaOffer:
 
     @property
     def most(self) -> Vector:
-        """Return the amount of each resource that can be ordered: the requested amount, or what is left of it."""
+        """Return the amount of each resource that can be ordered: the requested amount, or less if less is left."""
         return tuple(max(0, min(pair)) for pair in zip(self.left, self.wish.amounts, strict=True))
 
     @property
@@ -102,7 +102,7 @@ class QuotaOffer:
 
     @property
     def _short(self) -> list[tuple[int, str]]:
-        """Return each resource of which not enough is left: its index in the list of resources, and what is left."""
+        """Return each resource of which not enough is left: its index in the list of resources, and the amount left."""
         pairs = enumerate(zip(self.most, self.wish.amounts, strict=True))
         return [(index, described(index, most)) for index, (most, asked) in pairs if asked > most]
 

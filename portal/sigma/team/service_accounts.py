@@ -52,7 +52,9 @@ def account_list(request: HttpRequest, principal: Principal, tenant: str) -> Htt
 @never_cache
 @page
 def account(request: HttpRequest, principal: Principal, tenant: str, account: str) -> HttpResponse:
-    """Show, change or remove a service account, or issue a token. Only the response to a POST shows the secret."""
+    """Show, change or remove a service account, or issue a token. The secret of a token is shown only once, in the
+    response to the POST that issues it.
+    """
     row = tenant_named(principal, tenant)
     require(principal, Action.TENANT_ADMIN, tenant=row.name)
     found = service_account_named(row, account)

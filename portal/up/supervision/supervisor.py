@@ -141,7 +141,9 @@ class ProcessSupervisor:
                     log.warning("The log of %s cannot be rotated: %s", keeper.spec.name, error)
 
     def _late(self) -> dict[str, tuple[int, float]]:
-        """Return, for each process that is not up, how often it was restarted, and its CPU seconds since then."""
+        """Return, for each process that is not up, how often it was restarted, and its CPU seconds since the last
+        start.
+        """
         return {
             name: (keeper.restarts.total, keeper.work().cpu_s)
             for name, keeper in self.keepers.items()
