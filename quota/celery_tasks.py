@@ -1,5 +1,5 @@
-"""Celery tasks of quota. Each task only calls one function. A repeated call of this function does no harm, or the
-function itself prevents parallel runs.
+"""Celery tasks of quota. Each task calls one function. It is safe to call this function again, or the function itself
+prevents parallel runs.
 """
 
 from __future__ import annotations

@@ -38,10 +38,7 @@ class MarketForm(ServiceForm):
 
 
 class MarketAdmin(ServiceAdmin):
-    """The page of the selling rules per cell.
-
-    A cell without a row has the default rules; its row is created at the first sale in the cell.
-    """
+    """The page of the rules by which each cell sells quota. The default rules apply to a cell without a row."""
 
     form = MarketForm
     list_display = [
@@ -134,8 +131,10 @@ class OpenFilter(admin.SimpleListFilter):
 
 
 class ShortfallAdmin(FactsAdmin):
-    """The page of shortfalls: periods in which more is sold than the cell has. To end a shortfall, add machines, or
-    agree with tenants to move their orders to another cell or period. Sold quota stays valid.
+    """The page of shortfalls. A shortfall is a period in which the sold quota exceeds the capacity of the cell.
+
+    To end a shortfall, add machines, or agree with tenants to move their orders to another cell or period. Sold quota
+    stays valid.
     """
 
     list_display = fields = (

@@ -28,7 +28,7 @@ MOST_UNSET = 50  # tenants without a budget on one page
 
 
 class PercentsField(forms.CharField):
-    """A form field for whole numbers such as `50, 80, 100`. The service checks their range."""
+    """A form field for a list of percentages such as `50, 80, 100`. The service checks that they are in range."""
 
     widget = UnfoldAdminTextInputWidget
 
@@ -91,7 +91,7 @@ class BudgetAdmin(ServiceAdmin):
     list_before_template = "console/budgets_unset.html"
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Show budgets, and up to `MOST_UNSET` tenants that have credits but no budget, sorted by name."""
+        """Show the budgets. Also show up to `MOST_UNSET` tenants that have credits but no budget, sorted by name."""
         rows = Account.objects.filter(kind=AccountKind.AVAILABLE.value, tenant__budget=None).exclude(balance=0)
         unset = list(rows.select_related("tenant").order_by("tenant__name")[: MOST_UNSET + 1])
         more = rows.count() - MOST_UNSET if len(unset) > MOST_UNSET else 0
@@ -203,7 +203,7 @@ class InvoiceAdmin(FactsAdmin):
 
     @action(description=_("Close a month"), url_path="close-month", icon="event_available")
     def close_month(self, request: HttpRequest) -> HttpResponse:
-        """Close a month that has ended, before it closes automatically. Idempotent."""
+        """Close a month of a tenant after the month has ended, without waiting for the automatic close. Idempotent."""
 
         def act(given: dict[str, Any]) -> str:
             invoice = invoice_close(principal=principal_of(request), **given)

@@ -30,7 +30,7 @@ class NoticeAdmin(FactsAdmin):
 
 
 class ChannelAdmin(FactsAdmin):
-    """The page of the channels of notices. It hides their secrets, which only the owners of the tenants may see."""
+    """The page of channels, which send notices. It hides their secrets; only owners of tenants may see them."""
 
     list_display = [
         "target",

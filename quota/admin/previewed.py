@@ -44,14 +44,17 @@ class Preview:
 
 
 class PreviewedAdmin(ServiceAdmin):
-    """An admin form with a preview. `make` calls the service, and `preview` describes the effect of the change. The
-    first POST request is a dry run; a second one, after the user has confirmed, makes the change.
+    """An admin form that shows the effect of a change before it makes the change.
+
+    The first POST request changes nothing and shows the result of `preview`. After the user has confirmed, the second
+    POST request calls `make`.
     """
 
     def make(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
-        """Create or change the row with the service function that the subclass chooses, and return the saved row.
+        """Create a row or change `row`, and return the saved row. Each subclass calls its own service function.
 
-        `row`: the row to change, or None to create one. Raises `Rejected` if the service rejects the data.
+        `given`: the values from the form. `row`: the row to change, or None to create one. Raises `Rejected` if the
+        service rejects the data.
         """
         raise NotImplementedError
 

@@ -78,8 +78,9 @@ class PriceListForm(ServiceForm):
         return [_point(number, line) for number, line in lines if line.strip()]
 
     def show_rejection(self, problem: Rejected) -> None:
-        """Show each error next to a field of the form: the error `base.cpu` at the field `base_cpu`, and `curve.1` at
-        `curve_lines`.
+        """Show each error of `problem` next to the form field to which it belongs.
+
+        For example, the error `base.cpu` belongs to the field `base_cpu`, and `curve.1` to `curve_lines`.
         """
         fields = {
             "curve_lines" if name.startswith("curve") else name.replace(".", "_"): what
@@ -121,7 +122,10 @@ class PriceListAdmin(CreateOnlyAdmin, PreviewedAdmin):
         return super().perform(request, {**given, **prices, "curve": curve}, row)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the current prices of the cell that the URL's query names, or else of the first cell."""
+        """Return the current prices of a cell as the first values of the form.
+
+        The query parameter `cell` names the cell; by default it is the first cell.
+        """
         cells = list(CellCapacity.objects.order_by("cell").values_list("cell", flat=True))
         if not cells:
             return {}

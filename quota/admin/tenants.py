@@ -69,7 +69,7 @@ class MembershipAdmin(ServiceAdmin):
             return redirect("admin:quota_membership_changelist")
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the actions of the list without Django's bulk deletion, because members must be removed one by one."""
+        """Return the actions of the list, but not Django's action that deletes several members at once."""
         return {name: act for name, act in super().get_actions(request).items() if name != "delete_selected"}
 
 

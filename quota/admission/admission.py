@@ -1,6 +1,6 @@
 """Admission control (§2.5). It runs inside the transaction that submits or changes a job.
 
-    asks ─► bands ─► QuotaUse rows (locked) and budgets ─► grants in force ─► charged | Rejected
+    requests ─► bands ─► QuotaUse rows (locked) and budgets ─► grants in force ─► charged | Rejected
 
 The sum of the limits of the tenant's live jobs at a band in a cell is compared with the grants in force. The actual
 usage of the jobs does not matter. A grant is in force from its start until its grace period ends. A change is rejected
@@ -32,7 +32,7 @@ _MOST = 2**63 - 1  # the largest number that a column stores
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """A request for admission. `change`: the change of the sum of the tenant's limits; negative values return quota."""
+    """A request to change the sum of the limits of a tenant's jobs by `change`. A negative `change` returns quota."""
 
     tenant_id: int
     tenant: str
@@ -48,7 +48,7 @@ def bands() -> list[Band]:
 def admit(
     *, cell: str, asks: Sequence[AdmissionRequest], read: Sequence[tuple[int, Band]] | None = None
 ) -> list[Rejected | None]:
-    """Charge the requests `asks` in order, and reject those that exceed the quota.
+    """Handle the requests `asks` in order: add each to the used quota, or reject it if it exceeds the granted quota.
 
     `read`: the bands with their ids, if the caller has read them in this transaction.
 
@@ -88,7 +88,7 @@ def admit(
 
 
 def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
-    """Return, per resource, by how much the requests of the tenant's live jobs exceed its grants; 0 if they do not."""
+    """Return, per resource, the amount that the tenant's live jobs request beyond its grants, or 0."""
     used = QuotaUse.objects.filter(cell=cell, tenant_id=tenant_id, band_id=band_id).values_list("used").first()
     if used is None:
         return ZERO
@@ -97,7 +97,7 @@ def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
 
 
 def release(*, cell: str, asks: Sequence[AdmissionRequest]) -> None:
-    """Give back the quota that ended jobs used. `change` of each request: the limits of the job, as positive values."""
+    """Give back the quota that ended jobs used. In each request, `change` is the job's limits as positive values."""
     back = [AdmissionRequest(a.tenant_id, a.tenant, a.priority, tuple(-v for v in a.change)) for a in asks]
     admit(cell=cell, asks=back)
 
@@ -188,8 +188,8 @@ def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]
 def _lock_use(cell: str, pairs: list[tuple[int, int]]) -> tuple[dict[tuple[int, int], Vector], dict[int, str]]:
     """Lock the `QuotaUse` rows of the given pairs (tenant id, band id).
 
-    Return the used quota by pair, and the budget's action by tenant id for tenants whose budget is used up and stops
-    submissions (`STOPPING`).
+    Return two dicts. The first contains the used quota by pair. The second contains, by tenant id, the action of each
+    used-up budget that stops the submission of jobs.
     """
     rows = _select_use(cell, pairs)
     for ask_again in (_insert_use, _select_use):  # select again rows that another transaction has inserted meanwhile

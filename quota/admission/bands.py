@@ -21,11 +21,11 @@ from quota.vocabulary.resources import format_number
 def band_set(
     *, principal: Principal, band: Band, price_milli: int | None = None, oversell_milli: int | None = None
 ) -> PriorityBand:
-    """Create a band, or change the band with this name. If `price_milli` or `oversell_milli` is omitted, this factor
-    stays unchanged.
+    """Create a band, or change the band with this name. If `price_milli` or `oversell_milli` is None, this factor of an
+    existing band stays unchanged.
 
     Sold quota stays valid and keeps its price; `quota.pricing.band_preview` shows the effect of a change. Raises
-    `Rejected`, which names the wrong field, and `Conflict` if bands would overlap.
+    `Rejected` if a value is not valid; the error names the field. Raises `Conflict` if bands would overlap.
     """
     require(principal, Action.PLATFORM_ADMIN)
     _range_checked(band)
@@ -52,7 +52,10 @@ def band_set(
 def factors_of(
     row: PriorityBand | None, name: str, price_milli: int | None = None, oversell_milli: int | None = None
 ) -> Factors:
-    """Return the factors of a band. Factors that are not given come from `row`, or from the defaults for `name`."""
+    """Return the factors of a band. A factor that is None is read from `row`.
+
+    If `row` is None too, the factor is the default for the band name `name`.
+    """
     known = Factors(row.price_milli, row.oversell_milli) if row else DEFAULT_FACTORS.get(name, PLAIN)
     return Factors(
         known.price_milli if price_milli is None else price_milli,
@@ -89,7 +92,7 @@ def _factors_checked(band: Band, factors: Factors) -> None:
 
 
 def _notify(entry: records.RecordEntry, row: PriorityBand) -> None:
-    """Notify all tenants that have quota at a band, or an order for quota at the band that has not begun."""
+    """Notify all tenants that have quota at the band `row`, or that ordered quota at this band for later."""
     owns = (
         Quota.objects.filter(band=row)
         .annotate(until=Coalesce("grace_until", "ends_at"))

@@ -1,9 +1,10 @@
-"""Requests and usage of a tenant's jobs compared with its quota, to avoid buying too much (§2.5).
+"""Compares a tenant's quota with what its jobs request and use, so that the tenant does not buy too much (§2.5).
 
     MeteredHour ─► sums by hour ─► peaks and quantiles over the hours ─► suggested amounts of quota
 
-All figures are averages over whole hours. Peaks within an hour are higher, so `leaner` is larger than the measured
-usage by a margin (`MARGIN_MILLI`). Hours in which the tenant had no live jobs in this band of the cell are left out.
+All figures are averages over whole hours. Peaks within an hour are higher, so the suggestion `leaner` adds a margin
+(`MARGIN_MILLI`) to the measured usage. Hours in which the tenant had no live jobs in this band of the cell are left
+out.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ MARGIN_MILLI = 1250
 class ResourceUse:
     """How much of one resource a tenant owned, requested and used over some days, in the unit of the resource.
 
-    `granted`: grants in force now. `asked`, `reserved`: the largest sum of limits and of reservations in any hour.
-    `used_*`: percentiles of the usage per hour. `suggested`: the quota to own if jobs continue to request as much;
-    `leaner`: the quota to own if the limits of the jobs are only a quarter above their usage.
+    `granted`: the sum of the grants in force now. `asked`: the largest sum of the jobs' limits in any hour. `reserved`:
+    the largest sum of the jobs' reservations in any hour. `used_*`: percentiles of the usage per hour. `suggested`: the
+    quota to own if jobs continue to request as much; `leaner`: the quota to own if the limits of the jobs are only a
+    quarter above their usage.
     """
 
     name: str
@@ -63,10 +65,10 @@ class UsageOf:
 
 
 def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: int = 14) -> UsageOf:
-    """Return what the tenant's jobs requested and used at `band` in `cell` in the last `days` days: three queries.
+    """Return what the tenant's jobs requested and used at `band` in `cell` in the last `days` days.
 
-    Ports are omitted, because they are not sold. Raises `Forbidden`, `NotFound` for an unknown band, `Rejected` for an
-    invalid `days`.
+    Ports are omitted, because they are not sold. Makes three queries. Raises `Forbidden` if the principal may not see
+    the quota, `NotFound` if the band is unknown, and `Rejected` if `days` is out of range.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     if not 1 <= days <= MOST_DAYS:

@@ -19,7 +19,7 @@ from quota.vocabulary.resources import as_mapping
 
 class QuotaView(RehearsedView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Reject NUL characters in the path and the query, because PostgreSQL cannot store them."""
+        """Reject the request if its path or query contains a NUL character, because PostgreSQL cannot store it."""
         super().initial(request, *args, **kwargs)
         for name, value in (*kwargs.items(), *request.query_params.items()):
             if "\x00" in str(value):

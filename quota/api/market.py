@@ -56,7 +56,7 @@ class MarketView(QuotaView):
 
     @extend_schema(request=MarketChangeSerializer, responses=MarketSerializer)
     def put(self, request: Request, cell: str) -> Response:
-        """Change the selling rules of a cell. Sold quota keeps the grace period that it was sold with."""
+        """Change the rules by which a cell sells quota. The grace period of sold quota stays the same."""
         require(self.principal, Action.PLATFORM_ADMIN)
         given = self.body(MarketChangeSerializer)
         cell_require(cell)
@@ -140,8 +140,8 @@ class ApprovalRuleChangeSerializer(serializers.Serializer[Any]):
 
 
 class RulesView(ListView):
-    """List the approval rules, by rank. The first rule that matches decides. Rules of tenants that you may not see are
-    omitted.
+    """List the approval rules, by rank. The first rule that matches an order decides who approves it. Rules for tenants
+    that you may not see are omitted.
     """
 
     serializer_class = ApprovalRuleSerializer
@@ -185,7 +185,7 @@ class ShortfallQuerySerializer(serializers.Serializer[Any]):
 
 @extend_schema(parameters=[ShortfallQuerySerializer])
 class ShortfallsView(ListView):
-    """List periods in which more prod quota is sold than the cell has. Only for SREs."""
+    """List shortfalls: periods in which the sold prod quota exceeds the capacity of the cell. Only for SREs."""
 
     serializer_class = ShortfallSerializer
 

@@ -77,8 +77,8 @@ class LedgerView(ListView):
 class RunningSerializer(serializers.Serializer[Any]):
     """The spending of the current month.
 
-    `waiting`: the amount held for orders that begin before the month ends; `percent`: `spent` and `waiting` as a
-    share of `limit`.
+    `waiting`: the money held for orders that begin before the month ends. `percent`: `spent` plus `waiting`, as a
+    percentage of `limit`.
     """
 
     month = serializers.CharField(source="key")
@@ -136,7 +136,9 @@ class BudgetView(QuotaView):
 
     @extend_schema(request=BudgetSerializer, responses=StatementSerializer)
     def put(self, request: Request, tenant: str) -> Response:
-        """Set the budget of a tenant. An omitted field removes that rule, but an omitted overdraft stays unchanged."""
+        """Set the budget of a tenant. If a field is omitted, its rule is removed. If `overdraft` is omitted, it is
+        unchanged.
+        """
         row = self.tenant(Action.BILLING_ADMIN)
         budget_set(principal=self.principal, tenant=row, **self.body(BudgetSerializer))
         return Response(_statement(row))
@@ -166,7 +168,7 @@ class HandDownSerializer(serializers.Serializer[Any]):
 class HandDownView(QuotaView):
     @extend_schema(request=HandDownSerializer, responses={201: StatementSerializer})
     def post(self, request: Request, tenant: str) -> Response:
-        """Move money from an organisation to one of its teams, or back from the team. Only for owners."""
+        """Move money from an organisation to one of its teams, or from a team to its organisation. Only for owners."""
         row = self.tenant(Action.BILLING_ADMIN)
         given = self.body(HandDownSerializer)
         to = selectors.tenant_named(self.principal, given.pop("to"))
@@ -269,7 +271,7 @@ class DraftView(QuotaView):
 
 
 class AnyAccept(DefaultContentNegotiation):
-    """Content negotiation that ignores the header Accept, because the path selects the format. Errors are JSON."""
+    """Content negotiation that ignores the header Accept. The path selects the format. Errors are JSON."""
 
     def select_renderer(
         self,
@@ -314,9 +316,10 @@ class CostsQuerySerializer(serializers.Serializer[Any]):
 
 
 class CostSerializer(serializers.Serializer[Any]):
-    """Costs of one job, team, band, cell or label, named by `key`. `quota`: the cost of quota that jobs requested.
-    `unused`: the cost of quota that no job requested. If costs are split by job, this cost has a row with an empty
-    `key`.
+    """The costs of one job, team, band, cell or label value, which `key` names.
+
+    `quota`: the cost of quota that jobs requested. `unused`: the cost of quota that no job requested. If costs are
+    split by job, the row with an empty `key` contains the unused quota.
     """
 
     key = serializers.CharField()
@@ -338,7 +341,7 @@ class CostsCsvView(QuotaView):
 
     @extend_schema(parameters=[CostsQuerySerializer], responses={(200, "text/csv"): OpenApiTypes.STR})
     def get(self, request: Request) -> HttpResponse:
-        """Return the costs as CSV, in credits."""
+        """Return the costs of quota and usage in a period as CSV, in credits."""
         head = (request.query_params.get("by") or "job", "quota", "unused", "usage", "total")
         rows = [
             (cost.key, exact(cost.quota), exact(cost.unused), exact(cost.usage), exact(cost.total))

@@ -1,4 +1,4 @@
-"""REST of notifications: the caller's inbox, and channels. Channels of the SREs have no tenant (null)."""
+"""REST of notifications: the caller's inbox, and channels. The tenant of a channel of the SREs is null."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ReadSerializer(serializers.Serializer[Any]):
 
 
 class ChannelSerializer(serializers.ModelSerializer[Any]):
-    """A channel, which sends notifications by mail or webhook.
+    """A channel sends notifications by mail or by webhook.
 
     If the caller may not manage a webhook, `target` shows only the host, because the full URL may contain a secret.
     """
@@ -131,7 +131,9 @@ class NoticesView(ListView):
 class NoticesReadView(QuotaView):
     @extend_schema(request=ReadSerializer, responses={200: ReadSerializer})
     def post(self, request: Request) -> Response:
-        """Mark notifications as read. `tenant`: a tenant, null for notifications to the SREs, or omitted for all."""
+        """Mark notifications as read. `tenant`: the name of a tenant, or null for notifications to the SREs. If
+        `tenant` is omitted, all notifications are marked.
+        """
         given = self.body(ReadSerializer)
         whose = [_owner(self.principal, given["tenant"])] if "tenant" in given else inbox.owners(self.principal)
         notices_read(principal=self.principal, up_to=given["up_to"], tenants=whose)

@@ -101,7 +101,7 @@ class OrderQuerySerializer(serializers.Serializer[Any]):
 
 class OneOrderView(QuotaView):
     def order(self, pk: int) -> Order:
-        """Return the order. Raises `NotFound`, also for an order that the principal may not see."""
+        """Return the order. Raises `NotFound` if there is no such order, or if the principal may not see it."""
         row = _visible(self.principal).filter(pk=pk).first() if pk <= _MOST else None
         if row is None or not may(self.principal, Action.QUOTA_VIEW, tenant=row.tenant.name):
             raise NotFound("order", str(pk))
@@ -124,7 +124,8 @@ class OrdersView(ListView):
     def post(self, request: Request) -> Response:
         """Order quota.
 
-        `?dry_run=1` only returns whether the quota is available, the price, and who would approve the order.
+        With `?dry_run=1`, no order is placed. The answer contains the price, whether the quota is available, and who
+        would approve the order.
         """
         given = self.body(NewOrderSerializer)
         tenant = selectors.tenant_named(self.principal, given.pop("tenant"))
@@ -141,7 +142,7 @@ class OrderView(OneOrderView):
 class OrderApproveView(OneOrderView):
     @extend_schema(request=OrderReasonSerializer, responses=OrderSerializer)
     def post(self, request: Request, order: int) -> Response:
-        """Approve a pending order. Only SREs may approve an order that they placed themselves."""
+        """Approve a pending order. Users may not approve their own orders, except SREs."""
         row = self.order(order)
         return _answer(order_approve(principal=self.principal, order=row, **self.body(OrderReasonSerializer)))
 

@@ -27,7 +27,7 @@ class PriceListSerializer(serializers.ModelSerializer[Any]):
 
 
 class PricesSerializer(serializers.Serializer[Any]):
-    """Prices by resource in micro-credits for one unit (core, GiB, GiB/s, accelerator) and hour."""
+    """Prices by resource, in micro-credits per hour for one unit (core, GiB, GiB/s or accelerator)."""
 
     cell = serializers.CharField(max_length=63)
     base = serializers.JSONField(help_text='{"cpu": 20000, "ram": 2500}')

@@ -23,5 +23,5 @@ class ProblemSerializer(serializers.Serializer[Any]):
     request_id = serializers.CharField(required=False)
 
     def get_fields(self) -> dict[str, serializers.Field[Any]]:  # type: ignore[type-arg]
-        """Rename `fields_` to `fields`, which is a reserved name in Django REST framework."""
+        """Return the fields by name. The field `fields_` is renamed to `fields`, a name that the framework reserves."""
         return {name.rstrip("_"): field for name, field in super().get_fields().items()}

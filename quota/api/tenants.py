@@ -57,7 +57,7 @@ class TenantsView(ListView):
 
     @extend_schema(request=NewTenantSerializer, responses={201: TenantSerializer})
     def post(self, request: Request) -> Response:
-        """Create a tenant without an organisation, or a team of an organisation."""
+        """Create a team of an organisation, or a tenant that belongs to no organisation."""
         made = tenant_create(principal=self.principal, **self.body(NewTenantSerializer))
         return Response(TenantSerializer(made).data, status=201)
 

@@ -27,9 +27,9 @@ class UsageQuerySerializer(serializers.Serializer[Any]):
 class ResourceUseSerializer(serializers.Serializer[Any]):
     """The usage of one resource, in units of the axis.
 
-    `asked`, `reserved`: the largest sum of limits and of reservations in any hour; `used_*`: percentiles of the usage
-    per hour. `suggested`: the quota to own if jobs continue to request as much. `leaner`: the quota to own if the
-    limits of jobs are a quarter above their usage.
+    `asked`: the largest sum of the jobs' limits in any hour. `reserved`: the largest sum of their reservations in any
+    hour. `used_*`: percentiles of the usage per hour. `suggested`: the quota to own if jobs continue to request as
+    much. `leaner`: the quota to own if the limits of jobs are a quarter above their usage.
     """
 
     name = serializers.CharField()
@@ -44,7 +44,9 @@ class ResourceUseSerializer(serializers.Serializer[Any]):
 
 
 class UsageOfSerializer(serializers.Serializer[Any]):
-    """Usage in a period. `hours`: the number of hours in which jobs were alive; 0 means that no usage is known."""
+    """Usage in a period. `hours`: the number of hours in which the tenant had live jobs; 0 means that no usage is
+    known.
+    """
 
     tenant = serializers.CharField()
     cell = serializers.CharField()
@@ -58,8 +60,8 @@ class UsageOfSerializer(serializers.Serializer[Any]):
 class UsageView(QuotaView):
     @extend_schema(parameters=[UsageQuerySerializer], responses=UsageOfSerializer)
     def get(self, request: Request) -> Response:
-        """Return requests and usage of a tenant's jobs in a band of a cell, and how much quota the tenant
-        should own.
+        """Return how much a tenant's jobs in a band of a cell request and use, and how much quota the tenant should
+        own.
         """
         asked = valid(UsageQuerySerializer, request.query_params.dict())
         tenant = tenant_named(self.principal, asked["tenant"])

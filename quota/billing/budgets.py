@@ -58,9 +58,8 @@ def budget_set(
     action: str = "none",
     overdraft: int | None = None,
 ) -> Budget:
-    """Set all rules of a tenant's budget. `overdraft`: None leaves the overdraft unchanged; only an SRE may change it.
-
-    Raises `Rejected`, which names the wrong field.
+    """Set all rules of a tenant's budget. If `overdraft` is None, the overdraft stays unchanged; only an SRE may change
+    it. Raises `Rejected` if an argument is not valid; the error names the field.
     """
     require(principal, Action.BILLING_ADMIN, tenant=tenant.name)
     _valid(monthly, alerts, action, overdraft)
@@ -82,7 +81,9 @@ def budget_set(
 
 
 def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) -> None:
-    """Check a tenant's budget after its money has changed: send notices, and stop or resume buying and submitting.
+    """Check a tenant's budget after the tenant's money has changed.
+
+    Sends the alerts that are due, and forbids or allows buying quota and submitting jobs again.
 
     `again`: repeat the budget's action if the budget was already used up. Locks: the budget's row. Callers that lock
     accounts must lock them before this call.
@@ -111,7 +112,10 @@ def budgets_watch(now: dt.datetime | None = None) -> int:
 
 
 def submitting_stopped(tenant_ids: Iterable[int]) -> dict[int, str]:
-    """Return, by tenant id, the action (`stop-submitting` or `drop`) of each used-up budget that stops submissions."""
+    """Return the action (`stop-submitting` or `drop`) of each used-up budget that stops the submission of jobs.
+
+    The keys are tenant ids.
+    """
     return dict(
         Budget.objects.filter(
             tenant__in=list(tenant_ids), exhausted_at__isnull=False, action__in=STOPS_SUBMITTING
@@ -120,8 +124,8 @@ def submitting_stopped(tenant_ids: Iterable[int]) -> dict[int, str]:
 
 
 def month_rejection(order: Order, budget: Budget) -> Rejected | None:
-    """Return the rejection of `order` if its price exceeds what is left of the monthly budget in the month in which the
-    order starts, else None.
+    """Return the rejection of `order` if its price exceeds the rest of the monthly budget, else None. The month is the
+    one in which the order starts.
 
     The caller has locked the tenant's accounts.
     """

@@ -1,9 +1,9 @@
 """Costs of a tenant's quota and usage in a period, split by job, team, band, cell or label.
 
-An order's charge, less refunds, is spread evenly over the time of its grant. The charge is split by resource as in the
-price. In each hour, a job is charged a share of the cost of each resource in the job's band and cell. The share is the
-job's limit, divided by the larger of the bought quota and the sum of all limits. The rest is the cost of unused quota.
-A job also pays for its own usage. Quota that an SRE granted costs nothing.
+An order's charge, less refunds, is spread evenly over the time of its grant. The charge is split by resource in the
+same parts as the price. In each hour, a job is charged a share of the cost of each resource in the job's band and cell.
+The share is the job's limit, divided by the larger of the bought quota and the sum of all limits. The rest is the cost
+of unused quota. A job also pays for its own usage. Quota that an SRE granted costs nothing.
 
 The costs of a month are the sum of the costs of its hours. This sum differs from the total of the invoice, which lists
 the postings of the month: the whole price of an order for three months is on one invoice.
@@ -117,7 +117,7 @@ def costs(
     """Return the costs of tenants in a period, highest first. `by`: job, team, band, cell or label.
 
     Usage is counted for hours that begin in the period. Makes one query. Costs are rounded so that their sum is the
-    rounded total. Raises `Rejected`, which names the wrong field.
+    rounded total. Raises `Rejected` if an argument is not valid; the error names the argument.
     """
     if by not in _KEYS:
         raise invalid("by", f"{by!r} is unknown; give one of {', '.join(SPLITS)}")
@@ -146,9 +146,9 @@ def costs(
 
 
 def _rounded(exact: Sequence[Decimal]) -> Iterator[int]:
-    """Yield each number of `exact`, rounded so that the sum of the results is the rounded sum of `exact`.
+    """Yield each number of `exact` as a whole number. The sum of the results is the rounded sum of `exact`.
 
-    Numbers with the largest fractions are rounded up.
+    The numbers with the largest fractions are rounded up, the others down.
     """
     floors = [int(value // 1) for value in exact]
     missing = int(sum(exact, start=Decimal(0)).to_integral_value()) - sum(floors)

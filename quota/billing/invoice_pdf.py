@@ -154,7 +154,7 @@ _Font = tuple[str, Callable[[str], bool]]
 
 @cache
 def _fonts() -> tuple[_Font, ...]:
-    """Return pairs of an installed font's name and a function that returns whether the font contains a character."""
+    """Return the installed fonts. Each is a pair: its name, and a function that returns whether it has a character."""
     found: list[_Font] = []
     for name in _FONTS:
         path = next((path for folder in _FOLDERS for path in sorted(Path(folder).rglob(name))), None)

@@ -94,8 +94,8 @@ def invoice_draft(tenant: Tenant, month: dt.date | None = None) -> Invoice:
 def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> Invoice:
     """Close a month that has ended, and return its invoice. Idempotent.
 
-    Raises `Rejected` for a day that is not the 1st, and `Conflict` for a month that has not ended or has no charges.
-    Locks: the tenant's accounts, then the revenue account, which also keeps invoice numbers without gaps.
+    Raises `Rejected` if `month` is not the first day of a month. Raises `Conflict` if the month has not ended or has no
+    charges. Locks: the tenant's accounts, then the revenue account.
     """
     require(principal, Action.PLATFORM_ADMIN)
     if month.day != 1:
@@ -193,7 +193,7 @@ def _lines(tenant: Tenant, period: InvoiceMonth) -> list[dict[str, Any]]:
 
 
 def _written(value: Any) -> Any:
-    """Convert a value of an invoice line for JSON: times to UTC text, and sums from PostgreSQL to whole numbers."""
+    """Convert a value of an invoice line for JSON. Times become UTC text. Sums from PostgreSQL become integers."""
     if isinstance(value, dt.datetime):
         return value.astimezone(dt.UTC).isoformat()
     return int(value) if isinstance(value, Decimal) else value
@@ -226,9 +226,7 @@ def _month_due(tenant: Tenant) -> dt.date | None:
 
 
 def _next_number() -> str:
-    """Return the next invoice number. Locks the revenue account, so that two invoices never get the same number and no
-    number is left out.
-    """
+    """Return the next invoice number. Locks the revenue account, so that each number is used exactly once."""
     Account.objects.select_for_update().get(kind=AccountKind.REVENUE.value)
     last = Invoice.objects.order_by("-number").values_list("number", flat=True).first()
     return f"INV-{int(last.removeprefix('INV-')) + 1 if last else 1:08d}"

@@ -137,10 +137,11 @@ def usage(
     occurred_at: dt.datetime | None = None,
     pk: int | None = None,
 ) -> Posting:
-    """Charge metered usage to the tenant's available money, without the overdraft. The tenant owes the rest.
+    """Charge metered usage to the tenant's available money, down to zero. If it is not enough, the tenant owes the
+    rest.
 
     `occurred_at`: a time in the month of the usage; if that month is closed, the posting goes to the open month. `pk`:
-    the reserved id of the posting.
+    the id of the posting, if the caller has reserved one.
     """
     rows = accounts_locked(tenant)
     covered = min(amount, max(0, rows[available(tenant)].balance))
@@ -150,8 +151,7 @@ def usage(
 
 def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str = "") -> Posting:
     """Grant money to a tenant. The money first pays the tenant's debt. A negative `amount` takes back available money.
-
-    Raises `Rejected`, which names the wrong field.
+    Raises `Rejected` if an argument is not valid; the error names the field.
     """
     require(principal, Action.PLATFORM_ADMIN)
     if amount == 0:
@@ -168,8 +168,9 @@ def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str
 def budget_hand_down(
     *, principal: Principal, from_tenant: Tenant, to_tenant: Tenant, amount: int, text: str = ""
 ) -> Posting:
-    """Move money of an organisation to one of its teams, or back from a team. Raises `Rejected` if the tenants are not
-    related, or the amount is not positive or not available.
+    """Move money from an organisation to one of its teams, or from a team to its organisation.
+
+    Raises `Rejected` if the tenants are not related, if `amount` is not positive, or if it exceeds the available money.
     """
     require(principal, Action.BILLING_ADMIN, tenant=from_tenant.name)
     if to_tenant.parent_id != from_tenant.id and from_tenant.parent_id != to_tenant.id:
@@ -351,7 +352,7 @@ def _post_once(
     *,
     text: str,
 ) -> Posting:
-    """Write the posting of an order with the kind `kind`. An order can have only one posting of such a kind."""
+    """Write a posting of the kind `kind` for an order. The caller uses only kinds that an order can have once."""
     key, text = f"{kind}:{order.pk}", f"order {order.pk} {text}"
     return _post(entry, kind, order.tenant, rows, moves, text=text, order=order, key=key)
 

@@ -69,9 +69,9 @@ SELECT format('invoice %%s: it has %%s charged and %%s refunded, but the ledger 
 def ledger_check() -> list[str]:
     """Return the errors of the ledger, one sentence each; empty if it is correct.
 
-    The rules: each posting and all balances add up to zero. A balance is the sum of its entries. Held money equals the
-    prices of open orders. Postings of each order match its state. A tenant that owes has no available money. Closed
-    invoices equal the revenue of their months.
+    The function checks these rules. The amounts of each posting add up to zero, and so do all balances. A balance is
+    the sum of its entries. Held money equals the prices of open orders. Postings of each order match its state. A
+    tenant that owes has no available money. Closed invoices equal the revenue of their months.
     """
     with connection.cursor() as cursor:
         cursor.execute(_CHECKS, [])

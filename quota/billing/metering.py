@@ -1,9 +1,9 @@
-"""Requests, reservations and usage of jobs per hour, and their costs if usage has a price (§5.5).
+"""Metering: what jobs requested, reserved and used in each hour, and the cost of the usage if it has a price (§5.5).
 
     scheduling ──meter(cell, hour, rows)──► MeteredHour, priced ──usage_charge──► one posting per tenant, cell and day
 
-Only usage is charged, not reservations or requests: quantity × hours × the usage price in force in that hour × the
-band's factor. The free priority is free. The price of each job and hour is rounded down to a whole micro-credit.
+Only usage is charged, not reservations or requests. The price is: used quantity × hours × the usage price of that hour
+× the band's factor. The free priority is free. The price of each job and hour is rounded down to a whole micro-credit.
 Reports may arrive late and more than once: a later report replaces an earlier one until the hour is charged.
 """
 
@@ -38,8 +38,9 @@ _MOST_SUM = 10**WideVectorField.DIGITS - 1
 
 
 class MeteredRow(NamedTuple):
-    """The usage of one job at one band in one hour. Vectors: unit·seconds over the axis. `band`: "" for the free
-    priority.
+    """The usage of one job at one band in one hour. Each vector has one value per resource, in unit·seconds.
+
+    `band`: "" for the free priority.
 
     `job_uid`: 32 hexadecimal digits; `labels`: the labels of the job in that hour.
     """
@@ -58,8 +59,8 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
     """Store how much the jobs of a cell used in one hour, and return the number of stored rows.
 
     A repeated report replaces the rows of this hour that are not charged yet. `hour`: the start of the hour, with a
-    time zone. Raises `Rejected`, which names the wrong row. Makes four SQL statements for any number of rows. Locks
-    only the rows that it writes.
+    time zone. Raises `Rejected` if a row is not valid; the error names the row. Makes four SQL statements for any
+    number of rows. Locks only the rows that it writes.
     """
     if hour.tzinfo is None or hour.astimezone(dt.UTC) != hour.replace(minute=0, second=0, microsecond=0):
         raise invalid(
@@ -116,10 +117,11 @@ def usage_price(used: Sequence[int], usage: Mapping[str, int], band_milli: int) 
 
 
 def usage_charge(now: dt.datetime | None = None) -> list[Posting]:
-    """Charge the usage up to the end of yesterday in each tenant's time zone, by tenant, cell and month. Idempotent.
+    """Charge the usage until the end of yesterday. "Yesterday" follows each tenant's time zone. Idempotent.
 
-    Usage in a closed month is charged in the open month. One transaction per tenant. If one tenant cannot be charged,
-    the other tenants are still charged, and the first error is raised at the end.
+    There is one posting per tenant, cell and month. Usage in a closed month is charged in the open month. Each tenant
+    has its own transaction. If one tenant cannot be charged, the other tenants are still charged, and the first error
+    is raised at the end.
     """
     moment = now or clock.now()
     due: dict[int, set[str]] = {}
@@ -188,7 +190,7 @@ def _claim(tenant: Tenant, cell: str, begin: dt.datetime, end: dt.datetime) -> t
     """Mark the hours of usage that are due as charged. Return the id that is reserved for their posting, and the sum of
     their prices.
 
-    The caller writes the posting afterwards; the database checks the foreign key only at the commit.
+    The caller must then write the posting with this id in the same transaction.
     """
     with connection.cursor() as cursor:
         cursor.execute(

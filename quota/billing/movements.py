@@ -1,7 +1,7 @@
 """Movements on a tenant's accounts, with the balance after each movement. Each page of movements takes one query.
 
-A *movement* is the effect of one posting on the accounts of one tenant. A transfer is a movement of each of its two
-tenants.
+A *movement* is the effect of one posting on the accounts of one tenant. A transfer between two tenants causes one
+movement for each of them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def movements(
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
 ) -> list[Movement]:
-    """Return up to `number` movements of the tenant's money, newest first. `first`: how many of the newest to skip.
+    """Return up to `number` movements of the tenant's money, newest first. The newest `first` movements are skipped.
 
     `since`, `until`: return only movements between these times. Raises `Forbidden` if the caller may not see the
     tenant's money.

@@ -25,7 +25,8 @@ class Planned:
     """Mean quantities in one time step that starts at `at`.
 
     `owned`: quota from grants in force; `asked`, `reserved`, `used`: limits, reservations and usage of jobs. `seconds`:
-    for how many seconds of the step data exist; only the first and the last step may have fewer than its length.
+    the part of the step for which data exists, in seconds. Only the first and the last step can have less than the
+    whole step.
     """
 
     at: dt.datetime
@@ -73,8 +74,9 @@ def planned(
 
 
 def places_of(principal: Principal, tenant: Tenant) -> list[tuple[str, str]]:
-    """Return the cells and bands (empty text: the free priority) where the tenant has grants or had jobs. Makes one
-    query.
+    """Return the pairs (cell, band) in which the tenant has grants or had jobs. Makes one query.
+
+    The band is empty for the free priority.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name)
     with connection.cursor() as cursor:

@@ -18,7 +18,7 @@ LEAST = -MOST - 1
 
 
 class Balances(NamedTuple):
-    """The balances of one tenant, in money.
+    """The balances of one tenant, in micro-credits.
 
     `owed`: 0, or the debt for metered usage as a negative number. `spendable`: the largest price that an order may
     have, which is `available` + `owed` + the overdraft, but at least 0.
@@ -38,7 +38,7 @@ def balances(*, available: int, held: int, owed: int, overdraft: int) -> Balance
 
 
 def fitting(field: str, amount: int) -> int:
-    """Return `amount` if it fits 64 bits. Raises `Rejected("too-large")`, which names the wrong field."""
+    """Return `amount` if it fits 64 bits. Otherwise raises `Rejected("too-large")` with the field name `field`."""
     if not LEAST <= amount <= MOST:
         detail = f"{format_credits(amount)} credits are too many for an account; give at most {format_credits(MOST)}"
         raise invalid(field, detail, "too-large")
@@ -102,8 +102,9 @@ class Spending:
 
     @property
     def alert(self) -> int | None:
-        """Return the highest alert (a percentage) that the spending has reached and that was not sent this month, or
-        None.
+        """Return the highest alert (a percentage) that the spending has reached and that was not sent this month.
+
+        Return None if there is no such alert.
         """
         detail = self.told.get(self.key, 0)
         return max((alert for alert in self.alerts if detail < alert <= self.percent), default=None)

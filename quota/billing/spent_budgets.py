@@ -1,11 +1,11 @@
 """Budgets that are used up and have the action `drop`, which demotes jobs of the tenant to the free priority.
 
-    used up ─► growth is rejected, the tenant is notified ─► after `drop_after_hours` (a setting of the cell): demotion
+    used up ─► larger requests are rejected, tenant is notified ─► `drop_after_hours` (a rule of the cell) ─► demotion
                    └── the tenant gets money or a higher monthly budget or chooses another action,
                        or the next month begins: no demotion
 
-Only jobs at bands whose usage is charged in their cell are demoted, because only these jobs continue to cost money.
-The package `scheduling` calls `drops_due` to get the tenants, and demotes their jobs.
+Only jobs at bands whose usage is charged in their cell are demoted, because only these jobs continue to cost money. The
+package `scheduling` calls `drops_due` to get the tenants, and demotes their jobs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def is_due(tenant_id: int, cell: str) -> bool:
 
 
 def format_demotions(tenant: Tenant) -> str:
-    """Return text that says in which cells, and after how many hours, the tenant's jobs will be demoted."""
+    """Return a text that says in which cells the tenant's jobs will be demoted, and after how many hours."""
     cells = QuotaUse.objects.filter(tenant=tenant).order_by("cell").values_list("cell", flat=True).distinct()
     at = [f"in cell {cell} after {_hours(cell)} hours" for cell in cells if _charged(cell)]
     return "; ".join(at) or "none, because no usage is charged now"

@@ -15,8 +15,8 @@ from quota.vocabulary.permissions import Action, Principal, may, require
 
 
 def billed_tenants(principal: Principal) -> QuerySet[Tenant]:
-    """Return the tenants whose money the principal may see: all for an SRE, else the tenants in which the principal
-    is buyer or owner.
+    """Return the tenants whose money the principal may see. An SRE may see the money of all tenants. Other principals
+    may see the money of tenants in which they are buyer or owner.
     """
     rows = tenants_visible(principal)
     if principal.sre:
@@ -27,7 +27,8 @@ def billed_tenants(principal: Principal) -> QuerySet[Tenant]:
 def billed_tenant(principal: Principal, name: str) -> Tenant:
     """Return a tenant by name.
 
-    Raises `NotFound` if the principal may not see the tenant, `Forbidden` if it may not see the tenant's money.
+    Raises `NotFound` if the principal may not see the tenant, and `Forbidden` if it may see the tenant but not its
+    money.
     """
     tenant = tenant_named(principal, name)
     require(principal, Action.BILLING_VIEW, tenant=tenant.name)
@@ -48,7 +49,7 @@ def postings(principal: Principal, *, tenant: str | None = None) -> QuerySet[Pos
 
 
 def invoices(principal: Principal, *, tenant: str | None = None) -> QuerySet[Invoice]:
-    """Return the invoices of closed months."""
+    """Return the invoices of closed months of the tenants whose money the principal may see."""
     rows = Invoice.objects.select_related("tenant").order_by("-id")
     if tenant is not None:
         return rows.filter(tenant=billed_tenant(principal, tenant))

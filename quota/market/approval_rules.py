@@ -25,8 +25,8 @@ def rule_set(
 ) -> ApprovalRule:
     """Create the rule with the number `rank`, or replace the existing one.
 
-    Omitted conditions match all orders. `most_price`: micro-credits. Pending orders keep their approver. Raises
-    `Rejected`, which names the wrong field.
+    The conditions are `cell`, `band`, `tenant` and `most_price` (the maximum price in micro-credits). A condition that
+    is omitted matches all orders. Pending orders keep their approver. Raises `Rejected` if a value is not valid.
     """
     require(principal, Action.PLATFORM_ADMIN)
     _valid(rank, approver, most_price)
@@ -48,7 +48,7 @@ def rule_set(
 
 
 def rule_remove(*, principal: Principal, rank: int) -> None:
-    """Remove the rule of a rank. Raises `NotFound` if there is none."""
+    """Remove the rule with this rank. Raises `NotFound` if there is no such rule."""
     require(principal, Action.PLATFORM_ADMIN)
     with records.write(principal) as entry:
         if not ApprovalRule.objects.filter(rank=rank).delete()[0]:

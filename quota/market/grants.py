@@ -30,7 +30,7 @@ def quota_grant(
 ) -> Quota:
     """Grant quota to a tenant at a band in a cell, for a period or without an end. Returns the grant.
 
-    Raises `Rejected("sold-out")` if the cell has too little left at any moment of the period. A grant with
+    Raises `Rejected("sold-out")` if the cell has too little unsold quota at any moment of the period. A grant with
     `beyond_capacity` needs a reason. Such a grant is not checked against the capacity, and does not reduce the quota
     that others may buy. Locks the cell's market.
     """

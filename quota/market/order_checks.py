@@ -1,4 +1,7 @@
-"""Checks and locks before a change of an order: the caller, the input, and the available quota."""
+"""Checks before an order is placed or changed: the rights of the caller, the input, and the available quota.
+
+The functions also lock rows.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,9 @@ def amounts_wanted(amounts: Amounts) -> Vector:
 
 
 def check_texts(*, key: str = "", **given: str) -> None:
-    """Check the texts of a request, given by field name.
+    """Check the texts `key` and `given`. The names in `given` are the names of the request's fields.
 
-    Raises `Rejected` if one is too long or contains a NUL character.
+    Raises `Rejected` if a text is too long or contains a NUL character.
     """
     for name, value, most in (("key", key, KEY_CHARACTERS), *((n, v, TEXT_CHARACTERS) for n, v in given.items())):
         if len(value) > most or "\x00" in value:
@@ -45,7 +48,7 @@ def check_texts(*, key: str = "", **given: str) -> None:
 
 
 def check_period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:
-    """Check the period of an order. Raises `Rejected`, which names the wrong field.
+    """Check the period of an order. Raises `Rejected` if it is not valid; the error names the field.
 
     Times are in whole seconds. The start may be in the past, but by no more than the time for which a quote is valid.
     The period must not be longer than the cell's rules allow.
@@ -200,7 +203,7 @@ def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | 
 
 @contextmanager
 def selling(principal: Principal) -> Iterator[RecordEntry]:
-    """Run the `with` block in one transaction that changes orders and writes the records of the change.
+    """Run the `with` block in one transaction, which changes orders. The transaction also writes records of the change.
 
     Raises `Conflict` if a simultaneous order in another cell uses the same key.
     """
@@ -232,7 +235,7 @@ def deciding(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, 
     """Lock an order, check that the principal may approve or reject it, and run the `with` block as one change of the
     order. Yields the record entry and the order.
 
-    Only SREs may approve or reject an order that they placed themselves.
+    Users may not approve or reject their own orders, except SREs.
     """
     if not may(principal, Action.QUOTA_VIEW, tenant=order.tenant.name, cell=order.cell):
         raise NotFound("order", str(order.pk))

@@ -73,7 +73,7 @@ TRANSITIONS: dict[tuple[OrderState, OrderEvent], OrderState] = {
 
 
 def wrong_state(order: Order, detail: str) -> Conflict:
-    """Return the rejection of a change that the state of the order does not allow."""
+    """Return the error for a change that the order's state does not allow. `detail`: the message."""
     return Conflict("order-state", f"order {order.pk} {detail}", figures={"order": order.pk, "state": order.state})
 
 
@@ -122,8 +122,9 @@ def new_order(market: Market, *, starts_at: dt.datetime, ends_at: dt.datetime, *
 
 
 def successor(market: Market, old: Order, kind: str, **changes: Any) -> Order:
-    """Return an unsaved order that will replace `old`, with the same tenant, band, amounts and renewal unless
-    `changes` says otherwise. `kind`: change, renewal or transfer.
+    """Return an unsaved order that will replace `old`. `kind`: change, renewal or transfer.
+
+    The tenant, band, amounts and automatic renewal are those of `old`, except the fields in `changes`.
     """
     kept = {"tenant": old.tenant, "band": old.band, "amounts": list(old.amounts), "renew": old.renew, "replaces": old}
     return new_order(market, replaced_as=kind, **{**kept, **changes})
@@ -219,7 +220,10 @@ def before_end(order: Order) -> dt.datetime:
 def take_back(
     entry: RecordEntry, order: Order, event: OrderEvent, reason: str, *, kind: str = "order.cancelled", by: str = ""
 ) -> None:
-    """End an order that has not begun, and release its capacity and money. `by`: by default the actor of the entry."""
+    """End an order that has not begun, and release its capacity and money.
+
+    `by`: the name of the user who ends the order, by default the principal of `entry`.
+    """
     by, decided = by or entry.principal.name, event in (OrderEvent.REJECT, OrderEvent.TIME_OUT)
     step(order, event)
     ledger.unhold(entry, order)
@@ -231,7 +235,7 @@ def take_back(
 
 
 def stop(entry: RecordEntry, order: Order, event: OrderEvent, *, at: dt.datetime, reason: str) -> None:
-    """End an active order and its grant at the time `at`, without a grace period, because a user requested it."""
+    """End an active order and its grant at the time `at`, without a grace period."""
     step(order, event)
     for grant in Quota.objects.filter(order=order, ends_at__gt=at):
         end = max(at, grant.starts_at + MICROSECOND)
@@ -243,9 +247,9 @@ def stop(entry: RecordEntry, order: Order, event: OrderEvent, *, at: dt.datetime
 
 
 def replace(entry: RecordEntry, old: Order, *, at: dt.datetime, order: Order) -> int:
-    """End `old` at the time `at`, when `order` replaces it, and refund its remaining time to the second.
+    """End `old` at the time `at`, when `order` replaces it, and refund the price of its remaining time.
 
-    Returns the refund in micro-credits.
+    The remaining time is counted in seconds. Returns the refund in micro-credits.
     """
     back = min(share(old, at, old.ends_at), old.price - old.refunded)
     give_back(entry, old, back, text=f"order {old.pk} replaced by order {order.pk}")

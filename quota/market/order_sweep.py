@@ -1,4 +1,4 @@
-"""Timed steps of orders: begin, reminder, renewal, expiry, and cancellation if no decision is made.
+"""Steps of orders that are due at a certain time: begin, reminder, renewal, expiry, and cancellation if nobody decides.
 
 A *sweep* is one call of `orders_advance`. A sweep checks every step again after it has locked the rows. So each step is
 done once and in the right order, even if two sweeps run at the same time, the clock jumps, or no sweep runs for days.

@@ -71,8 +71,9 @@ def order_place(
 
     The returned order reserves capacity and money, or is already active. `quote`: the order gets the price of this
     quote, which must be for exactly this order. `key`: a second order with the same key returns the first order. Raises
-    `Rejected` with a code: invalid, too-large, not-sold, sold-out, over-budget, quote-mismatch; or `Conflict`:
-    not-selling, key-used, quote-expired, quote-used. Locks: the cell's market, the tenant's accounts.
+    `Rejected` with one of the codes invalid, too-large, not-sold, sold-out, over-budget and quote-mismatch. Raises
+    `Conflict` with one of the codes not-selling, key-used, quote-expired and quote-used. Locks: the cell's market, the
+    tenant's accounts.
     """
     require(principal, Action.QUOTA_BUY, tenant=tenant.name, cell=cell)
     cell_require(cell)
@@ -111,7 +112,7 @@ def order_place(
 
 
 def order_approve(*, principal: Principal, order: Order, reason: str = "") -> Order:
-    """Approve a pending order. Only SREs may approve orders that they placed themselves."""
+    """Approve a pending order. Users may not approve their own orders, except SREs."""
     check_texts(reason=reason)
     with deciding(principal, order) as (entry, row):
         check_capacity(row)
@@ -163,9 +164,9 @@ def order_change(
 ) -> Order:
     """Change the amounts or the period of an order. Returns a new order, at current prices, that replaces the old one.
 
-    The remaining time of the old order is refunded to the second. An active order stays active until the new order is
-    approved. A change needs no approval if no amount grows and the end is not later. An order that has not begun is
-    replaced immediately, and its `starts_at` may change too.
+    The price of the old order's remaining time is refunded, counted in seconds. An active order stays active until the
+    new order is approved. A change needs no approval if no amount grows and the end is not later. An order that has not
+    begun is replaced immediately, and its `starts_at` may change too.
     """
     check_texts(note=note, key=key)
     vector = amounts_wanted(amounts) if amounts is not None else tuple(order.amounts)

@@ -1,7 +1,8 @@
 """Quota that expires while jobs use it (§2.5): this module finds such quota, notifies the tenants, and returns the
 tenants whose jobs must be demoted.
 
-    quota ends ─► grace period: jobs continue, the tenant is notified ─► growth is rejected ─► `drop_after_hours`: due
+    quota ends ─► grace period: jobs continue, the tenant is notified ─► larger requests are rejected
+                    │                                                    ─► `drop_after_hours` later: demotion is due
                   └── the tenant buys quota, or jobs shrink: the expiry is closed
 
 Scheduling demotes the jobs; `expiries_due` returns the tenants and bands.
@@ -88,8 +89,9 @@ def expiries_watch() -> int:
 
 
 def expiries_due(cell: str) -> list[QuotaExpiry]:
-    """Return the tenants and bands whose jobs must be demoted now, by the rules of the cell or because the tenant's
-    budget is used up.
+    """Return the tenants and bands whose jobs must be demoted now.
+
+    The reason is a rule of the cell, or a budget that is used up.
     """
     market = Market.objects.filter(cell=cell).first() or Market(cell=cell)
     last = clock.now() - dt.timedelta(hours=market.drop_after_hours)

@@ -77,7 +77,7 @@ def shortfalls_examine_all() -> int:
 
 
 def excesses_of(cell: str) -> list[Excess]:
-    """Return the periods from now on in which more prod quota is sold than the cell has."""
+    """Return the periods from now on in which the sold prod quota exceeds the capacity of the cell."""
     now = clock.now()
     return calendar.excesses(capacity_of(cell), sold_steps(cell, _prod(), now), now)
 

@@ -47,9 +47,9 @@ class SuggestedOrder:
     """An order for missing quota.
 
     `first`, `last`: first and last day, in the tenant's time zone. `price`: micro-credits at present; None if the price
-    cannot be computed, for the reason in `problem`. `left`: the amounts that the cell can still sell in that period,
-    only for resources of which this is less than the missing amount. `instead`: other orders for the same amounts that
-    the cell can sell; an order in the same band comes first.
+    cannot be computed, for the reason in `problem`. `left`: what the cell can still sell in that period, for each
+    resource of which this is less than the missing amount. `instead`: other orders for the same amounts that the cell
+    can sell; an order in the same band comes first.
     """
 
     tenant: str
@@ -75,7 +75,7 @@ class SuggestedOrder:
 
     @property
     def path(self) -> str:
-        """Return the path of the shop's page, with a query that fills in this order."""
+        """Return the path of the shop's page, with a query that fills in the form with this order."""
         fields = {"tenant": self.tenant, "cell": self.cell, "band": self.band}
         days = {"from": self.first.isoformat(), "until": self.last.isoformat()}
         return f"/shop/?{urlencode(fields | days | self.texts())}"
@@ -188,7 +188,9 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> S
 
 
 def _instead(remedy: SuggestedOrder, band: PriorityBand, zone: ZoneInfo) -> tuple[SuggestedOrder, ...]:
-    """Return other orders that the cell can sell: later in this band, and now in lower bands, highest band first."""
+    """Return other orders that the cell can sell: an order in this band that begins later, and orders in lower bands
+    that begin now, highest band first.
+    """
     rules, found = market_of(remedy.cell), []
     until = grace_end(rules, remedy.starts_at, remedy.ends_at)
     bare = replace(remedy, price=None, left={})
