@@ -16,7 +16,7 @@ from quota.vocabulary.resources import NAMES
 
 
 class MarketCollector(Collector):
-    """The metrics of the market, from six queries. Values of zero are reported too, so that alerts can be tested."""
+    """The metrics of the market. Each scrape makes six queries. Values of zero are reported too."""
 
     def collect(self) -> Iterator[Metric]:
         capacity = {row.cell: row.capacity for row in CellCapacity.objects.all()}
@@ -66,7 +66,7 @@ def _sold(capacity: dict[str, list[int]]) -> GaugeMetricFamily:
 
 
 def _counts(gauge: GaugeMetricFamily, rows: QuerySet[Any], *, by: str, known: Iterable[str]) -> GaugeMetricFamily:
-    """Add to `gauge` the number of rows per value of the column `by`, and 0 for `known` values without a row."""
+    """Add to `gauge` the number of rows for each value of the column `by`. A value in `known` without rows gets 0."""
     found = dict(rows.order_by().values_list(by).annotate(n=Count("id")))
     for value in sorted({*known, *found}):
         gauge.add_metric([value], found.get(value, 0))

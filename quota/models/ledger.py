@@ -56,8 +56,9 @@ class Account(models.Model):
 class Posting(models.Model):
     """One movement of money.
 
-    Append-only: rows never change. A database trigger checks that the amounts of its entries add up to zero. `kind`:
-    budget, hold, unhold, charge, refund, usage, settle or transfer. `occurred_at`: decides the month of the invoice.
+    Append-only: rows never change. A database trigger checks that the amounts of a posting's entries add up to zero.
+    `kind`: budget, hold, unhold, charge, refund, usage, settle or transfer. `occurred_at`: decides the month of the
+    invoice.
     """
 
     kind = models.CharField(_("kind"), max_length=16)
@@ -136,8 +137,8 @@ class Budget(models.Model):
 class MeteredHour(models.Model):
     """Requests, reservations and usage of one job in one hour, as reported by scheduling.
 
-    Vectors are in unit·seconds. Rows are kept after their jobs end. `price`: the cost of the usage, or 0 if usage has
-    no price. `posting`: the posting that charged the usage.
+    Vectors are in unit·seconds. A row is kept after its job has ended. `price`: the cost of the usage, or 0 if usage
+    has no price. `posting`: the posting that charged the usage.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="metered")
@@ -176,8 +177,8 @@ class MeteredHour(models.Model):
 class Invoice(models.Model):
     """A closed month of a tenant. Its lines are the postings between `begins_at` and `ends_at`.
 
-    `lines`: the lines as JSON, which never change. `charged`, `refunded`, `total`: micro-credits, equal to the sums
-    of these postings.
+    `lines`: the lines as JSON, which never change. `charged`, `refunded`, `total`: micro-credits, calculated from these
+    postings.
     """
 
     number = models.CharField(_("number"), max_length=32, unique=True)

@@ -1,4 +1,4 @@
-"""Tables of the market: selling rules per cell, approval rules, and shortfalls (more quota sold than a cell has)."""
+"""Tables of the market: selling rules of cells, approval rules, and shortfalls (sold quota that exceeds capacity)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from quota.models.tenants import Tenant
 class Market(models.Model):
     """The selling rules of one cell. Every sale locks this row, so sales in one cell wait for each other.
 
-    `headroom_milli`: the part of the capacity that is never sold to prod, in thousandths. `grace_hours`: how long
-    quota still counts after its end. `after_grace`: what happens after the grace period if jobs exceed the quota:
+    `headroom_milli`: the part of the capacity that is never sold to prod, in thousandths. `grace_hours`: how long jobs
+    may still use quota after it has ended. `after_grace`: what happens after the grace period if jobs exceed the quota:
     `refuse` only rejects new jobs; `drop` also demotes jobs to the free priority, `drop_after_hours` later.
     `quote_minutes`: how long a quote is valid. `approval_hours`: after this time, an order without a decision is
     cancelled.
@@ -73,10 +73,10 @@ class ApprovalRule(models.Model):
 
 
 class Shortfall(models.Model):
-    """A period in which more prod quota is sold than the cell has. The shortfall is open until `closed_at`.
+    """A period in which the sold prod quota exceeds the capacity of the cell. The shortfall is open until `closed_at`.
 
-    `short`: the largest missing amount of each resource in the period. `orders`: ids of the affected orders;
-    `tenants`: names of the affected tenants.
+    `short`: the largest missing amount of each resource in the period. `orders`: ids of the affected orders; `tenants`:
+    names of the affected tenants.
     """
 
     cell = DnsLabelField(_("cell"))

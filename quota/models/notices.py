@@ -14,7 +14,8 @@ from quota.models.tenants import Tenant
 class Notice(models.Model):
     """A notification, written in the transaction of the change that it describes. `tenant`: None for the SREs.
 
-    `kind`: dotted, such as `order.approved`; `level`: info, warning, urgent; `url`: a path of the portal.
+    `kind`: two words with a dot between, such as `order.approved`. `level`: info, warning or urgent. `url`: a path of
+    the portal.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="notices")
@@ -59,10 +60,10 @@ class NoticeRead(models.Model):
 class NoticeChannel(models.Model):
     """A mail address or webhook that gets a tenant's notifications.
 
-    `kinds`: kinds of notifications or prefixes of kinds; empty for all. `secret`: signs webhooks; owners may see it.
-    `secret_before`: the previous secret, which signs in addition until `secret_before_until`. `failing_since`: the
-    first failure since the last success; after a day the channel is paused until a user tests it. `busy_until`: when
-    the lease of the process that sends through this channel ends; only one process may send, so that notices stay in
+    `kinds`: the kinds of notifications, or prefixes of kinds, that the channel sends; empty for all. `secret`: signs
+    webhooks; owners may see it. `secret_before`: the previous secret. Until `secret_before_until`, it signs webhooks
+    too. `failing_since`: the first failure since the last success; after a day the channel is paused until a user tests
+    it. `busy_until`: until then, only the process that set this time may send through this channel. So notices stay in
     order.
     """
 

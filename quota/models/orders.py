@@ -15,7 +15,7 @@ from quota.models.tenants import Tenant
 
 
 class OrderState(StrEnum):
-    """The states of an order: pending → approved → active → expired, or rejected, or cancelled before expiry.
+    """The states of an order: pending → approved → active → expired. Other final states are rejected and cancelled.
 
     Pending and approved orders hold capacity and money. An approved order waits for its start. An active order has a
     grant.

@@ -15,9 +15,9 @@ class PriceList(models.Model):
     """One version of a cell's prices, in force from `valid_from` until the next version. Append-only.
 
     `base`: micro-credits per unit and hour by resource name (core, GiB of RAM, GiB of disk, GiB/s of disk bandwidth,
-    accelerator); absent resources are free. `usage`: prices of metered usage in the same form; the usage of absent
-    resources is not charged. `curve`: the scarcity factor as a function of the sold share: `[[share in thousandths,
-    factor in thousandths], …]` with rising shares. The factor is linear between points.
+    accelerator); a resource without a price is free. `usage`: prices of metered usage in the same form; the usage of a
+    resource without a price is not charged. `curve`: the scarcity factor as a function of the sold share: `[[share in
+    thousandths, factor in thousandths], …]` with rising shares. The factor is linear between points.
     """
 
     cell = DnsLabelField(_("cell"))

@@ -1,4 +1,6 @@
-"""Tables of priority bands, and of quota: the amounts a tenant may request at a band in a cell for a period (§2.5).
+"""Tables of priority bands and of quota (§2.5).
+
+Quota is the amounts of resources that a tenant's jobs may request at a band in a cell for a period.
 
 The package `quota` identifies a cell by its name. Scheduling reports the capacity of cells to `CellCapacity`.
 """
@@ -15,7 +17,7 @@ from quota.vocabulary.bands import Band
 
 
 class PriorityBand(models.Model):
-    """A range of priorities, including its lowest and highest priority. An exclusion constraint prevents overlaps.
+    """A range of priorities, from the lowest to the highest, both included. Two bands never overlap.
 
     `price_milli`: the factor of the base price, in thousandths. `oversell_milli`: the share of a cell's capacity that
     may be sold at the band, in thousandths; at most 1,000 for prod.
@@ -51,8 +53,8 @@ class Quota(models.Model):
 
     The tenant's live jobs in the band and cell may together request the sum of the grants in force. `order`: the order
     of this grant; None if an SRE granted it. `grace_until`: the end of the grace period, until which the grant counts
-    for admission and in the calendar. `beyond_capacity`: an SRE made the grant for trials, and the calendar of sold
-    quota does not include it.
+    for admission and in the calendar. `beyond_capacity`: true if an SRE made the grant for trials; then the calendar of
+    sold quota does not include it.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="quotas")
@@ -93,7 +95,8 @@ class Quota(models.Model):
 
 
 class QuotaUse(models.Model):
-    """The sum of the requests of a tenant's live jobs, updated by the transactions that admit and end jobs.
+    """The sum of what a tenant's live jobs at a band in a cell request. Each transaction that admits or ends a job
+    updates the sum.
 
     Admission locks this row, so submissions of one tenant at one band in one cell wait for each other.
     """
@@ -116,7 +119,8 @@ class QuotaUse(models.Model):
 
 
 class QuotaExpiry(models.Model):
-    """Ended quota that the tenant's live jobs still need. The row is deleted once the jobs fit the remaining quota.
+    """Quota that has ended although the tenant's live jobs still need it. The row is deleted once the jobs fit the
+    remaining quota.
 
     `over_at`: when the grace period ended. Since that time, the jobs request more than the tenant's remaining quota.
     `over_at` is None during the grace period.

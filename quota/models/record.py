@@ -7,9 +7,8 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Stream(models.Model):
-    """The counter of records.
-
-    The table has one row with the newest revision. A transaction that writes records locks this row.
+    """The newest revision of the platform's journal. The table has one row. Each transaction that writes records locks
+    this row.
     """
 
     name = models.CharField(max_length=32, unique=True)

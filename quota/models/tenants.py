@@ -91,8 +91,8 @@ class Invitation(models.Model):
 
 
 class ServiceAccount(models.Model):
-    """A member of a tenant with which programs sign in. The account has no password, and its tokens are bound to the
-    tenant.
+    """A member of a tenant that is used by programs, not by a person. The account has no password, and its tokens are
+    limited to the tenant.
     """
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, related_name="service_account")
@@ -111,7 +111,7 @@ class ServiceAccount(models.Model):
 
     @property
     def short_name(self) -> str:
-        """Return the name inside the tenant; the user name is `name@tenant`."""
+        """Return the part of the user name before `@`. The user name has the form `name@tenant`."""
         return self.user.get_username().partition("@")[0]
 
 
@@ -135,9 +135,10 @@ class Capability(models.Model):
 
 
 class CapabilityRequest(models.Model):
-    """A request of a tenant for a capability of one of its users, which an SRE answers.
+    """A request of a tenant: an SRE shall grant a capability to one of the tenant's users.
 
-    `until`: the requested end. `answer`: the text of the SRE. `capability`: the granted capability, while it exists.
+    `until`: the requested end of the capability. `answer`: the text of the SRE. `capability`: the granted capability,
+    while it exists.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="capability_requests")
@@ -177,10 +178,10 @@ class Token(models.Model):
     """A token that acts for `user` with `scopes` (read, write, admin), limited to `tenant` if that is set.
 
     The secret is `borg_<key>_<random>`. `key` identifies the row, and `digest` is the SHA-256 of the whole secret. The
-    random part has 256 bits, so a plain hash is enough.
+    random part has 256 bits.
 
-    `parent`: the token that issued this token; None for a session or a password. A token with a parent always
-    expires, at the latest with its parent, and is revoked together with its parent.
+    `parent`: the token that issued this token, or None if a session or a password issued it. A token with a parent
+    always expires, at the latest with its parent, and is revoked together with its parent.
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="borg_tokens")

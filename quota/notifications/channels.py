@@ -41,7 +41,8 @@ def channel_add(
 ) -> NoticeChannel:
     """Create a channel. A webhook gets a new secret.
 
-    Raises `Rejected`, which names the wrong field, and `Conflict` if there is already a channel to `target`.
+    Raises `Rejected` if an argument is not valid; the error names the field. Raises `Conflict` if the tenant already
+    has a channel to `target`.
     """
     require(principal, **needed(Action.TENANT_ADMIN, tenant))
     if kind not in WAYS:
@@ -115,7 +116,7 @@ def channel_remove(*, principal: Principal, channel: NoticeChannel) -> None:
 def channel_secret_rotate(
     *, principal: Principal, channel: NoticeChannel, overlap: dt.timedelta = OVERLAP
 ) -> NoticeChannel:
-    """Create a new secret. For the time `overlap`, webhooks are also signed with the previous secret."""
+    """Create a new secret for a webhook. During `overlap`, webhooks are signed with the new and the previous secret."""
     require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     if channel.kind != "webhook":
         raise Rejected("no-secret", _("mail is not signed, so this channel has no secret; choose a webhook"))
@@ -171,8 +172,7 @@ def _reset_failures(row: NoticeChannel) -> None:
 def _target(kind: str, target: str) -> str:
     """Return the checked target. Raises `Rejected` if the target is not a valid address or not allowed.
 
-    This function does not resolve host names; `quota.notifications.webhook_client` resolves and checks them at each
-    delivery.
+    Host names are not resolved here, but at each delivery.
     """
     target = target.strip()
     if kind == "webhook":

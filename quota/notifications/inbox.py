@@ -37,7 +37,7 @@ class Choice(NamedTuple):
 
 
 def owner_named(principal: Principal, name: str) -> Tenant | None:
-    """Return the tenant with this name, or None for `sre-`. Raises `NotFound`, also if the principal may not see it."""
+    """Return the tenant with this name, or None for `sre-`. Raises `NotFound` if the principal sees no such tenant."""
     if name != SRE:
         return tenant_named(principal, name)
     if not may(principal, Action.PLATFORM_ADMIN):
@@ -78,10 +78,7 @@ def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
 
 
 def unread_count(principal: Principal) -> int:
-    """Return the number of unread notices in an inbox, but at most `UNREAD_SHOWN` + 1.
-
-    Makes one query, which reads only an index.
-    """
+    """Return the number of unread notices in the principal's inbox, but at most `UNREAD_SHOWN` + 1. Makes one query."""
     if principal.user_id is None:
         return 0
     with connection.cursor() as cursor:
@@ -98,7 +95,9 @@ def unread_count(principal: Principal) -> int:
 
 
 def channels_of(principal: Principal, tenant: Tenant | None) -> QuerySet[NoticeChannel]:
-    """Return the channels of a tenant, or of the SREs (None), if the principal may see them."""
+    """Return the channels of a tenant that the principal may see. If `tenant` is None, return the channels of the
+    SREs.
+    """
     if not may(principal, **needed(Action.TENANT_VIEW, tenant)):
         return NoticeChannel.objects.none()
     return NoticeChannel.objects.filter(tenant=tenant).select_related("tenant").order_by("id")
@@ -113,7 +112,9 @@ def channels_visible(principal: Principal) -> QuerySet[NoticeChannel]:
 
 
 def channel_numbered(principal: Principal, number: int) -> NoticeChannel:
-    """Return a channel. Raises `NotFound`, also if the principal may not see its tenant."""
+    """Return a channel by id. Raises `NotFound` if there is no such channel, or if the principal may not see its
+    tenant.
+    """
     channel = NoticeChannel.objects.select_related("tenant").filter(pk=number).first()
     if channel is None or not channels_of(principal, channel.tenant).filter(pk=number).exists():
         raise NotFound("channel", str(number))

@@ -14,7 +14,7 @@ LEVELS = ("info", "warning", "urgent")
 class NoticeKind(NamedTuple):
     """A kind of notification.
 
-    `name`: the object and the change with a dot between, such as `order.approved`. `sre`: true if SREs are notified.
+    `name`: the object, a dot and the change, such as `order.approved`. `sre`: true if SREs get such notifications.
     """
 
     name: str
@@ -68,8 +68,8 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 def wanted(kind: str, level: str, *, kinds: tuple[str, ...], from_level: str) -> bool:
     """Return whether a channel sends notifications of this `kind` and `level`.
 
-    `kinds`: prefixes of the kinds that the channel sends, empty for all; `from_level`: the lowest level that it
-    sends. A prefix ends at a dot: `order` matches `order.placed`, but not `orders.x`.
+    `kinds`: prefixes of the kinds that the channel sends; empty for all kinds. `from_level`: the lowest level that the
+    channel sends. A prefix ends at a dot: `order` matches `order.placed`, but not `orders.x`.
     """
     if LEVELS.index(level) < LEVELS.index(from_level):
         return False

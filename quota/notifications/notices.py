@@ -1,4 +1,6 @@
-"""Notifications: rows that are written in the transaction of a change. The notifications are sent after the commit."""
+"""Writing of notifications. A notification is a row that is written in the transaction of the change that it describes,
+and that is sent after the commit.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +58,8 @@ def notify(
 def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant | None]) -> None:
     """Mark the notices of `tenants` up to an id as read by the caller. None in `tenants` stands for the SREs.
 
-    Notices that were read before stay read. No audit record is written. Makes one SQL statement. Raises `Rejected` if
-    the caller is not a person, or there is no such id.
+    Notices that were read before stay read. Writes no record to the journal. Makes one SQL statement. Raises `Rejected`
+    if the caller is not a person, or if no notice has the id `up_to`.
     """
     for tenant in tenants:
         require(principal, **needed(Action.TENANT_VIEW, tenant))
@@ -84,8 +86,6 @@ def needed(action: Action, tenant: Tenant | None) -> dict[str, Any]:
 
 
 def one_line(subject: str) -> str:
-    """Return the subject as one line without line breaks, cut to the length of its column. Mails use the line as a
-    header.
-    """
+    """Return the subject without line breaks, cut to the length of its database column."""
     line = " ".join(subject.split())
     return line if len(line) <= SUBJECT_CHARACTERS else line[: SUBJECT_CHARACTERS - 1] + "…"

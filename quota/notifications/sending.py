@@ -3,9 +3,9 @@
     Notice ─► spread ─► NoticeDelivery (waiting) ─► claim a channel ─► send its oldest ─► settle ─► sent | waiting
                                                                                              └─► failed, after a day
 
-Only `spread`, `claim` and `settle` use the database, briefly. Threads send over the network. Their number and time
-are limited. If a sending process dies, its channels become free when its lease ends. Deliveries that it sent but did
-not store with `settle` are sent again with the same id.
+Only `spread`, `claim` and `settle` use the database, briefly. Threads send over the network. The number of threads and
+their time are limited. If a sending process dies, another process can claim its channels when its lease ends.
+Deliveries whose outcome that process did not store are sent again with the same id.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ _LOCK = 0x626F7267_6E6F7465  # "borgnote"
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """The outcome of one attempt. `error`: empty for success. `final`: the receiver itself rejected the notice."""
+    """The outcome of one attempt. `error`: empty if the attempt succeeded. `final`: true if the receiver rejected the
+    notice.
+    """
 
     delivery: int
     error: str = ""
@@ -122,7 +124,7 @@ def spread() -> int:
 
 
 def claim(most: int) -> list[tuple[NoticeChannel, list[NoticeDelivery]]]:
-    """Reserve up to `most` channels whose oldest waiting delivery is due, for a limited time (*lease*).
+    """Reserve up to `most` channels for a limited time (*lease*). The oldest waiting delivery of each channel is due.
 
     Returns each channel with its next deliveries.
     """
@@ -144,7 +146,8 @@ def claim(most: int) -> list[tuple[NoticeChannel, list[NoticeDelivery]]]:
 
 
 def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
-    """Store the outcomes and release the channel. A channel that has failed for a day is paused, with a notice.
+    """Store the outcomes of deliveries and release their channel. If the channel has failed for a day, pause it and
+    write a notice.
 
     Locks the channel's row, then the stream of records.
     """

@@ -28,7 +28,7 @@ def send(channel: NoticeChannel, delivery: NoticeDelivery, now: dt.datetime) -> 
 
 
 def message_of(delivery: NoticeDelivery) -> dict[str, Any]:
-    """Return the content of a webhook for JSON. `id`: the same for every attempt, so that receivers detect repeats."""
+    """Return the content of a webhook as values for JSON. Each attempt contains the same `id`."""
     notice = delivery.notice
     return {
         "id": f"notice-{notice.pk}",
@@ -44,7 +44,9 @@ def message_of(delivery: NoticeDelivery) -> dict[str, Any]:
 
 
 def keys_of(channel: NoticeChannel, now: dt.datetime) -> list[str]:
-    """Return the secrets that sign a webhook at `now`, newest first. For some time after a rotation, there are two."""
+    """Return the secrets that sign a webhook at `now`, newest first. For some time after a new secret was created, the
+    previous secret also signs.
+    """
     keys = [channel.secret]
     if channel.secret_before and channel.secret_before_until and now < channel.secret_before_until:
         keys.append(channel.secret_before)

@@ -30,9 +30,7 @@ _OF_CLOUDS = (ipaddress.IPv4Network("168.63.129.16/32"), ipaddress.IPv4Network("
 
 
 class DeliveryFailed(Exception):
-    """The error of a failed delivery, with a message for people. `final`: whether the receiver itself rejected the
-    notice.
-    """
+    """The error of a failed delivery, with a message for people. `final`: true if another attempt would be useless."""
 
     def __init__(self, text: str, *, final: bool = False) -> None:
         super().__init__(text)
@@ -40,7 +38,9 @@ class DeliveryFailed(Exception):
 
 
 class Receiver(NamedTuple):
-    """The receiver of a webhook. `host`: the name in the certificate; `path`: the path and the query of the URL."""
+    """The receiver of a webhook. `host`: the name that its certificate must contain. `path`: the path and query of the
+    URL.
+    """
 
     secure: bool
     host: str
@@ -49,9 +49,9 @@ class Receiver(NamedTuple):
 
 
 def receiver(url: str) -> Receiver:
-    """Return the host, port and path to which webhooks for `url` are sent, and whether the connection is secure.
+    """Return the receiver to which webhooks for `url` are sent.
 
-    Raises `Rejected`, which names the field `target`.
+    Raises `Rejected` for the field `target` if the URL is not valid.
     """
     try:
         parts = urlsplit(url)
@@ -86,10 +86,11 @@ def may_call(address: str, allowed: Sequence[IPNetwork]) -> bool:
 def post(
     to: Receiver, body: bytes, headers: Mapping[str, str], *, allowed: Sequence[IPNetwork], timeout_s: float = TIMEOUT_S
 ) -> int:
-    """Send a POST request and return the status of the answer. Raises `DeliveryFailed`, also if the status is not 2xx.
+    """Send a POST request and return the status of the answer. Raises `DeliveryFailed` if there is no answer, or if its
+    status is 300 or higher.
 
-    The call takes at most `timeout_s` plus the time limit of the name resolver. `allowed`: private networks that may
-    be called.
+    The call takes at most `timeout_s` plus the time limit of the name resolver. `allowed`: private networks that may be
+    called.
     """
     connection = _Connection(to, allowed, timeout_s)
     watch = threading.Timer(timeout_s, connection.cut)
@@ -113,7 +114,7 @@ def post(
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to an IP address that was checked before, for the requested host name."""
+    """An HTTP connection to a host. It connects to an IP address of the host that has been checked."""
 
     def __init__(self, to: Receiver, allowed: Sequence[IPNetwork], timeout_s: float) -> None:
         super().__init__(to.host, to.port, timeout=timeout_s)

@@ -1,7 +1,7 @@
 """Bodies and signatures of webhooks (pure).
 
 Borg-Signature: t=1764028800,v1=<hex of HMAC-SHA256(secret, "1764028800." + body)>
-For some time after a rotation of the secret, the header has two `v1`, first the one with the new secret.
+For some time after a new secret was created, the header has two `v1`. The first is made with the new secret.
 """
 
 from __future__ import annotations
