@@ -1,4 +1,4 @@
-"""A cache for reads that a request needs many times, such as the rules of a market.
+"""A cache for values that one request reads many times, such as the rules of a market.
 
     with reads_once():
         market_of("dev"); market_of("dev")      # one query
@@ -38,9 +38,9 @@ def caching() -> bool:
 
 
 def once(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Decorate a function so that within `reads_once` it runs only once for the same positional arguments.
+    """Decorator: within `reads_once`, the function runs only once for the same positional arguments.
 
-    Outside `reads_once`, the function runs at each call.
+    Later calls return the cached result. Outside `reads_once`, the function runs at each call.
     """
 
     @wraps(function)

@@ -21,7 +21,7 @@ PAGE, MAX_PAGE = 100, 1000
 
 
 class DescribedPaging:
-    """The description of list pages and their query parameters for the OpenAPI document."""
+    """Paging that describes the pages of a list and their query parameters in the OpenAPI document."""
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         link = {"type": ["string", "null"], "format": "uri"}
@@ -80,7 +80,9 @@ class NewestPaging(IdPaging):
 
 
 def paged(view: APIView, rows: QuerySet[Any], shown: Callable[[list[Any]], Iterable[Any]]) -> Response:
-    """Return one page of `rows` with the paging of the view. `shown`: converts the rows of a page to the answer."""
+    """Return one page of `rows` with the paging of the view. `shown`: a function that converts the rows of the page to
+    the items of the answer.
+    """
     pages = view.pagination_class()  # type: ignore[attr-defined]
     return cast("Response", pages.get_paginated_response(shown(pages.paginate_queryset(rows, view.request, view=view))))
 

@@ -59,8 +59,8 @@ class RecordEntry:
 
 @contextmanager
 def write(principal: Principal) -> Iterator[RecordEntry]:
-    """Context manager: run the block in one transaction, and write the records of the block at its end. Locks: the row
-    of the record stream at the end, if there are records.
+    """Context manager: run the block in one transaction, and write the block's records at its end. If there are
+    records, this locks the row of `Stream`.
     """
     with transaction.atomic():
         entry = RecordEntry(principal)

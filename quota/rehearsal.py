@@ -19,7 +19,9 @@ _NO = ("0", "false", "")
 
 
 def dry_run(request: Request | HttpRequest) -> bool:
-    """Return whether the request has `?dry_run=1`. Raises `Rejected` for values that are neither true nor false."""
+    """Return whether the request has `?dry_run=1`. Raises `Rejected` if the value of `dry_run` is neither true nor
+    false.
+    """
     given = request.GET.get("dry_run", "0").lower()
     if given not in (*_NO, "1", "true"):
         raise invalid("dry_run", f"{given[:20]!r} is not accepted; give 1 or 0")
@@ -27,9 +29,9 @@ def dry_run(request: Request | HttpRequest) -> bool:
 
 
 class RehearsedView(APIView):
-    """A view whose writes support dry runs. A dry run returns the same answer as the write, but without secrets.
+    """A view whose writes support dry runs. A dry run returns the same answer as a real write, but without secrets.
 
-    `rehearses_itself`: true if the view's services implement dry runs themselves.
+    `rehearses_itself`: true if the view implements dry runs itself, so that this class does not roll them back.
     """
 
     rehearses_itself: ClassVar[bool] = False

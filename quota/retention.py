@@ -25,7 +25,7 @@ AT_ONCE = 5_000
 class _Rule(NamedTuple):
     """A rule that says how long rows of a table are kept.
 
-    `statement`: SQL that deletes at most `most` rows that ended before `until`.
+    `statement`: SQL that deletes rows that ended before the parameter `until`, at most `most` rows at a time.
     """
 
     table: str
@@ -34,8 +34,8 @@ class _Rule(NamedTuple):
 
 
 def _oldest(table: str, over: str) -> str:
-    """Return SQL that reads a batch of the oldest rows of a table and deletes those of them that fulfil the SQL
-    condition `over`.
+    """Return SQL that reads a batch of the oldest rows of a table. Of these rows, the SQL deletes those that fulfil the
+    SQL condition `over`.
 
     The table's ids must grow with time.
     """
@@ -92,7 +92,9 @@ _RULES = (
 
 
 def forget_old(*, at_once: int = AT_ONCE) -> dict[str, int]:
-    """Delete rows that are older than their retention time. Returns the number of rows by kind. Idempotent."""
+    """Delete rows that are older than their retention time. Returns the number of deleted rows by kind of row.
+    Idempotent.
+    """
     now = clock.now()
     done = {rule.table: _forget(rule, until=now - rule.kept, most=at_once) for rule in _RULES}
     return {table: rows for table, rows in done.items() if rows}

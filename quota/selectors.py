@@ -24,7 +24,7 @@ def tenants_visible(principal: Principal) -> QuerySet[Tenant]:
 
 
 def tenant_named(principal: Principal, name: str) -> Tenant:
-    """Return a tenant. Raises `NotFound`, also if the principal may not see it."""
+    """Return a tenant. Raises `NotFound` if there is no such tenant, or if the principal may not see it."""
     tenant = Tenant.objects.filter(name=name).first()
     if tenant is None or not may(principal, Action.TENANT_VIEW, tenant=name):
         raise NotFound("tenant", name)
@@ -32,9 +32,8 @@ def tenant_named(principal: Principal, name: str) -> Tenant:
 
 
 def tokens_of(principal: Principal) -> QuerySet[Token]:
-    """Return the tokens of the caller.
-
-    If the calling token is bound to a tenant, return only the tokens of that tenant.
+    """Return the tokens of the principal. If the principal uses a token that is limited to a tenant, return only the
+    tokens that are limited to the same tenant.
     """
     rows = (
         Token.objects.filter(user_id=principal.user_id)  # type: ignore[misc]
@@ -61,7 +60,10 @@ class QuotaStanding:
 
 
 def standings(principal: Principal, *, tenant: str | None = None) -> list[QuotaStanding]:
-    """Return granted and used quota by tenant, cell and band. Grants in their grace period count. Makes two queries."""
+    """Return granted and used quota by tenant, cell and band. Granted quota includes grants in their grace period.
+
+    Makes two queries.
+    """
     values = {"now": clock.now(), "tenants": _names_visible(principal, tenant)}
     granted: dict[tuple[str, str, str], Vector] = {}
     with connection.cursor() as cursor:
@@ -77,7 +79,10 @@ def standings(principal: Principal, *, tenant: str | None = None) -> list[QuotaS
 
 
 def _names_visible(principal: Principal, tenant: str | None) -> list[str] | None:
-    """Return the names of the tenants in `tenants_visible`, or only `tenant` if it is among them. None: all tenants."""
+    """Return the names of the tenants that the principal may see, or None if it may see all tenants.
+
+    If `tenant` is given, return only this name, or an empty list if the principal may not see the tenant.
+    """
     if Scope.READ not in principal.scopes:
         return []
     limits = [name for name in (tenant, principal.tenant) if name is not None]

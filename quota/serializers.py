@@ -1,4 +1,4 @@
-"""Fast serializers for answers. Their fields are built once per class, not once per answer."""
+"""Fast serializers for answers. The fields of a serializer are built once per class, not once per answer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ _PLAIN = (serializers.IntegerField, serializers.CharField, serializers.BooleanFi
 
 
 class ContextField(serializers.Field[Any, Any, Any, Any]):
-    """A field whose value also depends on the serializer's context, for example on the cell's own resources in that
-    context.
-    """
+    """A field whose value also depends on the context of the serializer, not only on the row."""
 
     def shown(self, value: Any, context: Mapping[str, Any]) -> Any:
         raise NotImplementedError

@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"^-?[0-9]+(\.[0-9]+)?\Z")
 
 
 def cell_of(value: object) -> str:
-    """Return a value as text for CSV, with an apostrophe before text that could be a formula."""
+    """Return a value as text for CSV. Text that a spreadsheet could read as a formula gets an apostrophe in front."""
     text = "" if value is None else str(value)
     if isinstance(value, str) and text.startswith(_DANGEROUS) and not _NUMBER.match(text):
         return f"'{text}"
@@ -31,7 +31,7 @@ def csv_of(rows: Iterable[Sequence[object]]) -> str:
 
 
 def csv_answer(name: str, rows: Iterable[Sequence[object]]) -> HttpResponse:
-    """Return a CSV file as a download. `name`: the file name, of letters, digits, dots and hyphens."""
+    """Return a CSV file as a download. `name`: the file name; it may contain letters, digits, dots and hyphens."""
     return file_answer(name, csv_of(rows), "text/csv; charset=utf-8")
 
 

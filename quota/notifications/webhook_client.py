@@ -30,7 +30,9 @@ _OF_CLOUDS = (ipaddress.IPv4Network("168.63.129.16/32"), ipaddress.IPv4Network("
 
 
 class DeliveryFailed(Exception):
-    """The error of a failed delivery, with a message for people. `final`: true if another attempt would be useless."""
+    """The error of a failed delivery, with a message for people. `final`: true if the receiver itself rejected the
+    notice.
+    """
 
     def __init__(self, text: str, *, final: bool = False) -> None:
         super().__init__(text)
@@ -38,9 +40,7 @@ class DeliveryFailed(Exception):
 
 
 class Receiver(NamedTuple):
-    """The receiver of a webhook. `host`: the name that its certificate must contain. `path`: the path and query of the
-    URL.
-    """
+    """The receiver of a webhook. `path`: the path and the query of the URL. `secure`: true for HTTPS."""
 
     secure: bool
     host: str

@@ -62,7 +62,7 @@ _EXACT = frozenset({"hours", "sold_milli", "then_milli", "scarcity_milli"})
 
 
 def part_of(given: Mapping[str, Any]) -> PricePart:
-    """Return the `PricePart` for a mapping that `PricePart.as_json` returned."""
+    """Return the `PricePart` from which `PricePart.as_json` made the mapping `given`."""
     exact = {name: Fraction(given[name]) for name in _EXACT}
     return PricePart(**{**given, **exact})
 
@@ -80,7 +80,7 @@ def priced(
 
     `amounts`: one quantity per resource, in the order of `NAMES`. `base`: prices in micro-credits per `UNIT` and hour;
     resources without a base price are free. `sold_share_milli`: per resource, how many thousandths of the sellable
-    quota are sold before the order. `then_share_milli`: the same after the order, by default equal. Raises
+    quota are sold before the order. `then_share_milli`: the same after the order; by default `sold_share_milli`. Raises
     `Rejected("too-large")` if the price exceeds 64 bits.
     """
     then = sold_share_milli if then_share_milli is None else then_share_milli
@@ -95,7 +95,7 @@ def priced(
 
 
 def repriced(parts: Iterable[PricePart], base: Mapping[str, int], curve: Curve) -> tuple[PricePart, ...]:
-    """Return the parts recalculated with the base prices and the curve of another price list.
+    """Return the parts of a price, calculated again with the base prices and the curve of another price list.
 
     The sold shares stay the same. Raises `Rejected("too-large")` if the price exceeds 64 bits.
     """
@@ -117,7 +117,7 @@ def repriced(parts: Iterable[PricePart], base: Mapping[str, int], curve: Curve) 
 
 
 def total(parts: Iterable[PricePart]) -> int:
-    """Return the price in micro-credits, the sum of its parts. Raises `Rejected("too-large")` beyond 64 bits."""
+    """Return the sum of the parts of a price in micro-credits. Raises `Rejected("too-large")` if it exceeds 64 bits."""
     price = sum(part.amount for part in parts)
     if price > LARGEST:
         raise invalid("amounts", _TOO_EXPENSIVE, "too-large")
@@ -159,7 +159,7 @@ def factor(curve: Curve, share_milli: Share) -> Fraction:
 def share_with(
     sold_share_milli: Sequence[Share], amounts: Sequence[int], sellable: Sequence[int]
 ) -> tuple[Fraction, ...]:
-    """Return the sold share of each resource after `amounts` are sold in addition.
+    """Return the share of each resource that is sold after `amounts` have also been sold.
 
     A resource without sellable quota counts as completely sold.
     """
@@ -172,7 +172,8 @@ def share_with(
 def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
     """Check the prices in a request, and return them by resource for a price list.
 
-    Raises `Rejected`, which names the invalid entry. `field`: the name of the prices in the request.
+    Raises `Rejected` if an entry is not valid; the error names the entry. `field`: the name of the request's field with
+    the prices.
     """
     if not isinstance(given, Mapping):
         raise invalid(
@@ -191,7 +192,8 @@ def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
 def curve_checked(given: object, *, field: str = "curve") -> list[tuple[int, int]]:
     """Check the scarcity curve in a request, and return its points for a price list.
 
-    Raises `Rejected`, which names the invalid point. `field`: the name of the curve in the request.
+    Raises `Rejected` if a point is not valid; the error names the point. `field`: the name of the request's field with
+    the curve.
     """
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise invalid(field, "this is not a list; give pairs of sold share and factor, both in thousandths")

@@ -1,4 +1,4 @@
-"""Previews of the effect of a band's change on sold quota."""
+"""Previews that show what a change of a band would mean for sold quota."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from quota.vocabulary.resources import ZERO, Vector, as_mapping
 def band_preview(
     *, principal: Principal, band: Band, price_milli: int | None = None, oversell_milli: int | None = None
 ) -> dict[str, Any]:
-    """Return the effect of a change of a band, for JSON.
+    """Return the effect that a change of a band would have, for JSON.
 
     This function takes the same arguments as `band_set`, and changes nothing. `changes`: the values before and after,
-    by field. `cells`: for each cell the maximum of sold quota from now on, and the limits before and after the
-    change. `over` lists periods in which more is sold than the new limit, with the affected orders, grants and
-    tenants. `leaving`: if the band's range becomes smaller, the quota that live jobs use in the band, by cell and
-    tenant.
+    by field. `cells`: for each cell the maximum of sold quota from now on, and the limits before and after the change.
+    `over` lists periods in which more is sold than the new limit, with the affected orders, grants and tenants.
+    `leaving`: if the band's range becomes smaller, the quota that live jobs use in the band, by cell and tenant.
     """
     require(principal, Action.PLATFORM_ADMIN)
     row = PriorityBand.objects.filter(name=band.name).first()
@@ -77,7 +76,9 @@ def _most(there: SaleCapacity) -> Vector:
 
 
 def _affected(excess: Excess, held: Sequence[Holding]) -> dict[str, Any]:
-    """Return the period `excess` for JSON, with the orders and grants among `held` in force at any time of it."""
+    """Return the period `excess` for JSON. Include the orders and grants of `held` that are in force at any time of the
+    period.
+    """
     affected = [one for one in held if excess.overlaps(one.begins_at, one.ends_at)]
     return {
         "begins_at": excess.begins_at.isoformat(),

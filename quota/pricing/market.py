@@ -1,7 +1,7 @@
 """The market of a cell (§2.5): its rules, sold quota over time, and available quota.
 
-*Sold quota* consists of grants and orders. A grant counts while admission lets jobs use it, except a grant beyond
-capacity. An order without a grant counts if it is pending or approved. If such an order replaces an order that has a
+*Sold quota* consists of grants and orders. A grant counts until its grace period ends. A grant beyond capacity does not
+count. An order without a grant counts if it is pending or approved. If such an order replaces an order that has a
 grant, only the additional amounts count.
 
 All prod bands share one limit: the capacity less the headroom. The limit of each other band is the capacity times the
@@ -83,7 +83,9 @@ GROUP BY 1, 2, 3
 
 
 class Holding(NamedTuple):
-    """A grant, or an order without a grant. Its amounts count as sold until `ends_at`, the end of its grace period."""
+    """A grant, or an order that has no grant yet. The amounts count as sold until `ends_at`, the end of the grace
+    period.
+    """
 
     grant: int | None
     order: int | None
@@ -173,7 +175,7 @@ def grace_end(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> d
 
 @once
 def cell_require(cell: str) -> None:
-    """Raise `NotFound` unless the capacity of the cell is known."""
+    """Raise `NotFound` if scheduling has not reported a capacity of the cell."""
     if not CellCapacity.objects.filter(cell=cell).exists():
         known = list(CellCapacity.objects.order_by("cell").values_list("cell", flat=True)[:20])
         raise NotFound("cell", cell, known=known)
@@ -186,7 +188,11 @@ def market_locked(cell: str) -> Market:
 
 
 def market_set(*, principal: Principal, cell: str, **changes: Any) -> Market:
-    """Change rules of a cell. Sold quota keeps its grace period. Raises `Rejected`, which names the wrong field."""
+    """Change the rules by which a cell sells quota. `changes`: the new values by rule. Sold quota keeps its grace
+    period.
+
+    Raises `Rejected` if a value is not valid; the error names the rule.
+    """
     require(principal, Action.PLATFORM_ADMIN)
     for name, value in changes.items():
         _check_rule(name, value)
@@ -208,7 +214,7 @@ def bands_by_name() -> dict[str, PriorityBand]:
 
 
 def band_named(name: str) -> PriorityBand:
-    """Return the band with a name. Raises `NotFound`, which lists the existing names."""
+    """Return the band with this name. Raises `NotFound` if there is none; the error lists the existing names."""
     known = bands_by_name()
     if name not in known:
         raise NotFound("band", name, known=list(known))
@@ -223,7 +229,7 @@ def is_sold(band: PriorityBand) -> bool:
 def sale_capacity(
     cell: str, band: PriorityBand | str, begins_at: dt.datetime, ends_at: dt.datetime | None = None, *, without: int = 0
 ) -> SaleCapacity:
-    """Return the limit of a band, and its sold quota in a period. `ends_at`: None for no end. Makes three queries.
+    """Return the limit of a band and its sold quota in a period. Makes three queries.
 
     `without`: the id of an order whose grant is not counted.
     """
@@ -278,9 +284,11 @@ def earliest_start(
     *,
     without: int = 0,
 ) -> dt.datetime | None:
-    """Return the first time, from `after` on, at which `amounts` are left for `length`, or None if there is none.
+    """Return the first time, from `after` on, from which `amounts` are left during `length`. Return None if there is
+    none.
 
-    `length`: None for no end. `without`: the id of an order whose grant is not counted.
+    `length`: the length of the period; None for a period without an end. `without`: the id of an order whose grant is
+    not counted.
     """
     begin = after or clock.now()
     there = sale_capacity(cell, band, begin, without=without)
@@ -291,7 +299,7 @@ def earliest_start(
 def sold_steps(
     cell: str, bands: Sequence[PriorityBand], begins_at: dt.datetime, ends_at: dt.datetime | None = None
 ) -> tuple[CalendarStep, ...]:
-    """Return the sold quota of several bands together, as steps over time."""
+    """Return the sold quota of several bands together, as a step function of time."""
     wanted = {band.id for band in bands}
     return calendar.steps(span for band_id, span in _spans(cell, begins_at, ends_at) if band_id in wanted)
 
@@ -313,17 +321,15 @@ def holdings(cell: str, bands: Iterable[int], after: dt.datetime) -> list[Holdin
 
 
 def capacity_of(cell: str) -> Vector:
-    """Return the last reported capacity of a cell, with 0 for resources that are not sold."""
+    """Return the capacity of a cell, as last reported by scheduling. Resources that are not sold have 0."""
     return _sellable(_capacity(cell))
 
 
 def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None, without: int = 0) -> list[tuple[int, Span]]:
-    """Return pairs of a band's id and a span with sold amounts, limited to the period from `begin` to `until`.
-    `without`: the id of an order that does not count.
+    """Return pairs of a band's id and a span: a time with the amounts that are sold in it.
 
-    Amounts with the same times are added up. The sums are exact beyond 64 bits.
-
-    Within `reads_once`, all periods of a page are cut from one read of the whole future.
+    Spans are cut to the period from `begin` to `until`. Amounts with the same times are added up. `without`: the id of
+    an order that does not count. Within `reads_once`, one query serves all periods.
     """
     if not caching() or begin < (horizon := _horizon()):
         return _sold(cell, begin, until or _FOR_EVER, without)
@@ -341,7 +347,7 @@ def _end_within(ends_at: dt.datetime | None, until: dt.datetime | None) -> dt.da
 
 @once
 def _horizon() -> dt.datetime:
-    """Return the instant two days ago. Within `reads_once`, `_spans` reads once for all periods that begin after it."""
+    """Return the instant two days ago, from which on `_spans` reads all sold quota once within `reads_once`."""
     return clock.now() - 2 * calendar.DAY
 
 
@@ -394,7 +400,7 @@ def _made(cell: str) -> Market:
 
 
 def _check_rule(name: str, value: Any) -> None:
-    """Check one rule of a market. Raises `Rejected`, which names the rule."""
+    """Check one rule of a market. Raises `Rejected` if `value` is not valid; the error names the rule."""
     if name in _BOUNDS:
         least, most = _BOUNDS[name]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

@@ -89,7 +89,10 @@ def price_list_set(
 
 
 def price_list_at(cell: str, moment: dt.datetime) -> PriceList:
-    """Return the price list in force at a moment. If two lists begin at the same time, the later version counts."""
+    """Return the price list of a cell that is in force at a moment.
+
+    If two lists begin at the same time, the later version counts.
+    """
     row = PriceList.objects.filter(cell=cell, valid_from__lte=moment).order_by("-valid_from", "-version").first()
     if row is not None:
         return row
@@ -129,8 +132,8 @@ def quote_preview(
 ) -> Quote:
     """Return an unsaved quote at the current price.
 
-    The function writes nothing, except the default price list of a new cell. Any principal that may see the tenant's
-    quota may request a price.
+    The function writes nothing, except the default price list if the cell has none. Any principal that may see the
+    tenant's quota may request a quote.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     row = band_named(band)
@@ -152,7 +155,7 @@ def quote_preview(
 
 
 def price_now(principal: Principal, row: Order | Quote, *, without: int = 0) -> None:
-    """Set the current price, its parts and the price list of a new order or quote.
+    """Set three fields of a new order or quote: the current price, its parts, and the price list.
 
     `without`: the id of an order whose grant is not counted as sold.
     """
@@ -194,11 +197,11 @@ def quote_make(*, principal: Principal, tenant: Tenant, cell: str, **wanted: Any
 
 
 def price_quoted(order: Order, quote: int) -> None:
-    """Set the price, its parts and the price list of an order from a quote for exactly this order.
+    """Copy the price, its parts and the price list to an order from a quote for exactly this order.
 
     Locks the quote until the order's transaction ends. Raises `NotFound` if the tenant has no such quote,
-    `Rejected("quote-mismatch")` if the quote is for another order, and `Conflict("quote-expired"|"quote-used")` if it
-    cannot be used any more.
+    `Rejected("quote-mismatch")` if the quote is for another order, `Conflict("quote-expired")` if the quote has
+    expired, and `Conflict("quote-used")` if another order has used it.
     """
     row = Quote.objects.select_for_update(of=("self",)).select_related("band", "prices").filter(pk=quote).first()
     if row is None or row.tenant_id != order.tenant_id:
@@ -233,7 +236,7 @@ def price_quoted(order: Order, quote: int) -> None:
 def amounts_read(amounts: Amounts) -> Vector:
     """Read amounts from a request and return them as a vector of 64-bit quantities.
 
-    Raises `Rejected`, which names the wrong field.
+    Raises `Rejected` if an amount is not valid; the error names the field.
     """
     try:
         vector = parse_vector(amounts) if isinstance(amounts, Mapping) else tuple(amounts)
@@ -245,9 +248,9 @@ def amounts_read(amounts: Amounts) -> Vector:
 
 
 def amounts_checked(amounts: Amounts) -> Vector:
-    """Read amounts from a request, check that they are not all zero and fit 64 bits, and return them as a vector.
+    """Read amounts from a request and return them as a vector.
 
-    Raises `Rejected`, which names the wrong field.
+    Raises `Rejected` if all amounts are zero or one does not fit 64 bits; the error names the field.
     """
     vector = amounts_read(amounts)
     if len(vector) != SIZE or any(value < 0 for value in vector):
@@ -258,7 +261,9 @@ def amounts_checked(amounts: Amounts) -> Vector:
 
 
 def period_checked(starts_at: dt.datetime, ends_at: dt.datetime) -> None:
-    """Check that a period ends after its start and after now. Raises `Rejected`, which names the wrong field."""
+    """Check that a period ends after its start and after now. Otherwise raises `Rejected`; the error names the
+    field.
+    """
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         _aware(name, moment)
     if ends_at <= starts_at:

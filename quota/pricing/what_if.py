@@ -1,4 +1,4 @@
-"""Previews of the effect of new prices on orders and usage."""
+"""Previews that show what orders and usage would cost at new prices."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ _LEFT_OUT = (OrderState.DRAFT.value, OrderState.REJECTED.value, OrderState.CANCE
 
 @dataclass(slots=True)
 class Sum:
-    """The total cost of several orders before and after a change of prices, in micro-credits. `count`: how many were
-    added.
+    """The total cost of orders or usage before and after a change of prices, in micro-credits.
+
+    `count`: the number of orders or of metered hours.
     """
 
     name: str
@@ -63,7 +64,7 @@ def what_if(
 
     The new price of an order uses the same amounts, hours, band factor and sold shares. Rejected and cancelled orders
     are omitted. `examples`: the current and the new price of a core and a GiB for 30 days at each band, for a cell that
-    is empty, half sold and full. Raises `Rejected`, which names the wrong field. Changes nothing.
+    is empty, half sold and full. Raises `Rejected` if a price is not valid; the error names the field. Changes nothing.
     """
     require(principal, Action.PLATFORM_ADMIN, cell=cell)
     prices = base_checked(base)
@@ -179,5 +180,5 @@ class _Sums:
 
 
 def _sorted(sums: Mapping[str, Sum]) -> list[dict[str, Any]]:
-    """Return the sums for JSON, sorted by the absolute change, largest first."""
+    """Return the sums for JSON. The sum that changes most comes first."""
     return [asdict(row) for row in sorted(sums.values(), key=lambda row: (-abs(row.after - row.before), row.name))]

@@ -1,4 +1,4 @@
-"""Issuing, reading and revoking tokens, and the `Principal` of a user or a token.
+"""Issuing, reading and revoking tokens. Reading the `Principal` (the caller with its rights) of a user or a token.
 
 session or password ─► Token ─► child ─► child      Revoking a token also revokes all its descendants.
 """
@@ -121,9 +121,9 @@ def token_issue(
 def token_revoke(*, principal: Principal, key: str) -> Token:
     """Revoke a token and all its descendants immediately. A second call has no effect.
 
-    Users revoke their own tokens, owners also tokens of their tenants' service accounts, and SREs all tokens. If the
-    caller uses a token that is bound to a tenant, it can revoke only tokens of that tenant. Any token may revoke
-    itself. Raises `NotFound`, and `Forbidden` without scope admin. Locks: the token.
+    Users may revoke their own tokens. Owners may also revoke tokens of their tenants' service accounts. SREs may revoke
+    all tokens. A token that is limited to a tenant can revoke only tokens of that tenant. Any token may revoke itself.
+    Raises `NotFound` for other tokens, and `Forbidden` if the caller's token has no scope admin. Locks: the token.
     """
     own = Q() if principal.sre and Scope.ADMIN in principal.scopes else Q(user_id=principal.user_id)
     owned = [name for name in principal.roles if may(principal, Action.TENANT_ADMIN, tenant=name)]
@@ -204,8 +204,8 @@ def principal_of_user(
 ) -> Principal:
     """Return the principal of a signed-in user.
 
-    A role in an organisation also applies in all its teams. `tenant`, `scopes`: limits of the token that the user has
-    sent. Makes one query.
+    A role in an organisation also applies in all its teams. `tenant`, `scopes`: the limits of the token that the user
+    signs in with. Makes one query.
     """
     with connection.cursor() as cursor:
         cursor.execute(_RIGHTS.format(user="%(user)s"), {"user": user.pk, "now": clock.now()})
@@ -221,7 +221,7 @@ def _principal(
     tenant: str | None,
     scopes: frozenset[Scope],
 ) -> Principal:
-    """Return the principal of a user with these rows of `_RIGHTS`. Rows of NULLs are ignored."""
+    """Return the principal of a user. `rights`: the result rows of the query `_RIGHTS`; rows of NULLs are ignored."""
     own: dict[str, Role] = {}
     inherited: dict[str, Role] = {}
     zones: dict[str, str] = {}
@@ -249,7 +249,7 @@ def _principal(
 
 
 def user_named(username: str) -> AbstractBaseUser:
-    """Return the user with a user name. Raises `NotFound` if there is none."""
+    """Return the user with this user name. Raises `NotFound` if there is no such user."""
     user = get_user_model().objects.filter(username=username).first()
     if user is None:
         raise NotFound("user", username)
@@ -309,9 +309,9 @@ def _parent_locked(key: str) -> Token:
 
 
 def _end_of_child(parent: Token, wanted: dt.datetime | None) -> dt.datetime:
-    """Return when a child of the token `parent` expires.
+    """Return the time at which a new child of the token `parent` expires. `wanted`: the requested time, or None.
 
-    Raises `Rejected` if `wanted` is later than the parent's end.
+    Raises `Rejected` if `wanted` is later than the time at which the parent expires.
     """
     if parent.expires_at is None:
         return wanted or clock.now() + CHILD_LASTS
