@@ -38,7 +38,7 @@ def caching() -> bool:
 
 
 def once(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Decorator: within `reads_once`, the function runs only once for the same positional arguments.
+    """Decorate a function: within `reads_once`, the function runs only once for the same positional arguments.
 
     Later calls return the cached result. Outside `reads_once`, the function runs at each call.
     """

@@ -92,7 +92,9 @@ def _factors_checked(band: Band, factors: Factors) -> None:
 
 
 def _notify(entry: records.RecordEntry, row: PriorityBand) -> None:
-    """Notify all tenants that have quota at the band `row`, or that ordered quota at this band for later."""
+    """Notify all tenants that have quota at the band `row`, or that have ordered quota at this band for a later
+    period.
+    """
     owns = (
         Quota.objects.filter(band=row)
         .annotate(until=Coalesce("grace_until", "ends_at"))

@@ -32,8 +32,8 @@ def publish(*, cell: str, capacity: Sequence[int], revision: int) -> None:
 class Sold(NamedTuple):
     """Sold quota of a cell at a band, as vectors over `quota.vocabulary.resources.AXIS`.
 
-    `sold`: the sum of orders that hold capacity and of grants until their grace periods end, without grants beyond
-    capacity. `granted`: the sum of all grants in force, including grants beyond capacity.
+    `sold`: the sum of the orders that hold capacity, and of the grants whose grace period has not ended. Grants beyond
+    capacity are not in this sum. `granted`: the sum of all grants in force, including grants beyond capacity.
     """
 
     cell: str

@@ -1,4 +1,4 @@
-"""REST of the priority bands."""
+"""REST API for  the priority bands."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ListView(QuotaView, ListAPIView[Any]):
 
 
 class AmountsField(serializers.DictField):
-    """A field that shows a vector as `{resource name: quantity}`."""
+    """A field that shows a vector of amounts as `{resource name: quantity}`."""
 
     child = serializers.IntegerField()
 

@@ -1,4 +1,4 @@
-"""REST of invitations. Signed-in people accept them in the portal."""
+"""REST API for  invitations. Signed-in people accept them in the portal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class InvitationSerializer(serializers.ModelSerializer[Any]):
 
 
 def state_of(row: Invitation) -> str:
-    """Return the state: open, accepted, withdrawn or expired."""
+    """Return the state of an invitation: open, accepted, withdrawn or expired."""
     if row.accepted_at is not None:
         return "accepted"
     if row.withdrawn_at is not None:

@@ -1,4 +1,4 @@
-"""REST of orders: placing, approving, rejecting and changing orders."""
+"""REST API for  orders: placing, approving, rejecting and changing orders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST = 2**63 - 1
 
 
 class OrderSerializer(PricedSerializer):
-    """An order. Prices are in micro-credits, and amounts in the units of the axis."""
+    """An order. Prices are in micro-credits, and each amount is in the unit of its resource."""
 
     class Meta:
         model = Order
@@ -142,7 +142,7 @@ class OrderView(OneOrderView):
 class OrderApproveView(OneOrderView):
     @extend_schema(request=OrderReasonSerializer, responses=OrderSerializer)
     def post(self, request: Request, order: int) -> Response:
-        """Approve a pending order. Users may not approve their own orders, except SREs."""
+        """Approve a pending order. SREs may also approve orders that they placed themselves; other users may not."""
         row = self.order(order)
         return _answer(order_approve(principal=self.principal, order=row, **self.body(OrderReasonSerializer)))
 

@@ -1,4 +1,4 @@
-"""REST of organisations, teams, and their members."""
+"""REST API for  organisations, teams, and their members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REST of the usage of jobs, compared with their tenant's quota."""
+"""REST API for  the usage of jobs, compared with their tenant's quota."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UsageQuerySerializer(serializers.Serializer[Any]):
 
 
 class ResourceUseSerializer(serializers.Serializer[Any]):
-    """The usage of one resource, in units of the axis.
+    """The usage of one resource, in the unit of the resource.
 
     `asked`: the largest sum of the jobs' limits in any hour. `reserved`: the largest sum of their reservations in any
     hour. `used_*`: percentiles of the usage per hour. `suggested`: the quota to own if jobs continue to request as

@@ -83,7 +83,7 @@ def budget_set(
 def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) -> None:
     """Check a tenant's budget after the tenant's money has changed.
 
-    Sends the alerts that are due, and forbids or allows buying quota and submitting jobs again.
+    Sends the alerts that are due, and forbids or allows the tenant to buy quota and submit jobs.
 
     `again`: repeat the budget's action if the budget was already used up. Locks: the budget's row. Callers that lock
     accounts must lock them before this call.

@@ -1,9 +1,9 @@
 """Costs of a tenant's quota and usage in a period, split by job, team, band, cell or label.
 
 An order's charge, less refunds, is spread evenly over the time of its grant. The charge is split by resource in the
-same parts as the price. In each hour, a job is charged a share of the cost of each resource in the job's band and cell.
-The share is the job's limit, divided by the larger of the bought quota and the sum of all limits. The rest is the cost
-of unused quota. A job also pays for its own usage. Quota that an SRE granted costs nothing.
+same proportions as the price. In each hour, a job is charged a share of the cost of each resource in the job's band and
+cell. The share is the job's limit, divided by the larger of the bought quota and the sum of all limits. The rest is the
+cost of unused quota. A job also pays for its own usage. Quota that an SRE granted costs nothing.
 
 The costs of a month are the sum of the costs of its hours. This sum differs from the total of the invoice, which lists
 the postings of the month: the whole price of an order for three months is on one invoice.

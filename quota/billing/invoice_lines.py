@@ -49,7 +49,9 @@ def lines_of(invoice: InvoiceFields) -> list[InvoiceLine]:
 
 
 def table_of(invoice: InvoiceFields, tenant: str) -> Iterator[Sequence[object]]:
-    """Return the header and one row per line. Credits have six decimals, so the column adds up to the exact total."""
+    """Return the header and one row per line of the invoice. Amounts in credits have six decimals, so the column adds
+    up to the exact total.
+    """
     yield COLUMNS
     for line in lines_of(invoice):
         cells = [cell.isoformat(timespec="seconds") if isinstance(cell, dt.datetime) else cell for cell in line]

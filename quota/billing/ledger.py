@@ -71,7 +71,7 @@ def balance_of(tenant: Tenant) -> Balances:
 def hold(entry: records.RecordEntry, order: Order) -> Posting | None:
     """Reserve the price of an order: move it from available to held money. Returns None if the order costs nothing.
 
-    Raises `Rejected("over-budget")`, and `Conflict` if the price was held before.
+    Raises `Rejected("over-budget")` if the tenant cannot pay the price, and `Conflict` if the price was held before.
     """
     if order.price < 0:
         raise invalid("price", f"{order.price} is negative; give 0 or more")
@@ -198,7 +198,7 @@ def _fund(
     *,
     text: str,
 ) -> Posting:
-    """Write a posting that gives or takes a tenant's money, notify the tenant, and check its budget again.
+    """Write a posting that gives money to a tenant or takes money from it. Then notify the tenant and check its budget.
 
     `moves`: micro-credits that are added, by account.
     """
@@ -219,7 +219,7 @@ def _fund(
 
 
 def _settle(entry: records.RecordEntry, tenant: Tenant, rows: dict[AccountKey, Account]) -> None:
-    """Pay the tenant's debt from its available money, so that no tenant has available money while it owes some."""
+    """Pay the tenant's debt from its available money. If a debt remains, no available money remains."""
     amount = min(-rows[owed(tenant)].balance, rows[available(tenant)].balance)
     if amount > 0:
         moves = {available(tenant): -amount, owed(tenant): amount}

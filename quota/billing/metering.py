@@ -119,9 +119,9 @@ def usage_price(used: Sequence[int], usage: Mapping[str, int], band_milli: int) 
 def usage_charge(now: dt.datetime | None = None) -> list[Posting]:
     """Charge the usage until the end of yesterday. "Yesterday" follows each tenant's time zone. Idempotent.
 
-    There is one posting per tenant, cell and month. Usage in a closed month is charged in the open month. Each tenant
-    has its own transaction. If one tenant cannot be charged, the other tenants are still charged, and the first error
-    is raised at the end.
+    Each call writes one posting per tenant, cell and month with due usage. Usage in a closed month is charged in the
+    open month. Each tenant has its own transaction. If one tenant cannot be charged, the other tenants are still
+    charged, and the first error is raised at the end.
     """
     moment = now or clock.now()
     due: dict[int, set[str]] = {}
@@ -187,8 +187,8 @@ def _months_due(tenant: Tenant, cell: str, until: dt.datetime) -> list[dt.date]:
 
 
 def _claim(tenant: Tenant, cell: str, begin: dt.datetime, end: dt.datetime) -> tuple[int, int]:
-    """Mark the hours of usage that are due as charged. Return the id that is reserved for their posting, and the sum of
-    their prices.
+    """Mark the usage from `begin` to `end` as charged. Return the id that is reserved for its posting, and the sum of
+    its prices.
 
     The caller must then write the posting with this id in the same transaction.
     """

@@ -235,7 +235,7 @@ def deciding(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, 
     """Lock an order, check that the principal may approve or reject it, and run the `with` block as one change of the
     order. Yields the record entry and the order.
 
-    Users may not approve or reject their own orders, except SREs.
+    SREs may also decide about orders that they placed themselves; other users may not.
     """
     if not may(principal, Action.QUOTA_VIEW, tenant=order.tenant.name, cell=order.cell):
         raise NotFound("order", str(order.pk))

@@ -112,7 +112,7 @@ def order_place(
 
 
 def order_approve(*, principal: Principal, order: Order, reason: str = "") -> Order:
-    """Approve a pending order. Users may not approve their own orders, except SREs."""
+    """Approve a pending order. SREs may also approve orders that they placed themselves; other users may not."""
     check_texts(reason=reason)
     with deciding(principal, order) as (entry, row):
         check_capacity(row)

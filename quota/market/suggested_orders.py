@@ -46,10 +46,10 @@ _STEP = {RAM: 2**20, DISK: 2**20, DISK_BANDWIDTH: 2**10}
 class SuggestedOrder:
     """An order for missing quota.
 
-    `first`, `last`: first and last day, in the tenant's time zone. `price`: micro-credits at present; None if the price
-    cannot be computed, for the reason in `problem`. `left`: what the cell can still sell in that period, for each
-    resource of which this is less than the missing amount. `instead`: other orders for the same amounts that the cell
-    can sell; an order in the same band comes first.
+    `first`, `last`: the first and the last day of the order, in the tenant's time zone. `price`: the current price in
+    micro-credits, or None if it cannot be computed; `problem` has the reason. `left`: what the cell can still sell in
+    that period, for each resource of which this is less than the missing amount. `instead`: other orders for the same
+    amounts that the cell can sell; an order in the same band comes first.
     """
 
     tenant: str

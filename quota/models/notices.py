@@ -14,8 +14,8 @@ from quota.models.tenants import Tenant
 class Notice(models.Model):
     """A notification, written in the transaction of the change that it describes. `tenant`: None for the SREs.
 
-    `kind`: two words with a dot between, such as `order.approved`. `level`: info, warning or urgent. `url`: a path of
-    the portal.
+    `kind`: the object, a dot and the change, such as `order.approved`. `level`: info, warning or urgent. `url`: a path
+    of the portal.
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="notices")

@@ -135,7 +135,7 @@ class Capability(models.Model):
 
 
 class CapabilityRequest(models.Model):
-    """A request of a tenant: an SRE shall grant a capability to one of the tenant's users.
+    """A request for a capability for one of a tenant's users. An SRE grants or rejects the request.
 
     `until`: the requested end of the capability. `answer`: the text of the SRE. `capability`: the granted capability,
     while it exists.

@@ -3,9 +3,9 @@
     Notice ─► spread ─► NoticeDelivery (waiting) ─► claim a channel ─► send its oldest ─► settle ─► sent | waiting
                                                                                              └─► failed, after a day
 
-Only `spread`, `claim` and `settle` use the database, briefly. Threads send over the network. The number of threads and
-their time are limited. If a sending process dies, another process can claim its channels when its lease ends.
-Deliveries whose outcome that process did not store are sent again with the same id.
+Only `spread`, `claim` and `settle` use the database, briefly. Threads send over the network. The number of threads is
+limited, and so is the time that they run. If a sending process dies, another process can claim its channels when its
+lease ends. Deliveries whose outcome that process did not store are sent again with the same id.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def factor(curve: Curve, share_milli: Share) -> Fraction:
 def share_with(
     sold_share_milli: Sequence[Share], amounts: Sequence[int], sellable: Sequence[int]
 ) -> tuple[Fraction, ...]:
-    """Return the share of each resource that is sold after `amounts` have also been sold.
+    """Return the sold share of each resource after a further sale of `amounts`.
 
     A resource without sellable quota counts as completely sold.
     """

@@ -4,8 +4,9 @@
 count. An order without a grant counts if it is pending or approved. If such an order replaces an order that has a
 grant, only the additional amounts count.
 
-All prod bands share one limit: the capacity less the headroom. The limit of each other band is the capacity times the
-factor of the band. Ports are not sold, because they belong to machines. Priority 0 is not sold, because it is free.
+All prod bands share one limit: the capacity minus the headroom (the part that is never sold to prod). The limit of each
+other band is the capacity times the factor of the band. Ports are not sold, because they belong to machines. Priority 0
+is not sold, because it is free.
 """
 
 from __future__ import annotations
@@ -284,8 +285,9 @@ def earliest_start(
     *,
     without: int = 0,
 ) -> dt.datetime | None:
-    """Return the first time, from `after` on, from which `amounts` are left during `length`. Return None if there is
-    none.
+    """Return the first time, not before `after`, at which a period can begin in which `amounts` are always left.
+
+    Return None if there is no such time.
 
     `length`: the length of the period; None for a period without an end. `without`: the id of an order whose grant is
     not counted.
@@ -326,7 +328,7 @@ def capacity_of(cell: str) -> Vector:
 
 
 def _spans(cell: str, begin: dt.datetime, until: dt.datetime | None, without: int = 0) -> list[tuple[int, Span]]:
-    """Return pairs of a band's id and a span: a time with the amounts that are sold in it.
+    """Return pairs of a band's id and a span. A span is a period with the amounts that are sold during it.
 
     Spans are cut to the period from `begin` to `until`. Amounts with the same times are added up. `without`: the id of
     an order that does not count. Within `reads_once`, one query serves all periods.
@@ -347,7 +349,9 @@ def _end_within(ends_at: dt.datetime | None, until: dt.datetime | None) -> dt.da
 
 @once
 def _horizon() -> dt.datetime:
-    """Return the instant two days ago, from which on `_spans` reads all sold quota once within `reads_once`."""
+    """Return the instant two days ago. Within `reads_once`, `_spans` reads the sold quota once, from this instant
+    on.
+    """
     return clock.now() - 2 * calendar.DAY
 
 
