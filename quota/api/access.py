@@ -1,4 +1,4 @@
-"""REST API for  sign-in and tokens."""
+"""REST API for sign-in and tokens."""
 
 from __future__ import annotations
 

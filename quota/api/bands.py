@@ -1,4 +1,4 @@
-"""REST API for  the priority bands."""
+"""REST API for the priority bands."""
 
 from __future__ import annotations
 

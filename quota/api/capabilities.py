@@ -1,4 +1,4 @@
-"""REST API for  capabilities (§2.5) and of requests for them."""
+"""REST API for capabilities (§2.5) and requests for them."""
 
 from __future__ import annotations
 

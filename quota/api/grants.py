@@ -1,4 +1,4 @@
-"""REST API for  grants, and of the quota in use."""
+"""REST API for grants, and the quota in use."""
 
 from __future__ import annotations
 

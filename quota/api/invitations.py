@@ -1,4 +1,4 @@
-"""REST API for  invitations. Signed-in people accept them in the portal."""
+"""REST API for invitations. Signed-in people accept them in the portal."""
 
 from __future__ import annotations
 

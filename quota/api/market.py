@@ -1,4 +1,4 @@
-"""REST API for  the market of a cell: its rules, its calendar, approval rules, and shortfalls."""
+"""REST API for the market of a cell: its rules, its calendar, approval rules, and shortfalls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REST API for  money: ledger, balances, budgets, invoices, costs. Amounts are whole micro-credits."""
+"""REST API for money: ledger, balances, budgets, invoices, costs. Amounts are whole micro-credits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REST API for  notifications: the caller's inbox, and channels. The tenant of a channel of the SREs is null."""
+"""REST API for notifications: the caller's inbox, and channels. The tenant of a channel of the SREs is null."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REST API for  orders: placing, approving, rejecting and changing orders."""
+"""REST API for orders: placing, approving, rejecting and changing orders."""
 
 from __future__ import annotations
 

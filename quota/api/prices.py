@@ -1,4 +1,4 @@
-"""REST API for  prices and quotes."""
+"""REST API for prices and quotes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REST API for  the platform's records: each change, with its time and its actor."""
+"""REST API for the platform's records: each change, with its time and its actor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REST API for  service accounts and their tokens."""
+"""REST API for service accounts and their tokens."""
 
 from __future__ import annotations
 

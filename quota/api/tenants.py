@@ -1,4 +1,4 @@
-"""REST API for  organisations, teams, and their members."""
+"""REST API for organisations, teams, and their members."""
 
 from __future__ import annotations
 

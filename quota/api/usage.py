@@ -1,4 +1,4 @@
-"""REST API for  the usage of jobs, compared with their tenant's quota."""
+"""REST API for the usage of jobs, compared with their tenant's quota."""
 
 from __future__ import annotations
 

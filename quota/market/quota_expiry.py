@@ -1,11 +1,11 @@
 """Quota that expires while jobs use it (§2.5): this module finds such quota, notifies the tenants, and returns the
 tenants whose jobs must be demoted.
 
-    quota ends ─► grace period: jobs continue, the tenant is notified ─► larger requests are rejected
-                    │                                                    ─► `drop_after_hours` later: demotion is due
+    quota ends ─► grace period: jobs continue, tenant is notified ─► larger requests are rejected ─► demotion is due
                   └── the tenant buys quota, or jobs shrink: the expiry is closed
 
-Scheduling demotes the jobs; `expiries_due` returns the tenants and bands.
+Larger requests are rejected after the grace period. The demotion is due `drop_after_hours` later. Scheduling demotes
+the jobs; `expiries_due` returns the tenants and bands.
 """
 
 from __future__ import annotations
