@@ -25,7 +25,7 @@ def _amount(label: Any, example: Any) -> forms.CharField:
 
 
 class QuotaForm(ServiceForm):
-    """A form for a grant of quota. It has one field per resource, with quantities as in job files."""
+    """A form for a grant of quota. It has one field per resource. Quantities are written as in job files."""
 
     cpu = _amount(_("CPU"), _("In cores or milli-cores, such as 200 or 500m."))
     ram = _amount(_("RAM"), _("In bytes with a suffix, such as 64Gi."))

@@ -43,7 +43,9 @@ MOST_TENANTS = 50
 
 
 class PriceListForm(ServiceForm):
-    """The form of a price list: prices in credits, and the scarcity curve as lines of percent and factor."""
+    """The form of a price list. Prices are in credits. Each line of the scarcity curve has a percentage and a
+    factor.
+    """
 
     cell = forms.ChoiceField(label=gettext_lazy("cell"), widget=UnfoldAdminSelectWidget())
     curve_lines = forms.CharField(

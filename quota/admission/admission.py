@@ -108,7 +108,7 @@ def granted_now(
     """Return the sum of the grants in force now, or at the time `at`, by (tenant id, band id). Makes one query.
 
     A grant is in force if `starts_at` ≤ now < `grace_until`; a grant without a grace period is in force until
-    `ends_at`. Python adds the grants up, because a sum may exceed 64 bits.
+    `ends_at`. The sums may exceed 64 bits.
     """
     total = dict.fromkeys(pairs, ZERO)
     now = at or clock.now()

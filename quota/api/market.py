@@ -154,7 +154,7 @@ class RulesView(ListView):
 class RuleView(QuotaView):
     @extend_schema(request=ApprovalRuleChangeSerializer, responses=ApprovalRuleSerializer)
     def put(self, request: Request, rank: int) -> Response:
-        """Create or replace the rule of a rank. Only for SREs."""
+        """Create the approval rule with this rank, or replace the existing rule. Only for SREs."""
         require(self.principal, Action.PLATFORM_ADMIN)
         given = self.body(ApprovalRuleChangeSerializer)
         name, band = given.pop("tenant", ""), given.pop("band", "")
@@ -164,7 +164,7 @@ class RuleView(QuotaView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, rank: int) -> Response:
-        """Delete a rule. SREs decide about orders that no rule matches."""
+        """Delete a rule. SREs decide about orders that match no rule."""
         rule_remove(principal=self.principal, rank=min(rank, 2**31 - 1))
         return Response(status=204)
 

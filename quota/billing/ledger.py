@@ -56,7 +56,7 @@ def owed(tenant: Tenant) -> AccountKey:
 def accounts_locked(*tenants: Tenant) -> dict[AccountKey, Account]:
     """Create the missing accounts of tenants, lock all their accounts until the transaction ends, and return them.
 
-    Needs a transaction. Call this function once for all tenants that the transaction affects.
+    Must run in a transaction. Call this function once for all tenants whose money the transaction moves.
     """
     wanted = {place(tenant) for tenant in tenants for place in (available, held, owed)}
     return _locked(wanted)

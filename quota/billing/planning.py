@@ -1,4 +1,4 @@
-"""Quota, requests, reservations and usage of a tenant in a band over time, for planning (§2.5).
+"""The quota of a tenant in a band over time, and what its jobs requested, reserved and used, for planning (§2.5).
 
 Quota: grants at the start of a step ─┐
 MeteredHour: vectors of jobs ─────────┴─► one row per step: the quota, and the mean of each resource

@@ -46,7 +46,7 @@ def fitting(field: str, amount: int) -> int:
 
 
 def over_budget(tenant: str, price: int, has: Balances) -> Rejected | None:
-    """Return the rejection if the tenant cannot pay `price`, else None. `has`: the tenant's balances."""
+    """Return the rejection of a price if the tenant cannot pay it, else None. `has`: the tenant's balances."""
     missing = price - has.spendable
     if missing <= 0:
         return None
@@ -139,7 +139,7 @@ class Spending:
 
 
 def beyond_month(spending: Spending, price: int) -> Rejected | None:
-    """Return the rejection if `price` exceeds what is left of the monthly limit, else None."""
+    """Return the rejection of a price if it exceeds the rest of the monthly limit, else None."""
     if spending.action == "none" or spending.monthly is None:
         return None
     left = max(0, spending.monthly - spending.committed)

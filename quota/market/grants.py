@@ -67,7 +67,9 @@ def quota_grant(
 
 
 def quota_end(*, principal: Principal, quota: Quota) -> Quota:
-    """End a grant now, without a grace period. Running jobs continue. Raises `Conflict` for the grant of an order."""
+    """End a grant now, without a grace period. Running jobs continue. Raises `Conflict` if the grant belongs to an
+    order.
+    """
     require(principal, Action.PLATFORM_ADMIN)
     with records.write(principal) as entry:
         market_locked(quota.cell)

@@ -256,7 +256,7 @@ def deciding(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, 
 
 
 def _is_own(principal: Principal, placed_by: str) -> bool:
-    """Return whether the principal, or a service account that it created, placed the order."""
+    """Return whether `placed_by` is the principal or a service account that the principal created."""
     if placed_by == principal.name:
         return True
     return ServiceAccount.objects.filter(user__username=placed_by, created_by=principal.name).exists()

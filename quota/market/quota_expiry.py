@@ -4,8 +4,8 @@ tenants whose jobs must be demoted.
     quota ends ─► grace period: jobs continue, tenant is notified ─► larger requests are rejected ─► demotion is due
                   └── the tenant buys quota, or jobs shrink: the expiry is closed
 
-Larger requests are rejected after the grace period. The demotion is due `drop_after_hours` later. Scheduling demotes
-the jobs; `expiries_due` returns the tenants and bands.
+Larger requests are rejected after the grace period. The demotion is due `drop_after_hours` later, if a rule of the cell
+or a used-up budget requires it. Scheduling demotes the jobs; `expiries_due` returns the tenants and bands.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def may_manage(principal: Principal, tenant: Tenant | None) -> bool:
 
 
 def target_shown(principal: Principal, channel: NoticeChannel) -> str:
-    """Return the target of a channel as the principal may see it.
+    """Return the target of a channel in the form that the principal may see.
 
     The URL of a webhook may contain a key, so a principal that may not manage the channel gets only the host.
     """

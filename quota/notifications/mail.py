@@ -29,7 +29,9 @@ def letter(
     foot: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> EmailMultiAlternatives:
-    """Return a mail to one address. `path`: a page of the portal; `link`: the text of the link; `foot`: the footer."""
+    """Return a mail to one address. `path`: the page of the portal to which the mail links. `link`: the text of that
+    link. `foot`: the footer.
+    """
     context: dict[str, Any] = {
         "subject": subject,
         "text": text,

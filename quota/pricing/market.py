@@ -382,7 +382,7 @@ def _sellable(vector: Sequence[int]) -> Vector:
 
 
 def _levels(function: Sequence[CalendarStep], moments: Sequence[dt.datetime]) -> list[Vector]:
-    """Return the amounts that the step function has at each time in `moments`, which must be sorted."""
+    """Return the amounts of the step function `function` at each time in `moments`. `moments` must be sorted."""
     levels: list[Vector] = []
     position, level = 0, ZERO
     for moment in moments:
