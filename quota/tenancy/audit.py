@@ -1,4 +1,4 @@
-"""The audit log: the platform's records, for the owners of a tenant and for SREs, newest first."""
+"""Reads the audit log, newest records first. Owners see the records of their tenants, and SREs see all records."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def records_visible(
 ) -> QuerySet[Record]:
     """Return the records of one tenant, or of all tenants that the principal owns. SREs see all records.
 
-    `kind`: a kind such as `member.set`, or the first part of kinds, such as `member`. `until`: excluded. Raises
-    `Rejected` if a text is not valid, and `NotFound` or `Forbidden` if the caller may not see the records of `tenant`.
+    `kind`: the kind of the records, such as `member.set`, or the part before the dot, such as `member`. Records at the
+    time `until` are left out. Raises `Rejected` if `kind` or `actor` is too long or contains a NUL character, and
+    `NotFound` or `Forbidden` if the caller may not see the records of `tenant`.
     """
     rows = Record.objects.order_by("-revision")
     for name, text in (("kind", kind), ("actor", actor)):
@@ -46,6 +47,6 @@ def records_visible(
 
 
 def makers_of(actors: Iterable[str]) -> dict[str, str]:
-    """Return the creators of the service accounts among `actors`, by the account's name. Makes one query."""
+    """Return, for each service account that `actors` names, the user name of its creator. Makes one query."""
     found = ServiceAccount.objects.filter(user__username__in=set(actors))
     return dict(found.values_list("user__username", "created_by"))

@@ -1,4 +1,5 @@
-"""Capabilities (§2.5): a tenant requests them, and an SRE grants them with a reason and an end, or revokes them.
+"""A capability is a privilege of a user (§2.5). A tenant requests it. An SRE grants it until a given time, or revokes
+it.
 
 capability_ask ─► open ─┬─ capability_answer(grant) ─► granted ─► Capability, until it ends
                         └─ capability_answer(reject) ─► refused
@@ -33,10 +34,10 @@ def capability_grant(
     cell: str = "",
     expires_at: dt.datetime | None = None,
 ) -> Capability:
-    """Grant a capability with a reason.
+    """Grant a capability to `user`, and store the reason.
 
-    `cell`: empty for all cells. The capability ends at `expires_at`, or after the time `USUAL`. If the user already has
-    the capability, its end changes. Raises `Rejected`, which names the wrong field.
+    `cell`: empty for all cells. The capability ends at `expires_at`; without `expires_at`, it lasts for `USUAL`. If the
+    user already has the capability, only its end changes. Raises `Rejected` if a value is not valid.
     """
     require(principal, Action.PLATFORM_ADMIN)
     ends = expires_at or clock.now() + USUAL
@@ -72,8 +73,9 @@ def capability_ask(
     """Request a capability from the SREs.
 
     Callers request capabilities for themselves; owners may also request capabilities for a member or a service account.
-    Raises `NotFound` for a user who is not a member of the tenant or its organisation, even if the user exists. Also
-    raises `Rejected` if a value is not valid, and `Conflict` if an open request of the user for this capability exists.
+    Raises `NotFound` for a user who is not a member of the tenant or its organisation, even if the user exists. Raises
+    `Rejected` if a value is not valid. Raises `Conflict` if the user has already requested this capability and no SRE
+    has answered yet.
     """
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
     if username != principal.name:
@@ -119,10 +121,10 @@ def capability_answer(
     answer: str = "",
     until: dt.datetime | None = None,
 ) -> CapabilityRequest:
-    """Grant or reject a request that has no answer yet.
+    """Grant or reject a user's request for a capability.
 
-    `until`: the end of the capability; None means the requested end. Raises `Conflict` if the request already has an
-    answer, and `Rejected` if a value is not valid. Locks: the request's row.
+    `answer`: the text for the user. `until`: the end of the capability; None means the requested end. Raises `Conflict`
+    if the request already has an answer, and `Rejected` if a value is not valid. Locks: the request's row.
     """
     require(principal, Action.PLATFORM_ADMIN)
     if not granted and not answer.strip():
@@ -199,10 +201,9 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
 
 
 def _tenants_of(user: AbstractBaseUser) -> list[Tenant | None]:
-    """Return the tenants of the user.
+    """Return the tenants of the user, or [None] if the user has no tenant.
 
-    The caller of this function writes one audit record for each of these tenants. Returns [None] for a user without a
-    tenant.
+    The caller of this function writes one audit record for each element of the list.
     """
     return list(Tenant.objects.filter(memberships__user_id=user.pk).order_by("id")) or [None]
 

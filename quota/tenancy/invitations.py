@@ -4,10 +4,10 @@ The portal mails a link to an address. A person who has the link may join the te
 
     invitation_send ─► open ─┬─ invitation_accept ─► accepted ─► Membership
                              ├─ invitation_withdraw ─► withdrawn
-                             └─ its end ─► expired
+                             └─ the time `expires_at` ─► expired
 
-No account is looked up by address, so that nobody can find out which addresses have accounts. Only a digest of the
-link is stored.
+The portal never checks whether the address has an account. So nobody can find out which addresses have accounts. The
+database stores only a digest of the link.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def invitation_send(
 ) -> tuple[Invitation, str]:
     """Create an invitation.
 
-    Returns the invitation and the secret of its link, which is not stored. The caller then calls `invitation_mail`. An
-    open invitation to the same address is withdrawn. Raises `Rejected`, which names the wrong field, also if too many
-    invitations were sent (status 429). Locks: the tenant's row.
+    Returns the invitation and the secret of its link. The secret is not stored. The caller then calls
+    `invitation_mail`. An open invitation to the same address is withdrawn. Raises `Rejected` if a value is not valid,
+    or if too many invitations were sent (status 429). Locks: the tenant's row.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     check_role(role)
@@ -108,8 +108,9 @@ def invitation_mail(invitation: Invitation, secret: str) -> str:
 
 
 def invitation_withdraw(*, principal: Principal, tenant: Tenant, key: str) -> Invitation:
-    """Withdraw an invitation, so that its link stops working immediately. A second call has no effect. Raises
-    `NotFound`, and `Conflict` if it was already accepted.
+    """Withdraw an invitation, so that its link stops working immediately. A second call has no effect.
+
+    Raises `NotFound` if there is no such invitation, and `Conflict` if the invitation was already accepted.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     with records.write(principal) as entry:
@@ -134,7 +135,7 @@ def invitation_of(secret: str) -> Invitation:
 
 
 def invitation_accept(*, principal: Principal, user: AbstractBaseUser, secret: str) -> Membership:
-    """Make the signed-in person a member of the tenant, once.
+    """Make the signed-in person a member of the tenant. An invitation can be accepted only once.
 
     Raises `Rejected` for a link that no longer works, and `Conflict` for a person who is already a member. Locks: the
     tenant's row, then the invitation's row.

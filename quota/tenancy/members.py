@@ -38,11 +38,12 @@ class InvitationNeeded(Rejected):
 def membership_set(
     *, principal: Principal, tenant: Tenant, user: AbstractBaseUser, role: str | None
 ) -> Membership | None:
-    """Set the role of `user` in `tenant`; None removes the member. Idempotent.
+    """Set the role of `user` in `tenant`. If `role` is None, remove the member. Idempotent.
 
-    Owners change the roles of members. Only SREs add other people; all others join by an invitation. Raises
-    `InvitationNeeded`; `Conflict` for the last owner; `Rejected` for a service account that would be an owner or belong
-    to two tenants. Open invitations of a former owner are withdrawn. Locks: the tenant's row.
+    Owners change the roles of members. Only SREs add other people; everybody else needs an invitation, or
+    `InvitationNeeded` is raised. Raises `Conflict` if the last owner would lose the role. Raises `Rejected` if a
+    service account would become an owner or belong to two tenants. If an owner loses the role, the open invitations
+    that this owner sent are withdrawn. Locks: the tenant's row.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     if role is not None:
@@ -71,10 +72,9 @@ def membership_set(
 def member_named(principal: Principal, tenant: Tenant, username: str, *, joining: bool = False) -> AbstractBaseUser:
     """Return the user with this name, if the user is a member of `tenant`.
 
-    An SRE gets any user. An owner gets only members, so that owners cannot find out other user names. `joining`:
-    whether the caller adds a member; callers may then name themselves even if they are not members. If no user may be
-    returned, raises `InvitationNeeded` if `joining` is true, otherwise `NotFound`. The error is the same whether the
-    user exists or not.
+    SREs can get any user. Owners can get only members, so that owners cannot find out other user names. `joining`:
+    whether the caller wants to add the user as a member; callers may then name themselves. For any other name, raises
+    `InvitationNeeded` if `joining` is true, otherwise `NotFound`. The error does not show whether the user exists.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     member = Membership.objects.select_related("user").filter(tenant=tenant, user__username=username).first()
@@ -105,7 +105,7 @@ def member_set(entry: RecordEntry, tenant: Tenant, user: AbstractBaseUser, role:
 def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser) -> None:
     """Remove the caller from the tenant. Locks: the tenant's row.
 
-    Raises `Conflict` for the last owner, for a service account, and for a role that comes from the organisation.
+    Raises `Conflict` if the caller is the last owner or a service account, or has the role from the organisation.
     """
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
     if principal.user_id is None or principal.user_id != user.pk:
@@ -155,10 +155,10 @@ def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) ->
 
 
 def _check_owner(entry: RecordEntry, member: Membership) -> None:
-    """If `member` is an owner who loses the role, withdraw the open invitations that this owner sent.
+    """If `member` is an owner, who now loses the role, withdraw the open invitations that this owner sent.
 
-    This applies to the tenant and its teams. Raises `Conflict` for the last owner. A team needs no owner if its
-    organisation has one. For other roles, this function does nothing.
+    Invitations to the tenant and to its teams are withdrawn. Raises `Conflict` if `member` is the last owner. A team
+    needs no owner if its organisation has one. For other roles, this function does nothing.
     """
     if member.role != Role.OWNER:
         return

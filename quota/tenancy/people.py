@@ -14,7 +14,7 @@ def administered(principal: Principal) -> list[str]:
 
 
 def members_of(principal: Principal, tenant: Tenant) -> QuerySet[Membership]:
-    """Return the members of a tenant, without members whose role comes from the organisation."""
+    """Return the members of a tenant, but not people who have a role only through the organisation."""
     require(principal, Action.TENANT_VIEW, tenant=tenant.name)
     return tenant.memberships.select_related("user", "user__service_account").order_by("id")
 

@@ -1,5 +1,5 @@
-"""Service accounts: members of one tenant for programs. Service accounts have no password, but tokens that are bound to
-the tenant.
+"""A service account is a member of one tenant that is used by programs. It has no password. It has tokens, which are
+valid only for the tenant.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def service_account_create(
 ) -> ServiceAccount:
     """Create a service account with the user name `name@tenant`. Locks: the tenant's row.
 
-    Raises `Rejected`, which names the wrong field, and `Conflict` if the name is taken or the tenant has too many
+    Raises `Rejected` if a value is not valid, and `Conflict` if the name is taken or the tenant has too many service
     accounts.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
@@ -70,7 +70,7 @@ def service_account_set(
     description: str | None = None,
     enabled: bool | None = None,
 ) -> ServiceAccount:
-    """Change the given settings of a service account. Idempotent. Locks: the tenant's row.
+    """Change those settings of a service account that are not None. Idempotent. Locks: the tenant's row.
 
     Tokens of a disabled account stop working immediately.
     """
@@ -130,7 +130,8 @@ def service_account_token(
 ) -> tuple[Token, str]:
     """Return a new token for a service account, and its secret, which is not stored.
 
-    The token ends at `expires_at`, or after `TOKEN_LASTS`, and never after the token that issues it.
+    The token ends at `expires_at`; without `expires_at`, it lasts for `TOKEN_LASTS`. If the caller uses a token, the
+    new token never ends later than the caller's token.
     """
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     wide = sorted(set(scopes or ()) - set(SCOPES))

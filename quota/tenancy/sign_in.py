@@ -3,15 +3,15 @@
     attempt ─► waiting time ended? ─ no ─► TooManyAttempts (429, Retry-After); the password is not checked
                    │ yes: count the attempt as wrong
                    ▼
-               check ─► right: subtract the attempt again, and mark the address as usual for this account
+               check ─► right: do not count the attempt, and mark the address as usual for this account
 
-An address is *usual* for an account for 30 days after a sign-in to the account from this address. After a number of
-free attempts, each wrong attempt doubles the waiting time, up to a maximum. Three numbers of wrong attempts are
-limited; at a usual address, only the first of them:
+An address is *usual* for an account for 30 days after a sign-in to the account from this address. The first wrong
+attempts cause no wait. Each further wrong attempt doubles the waiting time, up to a maximum. Three kinds of wrong
+attempts are counted separately; at a usual address, only the first kind is counted:
 
 * wrong attempts on the account from this address,
-* wrong attempts on the account from all addresses that are not usual for it,
-* wrong attempts from this address on all accounts for which it is not usual.
+* wrong attempts on the account from all addresses that are not usual for the account,
+* wrong attempts from this address on all accounts for which the address is not usual.
 
 So attempts from other addresses never make the owner wait at a usual address. Wrong attempts from the owner's own
 address make the owner wait for at most a minute. The numbers of wrong attempts are stored in Django's cache, which is
@@ -38,13 +38,13 @@ _Found = TypeVar("_Found")
 
 
 class Limit(NamedTuple):
-    """A limit on wrong attempts. `free`: attempts without a wait. `longest_s`: the maximum wait after them."""
+    """A limit on wrong attempts. `free`: how many attempts cause no wait. `longest_s`: the longest wait in seconds."""
 
     free: int
     longest_s: float
 
     def wait_s(self, wrong: int) -> float:
-        """Return the seconds between the `wrong`-th wrong attempt in a row and the next attempt."""
+        """Return how many seconds a user must wait after `wrong` wrong attempts in a row."""
         return 0.0 if wrong < self.free else min(self.longest_s, 2.0 ** min(wrong - self.free, 16))
 
 
@@ -113,7 +113,8 @@ def check_limited(username: str, address: str, check: Callable[[], _Found | None
 
 
 def address_of(request: HttpRequest) -> str:
-    """Return the address of the client. If the peer is a trusted proxy, uvicorn has replaced the peer's address.
+    """Return the address of the client. For a request through a trusted proxy, uvicorn has already put the client's
+    address in the place of the proxy's address.
 
     This function does not read the header `X-Forwarded-For`, because clients can set it themselves.
     """
@@ -138,9 +139,9 @@ def _account(username: str) -> str:
 
 
 def _place(address: str) -> str:
-    """Return the IPv4 address, or the /64 network of an IPv6 address.
+    """Return an IPv4 address unchanged. For an IPv6 address, return its /64 network.
 
-    One client can use all addresses of such a network.
+    One client can use all addresses of a /64 network.
     """
     try:
         found = ipaddress.ip_address(address)

@@ -30,8 +30,8 @@ def tenant_create(
 
     `parent`: the organisation of which the new tenant is a team; the team gets the organisation's limits and by default
     its time zone. SREs may create any tenant, and owners of an organisation may create up to `max_teams` teams. Raises
-    `Rejected`, which names the wrong field, and `Conflict` if the name is taken or there are too many teams. Locks: the
-    organisation.
+    `Rejected` if a value is not valid, and `Conflict` if the name is taken or there are too many teams. Locks: the
+    organisation's row.
     """
     if parent is None:
         require(principal, Action.PLATFORM_ADMIN)
@@ -70,7 +70,7 @@ def tenant_set(
     time_zone: str | None = None,
     max_teams: int | None = None,
 ) -> Tenant:
-    """Change the settings of a tenant, except its name, which is in DNS names and on invoices.
+    """Change the settings of a tenant. Its name cannot change, because DNS names and invoices contain it.
 
     Only an SRE may change `max_jobs` and `max_teams`. None leaves a setting unchanged. Raises `Rejected` if a value is
     not valid.
@@ -103,10 +103,11 @@ def tenant_set(
 
 
 def tenant_move(*, principal: Principal, tenant: Tenant, parent: str | None) -> Tenant:
-    """Move a tenant below an organisation; None moves it out. Only for SREs, because roles and the payer change.
+    """Make a tenant a team of the organisation `parent`. None: the tenant leaves its organisation. Only SREs may do
+    this, because roles and the payer change.
 
-    Idempotent. Raises `Conflict` if there would be more than one level of teams. Locks: the rows of the tenant and of
-    the organisation, in order of id.
+    Idempotent. Raises `Conflict` if a team would have teams of its own. Locks: the rows of the tenant and of the
+    organisation, in order of id.
     """
     require(principal, Action.PLATFORM_ADMIN)
     if parent is not None and not Tenant.objects.filter(name=parent).exists():
@@ -150,7 +151,9 @@ def tenants_locked(*names: str) -> dict[str, Tenant]:
 
 
 def validated(instance: Tenant, *, exclude: list[str] | None = None) -> None:
-    """Run Django's field checks. Raises `Rejected`, which names the fields."""
+    """Check the fields of a tenant, except those in `exclude`. Raises `Rejected`, which names the fields that are not
+    valid.
+    """
     try:
         instance.clean_fields(exclude=exclude)
     except ValidationError as error:

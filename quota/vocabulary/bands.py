@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class Band(NamedTuple):
-    """A range of priorities from `low` to `high`, which includes `low` and `high`.
+    """A range of priorities. `low`, `high`: the lowest and the highest priority of the band.
 
-    Bands do not overlap. `prod`: the scheduler places tasks of the band by their limits, never in reclaimed resources
-    (§5.5). `preempts_within`: whether a task may preempt tasks with a lower priority in the same band; false for
-    production (§2.5) and monitoring.
+    Bands do not overlap. `prod`: true if the scheduler places tasks of the band by their limits, never in reclaimed
+    resources (§5.5). `preempts_within`: whether a task may preempt a task of the same band that has a lower priority.
+    This is false for the bands production (§2.5) and monitoring.
     """
 
     name: str
@@ -31,7 +31,8 @@ DEFAULT_BANDS: tuple[Band, ...] = (MONITORING, PRODUCTION, BATCH, BEST_EFFORT)
 class Factors(NamedTuple):
     """The two factors of a band, in thousandths.
 
-    `price_milli`: factor of the base price; `oversell_milli`: share of a cell's capacity that may be sold at the band.
+    `price_milli`: the factor by which the base price is multiplied. `oversell_milli`: how much of a cell's capacity may
+    be sold in the band.
     """
 
     price_milli: int

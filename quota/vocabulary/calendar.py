@@ -1,4 +1,4 @@
-"""Sold and available quota as step functions over time. Pure.
+"""Computes how much quota is sold and available over time. This module uses no database.
 
     spans ─► steps ─► peak, left, earliest, excesses, days
 
@@ -41,7 +41,7 @@ class CalendarStep(NamedTuple):
 class Excess(NamedTuple):
     """A continuous period in which more is sold than may be sold.
 
-    `short`: the largest missing amount of each resource.
+    `short`: for each resource, the largest amount that is missing at any time of the period.
     """
 
     begins_at: dt.datetime
@@ -113,7 +113,7 @@ def left(
 ) -> Vector:
     """Return, per resource, the smallest amount that is left of `limit` in a period.
 
-    An amount is negative if too much is sold.
+    The amount of a resource is negative if more than its limit is sold.
     """
     return tuple(a - b for a, b in zip(limit, peak(sold, begins_at, ends_at), strict=True))
 
@@ -121,9 +121,10 @@ def left(
 def earliest(
     free: Sequence[CalendarStep], amounts: Sequence[int], length: dt.timedelta, after: dt.datetime
 ) -> dt.datetime | None:
-    """Return the first time, from `after` on, at which `amounts` are free for `length`, or None if there is none.
+    """Return the first time, not before `after`, from which `amounts` are free for the whole time `length`. Return None
+    if there is no such time.
 
-    `free`: the free amounts as steps; the first step must not be later than `after`.
+    `free`: the free amounts over time, as steps. The first step must not be later than `after`.
     """
     candidate = after
     for _, end, level in _pieces(free, after):
@@ -160,7 +161,9 @@ def excesses(limit: Sequence[int], sold: Sequence[CalendarStep], after: dt.datet
 
 
 def days(sold: Sequence[CalendarStep], first: dt.date, count: int, zone: ZoneInfo) -> list[Day]:
-    """Return `count` days of `zone` from `first` on. The running time is linear in `count` plus `len(sold)`."""
+    """Return `count` days of the time zone `zone`, from the date `first` on. The running time is linear in `count` plus
+    `len(sold)`.
+    """
     midnights = [midnight(first + n * DAY, zone) for n in range(count + 1)]
     rows: list[Day] = []
     position = 0
@@ -195,7 +198,9 @@ def following(begins_at: dt.datetime, ends_at: dt.datetime, zone: ZoneInfo) -> d
 
 
 def whole_days_left(now: dt.datetime, ends_at: dt.datetime, zone: ZoneInfo) -> dt.datetime:
-    """Return the first moment, not before `now`, that is a whole number of days of `zone` before `ends_at`."""
+    """Return the first time, not before `now`, from which a whole number of days is left until `ends_at`. `zone`: the
+    time zone of these days.
+    """
     end = ends_at.astimezone(zone).replace(tzinfo=None)
     count = max(0, (ends_at - now) // DAY + 2)
     while True:

@@ -9,9 +9,9 @@ from typing import Any
 class Rejected(Exception):
     """The rejection of a request. The request has changed nothing.
 
-    `code`: stable, in kebab-case, for programs. `detail`: text for people: what was asked for, what was found, what
-    to do. `fields`: the error of each invalid field, by the path of the field. `figures`: the numbers that explain
-    the rejection, for JSON. `status`: the HTTP status.
+    `code`: a stable word for programs, such as `last-owner`. `detail`: a text for people, which says what was asked
+    for, what was found and what to do. `fields`: the error of each invalid field, by the path of the field. `figures`:
+    the numbers that explain the rejection, for JSON. `status`: the HTTP status.
     """
 
     status = 422
@@ -35,7 +35,9 @@ class Rejected(Exception):
 
 
 def invalid(field: str, detail: str, code: str = "invalid") -> Rejected:
-    """Return the rejection of one field. `detail`: what is wrong with the value, or which values are accepted."""
+    """Return a `Rejected` because the value of one field is not valid. `detail`: what is wrong with the value, or which
+    values are accepted.
+    """
     return Rejected(code, f"{field}: {detail}", fields={field: detail})
 
 

@@ -1,4 +1,4 @@
-"""Calendar days and months in a time zone, as instants (pure). A month is represented by its first day.
+"""Converts days and months of a time zone to instants in UTC (pure). A month is represented by its first day.
 
 A month begins at the first midnight of its first day, or just after it if the clock skips midnight. A month ends where
 the next month begins, so daylight saving time causes no gaps and no overlaps.

@@ -44,7 +44,7 @@ class Scope(StrEnum):
 class Action(StrEnum):
     """An action that needs a permission.
 
-    `scope`: the scope that a token needs for the action; `words`: the action's name in rejections.
+    `scope`: the scope that a token needs for the action. `words`: the name of the action in error messages.
     """
 
     scope: Scope
@@ -96,12 +96,12 @@ _ROLE: Mapping[Role, frozenset[Action]] = {
 class Principal:
     """The caller of a service.
 
-    `name`: recorded as the actor in every event; `request_id`: recorded in all events of one request. `roles`: the
-    role by tenant name, including roles from organisations. `inherited`: only the roles from organisations, by team
-    name. `capabilities`: pairs (kind, cell) in force, with cell "" for all cells. `tenant`, `cell`: set if the
-    calling token is limited to this tenant or cell. `sre`: true for SREs, who may do everything within their scopes.
-    `token`: the key of the calling token; empty for sessions, tasks and processes of the portal. `time_zone`: the
-    time zone of the first tenant by name, for times on pages.
+    `name`: recorded as the actor in every event. `request_id`: recorded in all events of one request. `roles`: the
+    caller's role in each tenant, by tenant name, including roles from organisations. `inherited`: only the roles from
+    organisations, by team name. `capabilities`: the present capabilities, as pairs (kind, cell); the cell "" means all
+    cells. `tenant`, `cell`: set if the caller's token is limited to this tenant or cell. `sre`: true for SREs, who may
+    do everything within their scopes. `token`: the key of the caller's token; empty if the caller uses no token.
+    `time_zone`: for times on pages, the time zone of the caller's first tenant in the order of names.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The resource axis: the names, order and units of all resources (§5.4).
 
-A *vector* is a tuple of non-negative integers in this order. A cell may append its own named resources, whose
-quantities are plain counts.
+A *vector* is a tuple of non-negative integers, one per resource, in this order. A cell may append resources of its own,
+whose quantities have no unit.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Vector = tuple[int, ...]
 
 
 class Resource(NamedTuple):
-    """One of the fixed resources, which `AXIS` lists.
+    """A resource that every cell has, such as CPU. `AXIS` lists these resources.
 
-    `name`: its name in job files; `unit`: the unit of quantities; `compressible`: whether its usage can be throttled
-    (§6.2).
+    `name`: its name in job files. `unit`: the unit of its quantities. `compressible`: whether a machine can slow down
+    the use of the resource without killing the task (§6.2).
     """
 
     name: str
@@ -67,11 +67,12 @@ class QuantityError(ValueError):
 
 
 def parse_quantity(name: str, given: int | float | str) -> int:
-    """Return a quantity of resource `name` in the unit of the axis, rounded up. Raises `QuantityError` if `given` is
-    not such a quantity or too large.
+    """Return the quantity `given` of the resource `name` in the unit of this resource, rounded up. Raises
+    `QuantityError` if `given` is not a quantity or is too large.
 
-    For CPU and accelerators, `given` is a number, or thousandths with `m` (`0.5`, `"500m"`). For RAM, disk and disk
-    bandwidth, it is bytes with an optional suffix (`"64Mi"`, `"1.5G"`). For other resources, it is a whole number.
+    For CPU and accelerators, `given` is a number such as `0.5`, or a number of thousandths such as `"500m"`. For RAM,
+    disk and disk bandwidth, `given` is a number of bytes, or a text with a suffix, such as `"64Mi"` or `"1.5G"`. For
+    other resources, `given` is a whole number.
     """
     text = str(given).strip()
     match = _QUANTITY.match(text)
@@ -107,8 +108,8 @@ def format_number(value: float, digits: int = 4, *, separators: bool = True) -> 
     """Return a number as text for people, such as `1,709,580`, `57` or `0.25`, with at least `digits` significant
     digits.
 
-    Whole numbers keep all digits, and values below a millionth become 0. `separators`: False for numbers that people
-    type.
+    Whole numbers keep all digits, and values below a millionth become 0. `separators`: whether the text has commas
+    between thousands.
     """
     if not separators:
         return format_number(value, digits).replace(",", "")
@@ -135,12 +136,14 @@ def describe(index: int, value: int, *, extra: Sequence[str] = ()) -> str:
 
 
 def format_quantities(quantities: Mapping[int, int]) -> str:
-    """Format quantities by their position on the axis: `1 core, 4 GiB of RAM`."""
+    """Return quantities as text, such as `1 core, 4 GiB of RAM`. The keys are the positions of the resources in
+    vectors.
+    """
     return ", ".join(f"{describe(index, value)}{_of(index)}" for index, value in quantities.items() if value)
 
 
 def format_vector(vector: Sequence[int]) -> str:
-    """Format the quantities of a vector that are not zero: `1 core, 4 GiB of RAM`."""
+    """Return the quantities of a vector that are not zero as text, such as `1 core, 4 GiB of RAM`."""
     return format_quantities(dict(enumerate(vector)))
 
 
