@@ -1,4 +1,4 @@
-"""Functions that read cells, machines, jobs, tasks and events for REST, pages and the console.
+"""Functions that read cells, machines, jobs, tasks and events from the database, for REST, pages and the console.
 
 They return only rows that the caller may see. Each function makes the same number of queries for any number of rows.
 """
@@ -41,8 +41,8 @@ def cell_named(principal: Principal, name: str) -> Cell:
 
 
 def cell_counts(principal: Principal, cell: Cell) -> dict[str, dict[str, int]]:
-    """Return how many `machines`, `jobs` and live `tasks` are in each state. Jobs that the principal may not see, and
-    their tasks, are left out.
+    """Return how many `machines`, `jobs` and live `tasks` of the cell are in each state. Jobs that the principal may
+    not see are not counted, and neither are their tasks.
     """
     machines = dict.fromkeys([state.value for state in MachineStatus], 0)
     with connection.cursor() as cursor:
@@ -83,7 +83,8 @@ def machine_named(cell: Cell, hostname: str) -> Machine:
 
 
 def machines_in_quarantine(principal: Principal, cell: Cell) -> QuerySet[Machine]:
-    """Return the machines with tasks in quarantine: tasks that are not in this cell's history.
+    """Return the machines with tasks in quarantine. A task is in quarantine if it runs on a machine but is missing in
+    this cell's history.
 
     Raises `Forbidden` unless the caller may administer machines, because the tasks may belong to any tenant.
     """
@@ -92,13 +93,13 @@ def machines_in_quarantine(principal: Principal, cell: Cell) -> QuerySet[Machine
 
 
 def brakes_of(cell: Cell) -> list[Brake]:
-    """Return all brakes of a cell. A brake that was never needed has no row, and is open."""
+    """Return all brakes of a cell. A brake that has no row in the database is returned with state open."""
     known = {brake.kind: brake for brake in Brake.objects.filter(cell=cell)}
     return [known.get(kind.value) or Brake(cell=cell, kind=kind.value) for kind in BrakeKind]
 
 
 def jobs_of_tenants(principal: Principal, cell: Cell) -> QuerySet[Job]:
-    """Return the jobs that the principal may see, without related data."""
+    """Return the jobs of the cell that the principal may see. Unlike `jobs_visible`, this adds no further data."""
     rows = Job.objects.filter(cell=cell)
     if Scope.READ not in principal.scopes:
         return rows.none()
@@ -112,10 +113,11 @@ def jobs_of_tenants(principal: Principal, cell: Cell) -> QuerySet[Job]:
 def jobs_visible(
     principal: Principal, cell: Cell, *, tenant: str = "", state: str = "", labels: Iterable[str] = ()
 ) -> QuerySet[Job]:
-    """Return the jobs that the principal may see, each with its desired number of tasks. `labels`: required labels,
-    each as `key=value`. `detailed` adds what a list of jobs shows.
+    """Return the jobs that the principal may see, each with its desired number of tasks. Call `detailed` to add the
+    other data that a list of jobs shows.
 
-    `state`: `pending`, `running`, `dead`, or `live` for all jobs that are not dead.
+    `labels`: labels that the jobs must have, each as `key=value`. `state`: `pending`, `running`, `dead`, or `live` for
+    all jobs that are not dead.
     """
     rows = jobs_of_tenants(principal, cell).annotate(tasks_wanted=_tasks_wanted())
     if tenant:
@@ -141,7 +143,7 @@ def _tasks_wanted() -> Subquery:
 
 
 def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
-    """Add the related data that pages show of a job: one more query for any number of jobs."""
+    """Add to each job the data of other tables that pages show. This takes one more query for any number of jobs."""
     return (
         rows.select_related("cell", "tenant", "alloc_set")
         .annotate(tasks_wanted=_tasks_wanted())
@@ -150,10 +152,7 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def detailed(cell: Cell, jobs: list[Job]) -> list[Job]:
-    """Add to jobs of this cell what `with_details` adds, in at most three queries.
-
-    The jobs share the objects of their cell and tenants. A join would make new objects for each job.
-    """
+    """Add to jobs of this cell the same data that `with_details` adds. Makes at most three queries."""
     tenants = Tenant.objects.in_bulk({job.tenant_id for job in jobs})
     ids = {job.alloc_set_id for job in jobs} - {None}
     alloc_sets = Job.objects.in_bulk(ids) if ids else {}
@@ -198,7 +197,7 @@ _LAST = " ORDER BY j.id DESC LIMIT 1"
 
 
 def job_current_spec(job: Job) -> Mapping[str, Any]:
-    """Return the current spec of a job, in the form of a job file."""
+    """Return the current spec of a job as the content of a job file."""
     file: Mapping[str, Any] = JobSpec.objects.values_list("spec", flat=True).get(job=job, version=job.spec_version)
     return file
 
@@ -228,10 +227,10 @@ STILL_STOPPING = Prefetch("departures", Departure.objects.select_related("machin
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """Return the tasks of a job in the order of their indexes, with their machines and `departures`. `state`: only
-    tasks in this state; empty: all tasks.
+    """Return the tasks of a job by index, each with its machine and its `departures`: earlier runs that still stop on a
+    machine.
 
-    Raises `Rejected` for an unknown state.
+    `state`: return only tasks in this state; empty: return all tasks. Raises `Rejected` for an unknown state.
     """
     rows = Task.objects.filter(job=job).select_related("machine").prefetch_related(STILL_STOPPING).order_by("id")
     if state:
@@ -250,8 +249,8 @@ def task_at(job: Job, index: int) -> Task:
 
 
 def alloc_names(tasks: Iterable[Task]) -> dict[int, str]:
-    """Return the name `set/index` of each alloc in which one of `tasks` runs (§2.4), by alloc id. Makes one query, or
-    none if no task runs in an alloc.
+    """Return the name of each alloc in which one of `tasks` runs (§2.4), such as `set/3`, by the id of the alloc. Makes
+    one query, or none if no task runs in an alloc.
     """
     ids = {task.alloc_id for task in tasks if task.alloc_id is not None}
     if not ids:
@@ -261,8 +260,8 @@ def alloc_names(tasks: Iterable[Task]) -> dict[int, str]:
 
 
 def port_names(job: Job, tasks: Iterable[Task]) -> dict[int, list[str]]:
-    """Return the port names in each version of the job's spec that one of `tasks` runs, by version. The current
-    version is always included.
+    """Return the names of the ports in the job's spec, by version of the spec. The versions are the current one and
+    those that one of `tasks` runs.
     """
     older = {task.spec_version for task in tasks} - {job.spec_version}
     names = {job.spec_version: list(job.port_names)}
@@ -287,7 +286,7 @@ def events_of_cell(principal: Principal, cell: Cell) -> QuerySet[Event]:
 
 
 def tasks_there() -> Coalesce:
-    """Return a database expression for the number of tasks on a machine, for use in a query of machines."""
+    """Return a database expression for a query of machines: the number of tasks on each machine."""
     there = Task.objects.filter(machine=OuterRef("pk")).order_by().values("machine")
     return Coalesce(Subquery(there.annotate(number=Count("id")).values("number")), 0)
 

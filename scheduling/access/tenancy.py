@@ -19,16 +19,17 @@ def require_tenant(principal: Principal, action: Action, tenant: str, cell: str)
 
 
 def knows_tenant(principal: Principal, tenant: str, cell: str) -> bool:
-    """Return whether the caller may know that a tenant exists. The scopes of the caller's token do not matter."""
+    """Return whether the caller may find out that a tenant exists. The scopes of the caller's token do not matter."""
     if principal.tenant is not None and tenant != principal.tenant:
         return False
     return principal.sre or tenant in principal.roles or principal.has(CapabilityKind.ANY_JOB, cell)
 
 
 def own_tenant(principal: Principal) -> str:
-    """Return the tenant of a request that names none: the token's tenant, or the caller's only one.
+    """Return the tenant for a request that does not name a tenant: the token's tenant, or the only tenant of the
+    caller.
 
-    Raises `Rejected` if the caller has no tenant, or several.
+    Raises `Rejected` if the caller has no tenant or more than one.
     """
     if principal.tenant is not None:
         return principal.tenant

@@ -28,7 +28,7 @@ def row_action(
 ) -> Action:
     """Return the action `name` of an admin page. It calls `service(principal=…, reason=…)` for each chosen row.
 
-    `row_as`: name of the service's argument for the row.
+    `row_as`: the name of the argument in which the service receives the row.
     """
 
     @admin.action(description=label)  # type: ignore[arg-type]

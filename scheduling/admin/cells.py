@@ -1,4 +1,4 @@
-"""Pages of cells, leases and join tokens. Services create and change cells."""
+"""Admin pages of cells, leases and join tokens."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class CellAdmin(ServiceAdmin):
 
     @action(description=gettext_lazy("Issue a join token"), url_path="join-token", icon="key")
     def join_token(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show a form, and the new token after it was sent. The token is shown only once."""
+        """Show a form that creates a join token. After the user has sent the form, show the new token, once."""
 
         def issue(cell: Cell, given: dict[str, Any]) -> str:
             ttl_s = given["hours"] * 3600
@@ -147,7 +147,7 @@ class CellAdmin(ServiceAdmin):
 
     @action(description=gettext_lazy("Add a resource"), url_path="add-resource", icon="add")
     def add_resource(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Add a named resource. Resources are never removed, because vectors are read by position."""
+        """Show a form that adds a named resource to the cell. A resource can never be removed."""
 
         def add(cell: Cell, given: dict[str, Any]) -> HttpResponse:
             cell_resource_add(principal=principal_of(request), cell=cell, name=given["name"])
@@ -167,8 +167,9 @@ class CellAdmin(ServiceAdmin):
         template: str,
         act: Callable[[Cell, dict[str, Any]], HttpResponse | str],
     ) -> HttpResponse:
-        """Show a form about a cell, and call `act(cell, given)` with valid input. `act` returns a response, or a token
-        for the page to show. If `act` raises `Rejected`, the page shows the problem."""
+        """Show a form about a cell. When the user sends valid input, call `act(cell, given)`. `act` returns a response,
+        or the text of a token, which the page then shows. If `act` raises `Rejected`, the page shows the problem.
+        """
         cell = self.get_object(request, object_id)
         if cell is None or not self.has_change_permission(request):
             messages.error(request, _("This cell does not exist, or you cannot change it."))
@@ -201,8 +202,8 @@ class LeaseAdmin(FactsAdmin):
 
 
 class JoinTokenAdmin(FactsAdmin):
-    """A page of join tokens. The page does not show the secrets and digests of tokens, because a token is shown only
-    once.
+    """Admin page of join tokens. The page does not show the secrets and digests of tokens: a token is shown only when
+    it is created.
     """
 
     list_display = ["key", "cell", "uses_left", "created_by", "created_at", "expires_at"]

@@ -1,4 +1,4 @@
-"""The list of journal events, newest first, without a total number.
+"""The list of journal events, newest first. The list does not show how many events there are.
 
 If the search text is a number, the list starts at the event with this revision.
 """
@@ -46,8 +46,8 @@ MOST_JOBS = 50
 
 
 class KindFilter(SimpleListFilter):
-    """A filter by kind of event. The choices are the kinds that the code defines. Without a choice, events of the kinds
-    for bulk changes are hidden.
+    """A filter by kind of event. The choices are the kinds that the code defines. If the user chooses no kind, events
+    about bulk changes are hidden.
     """
 
     title = _("kind")
@@ -64,7 +64,7 @@ class KindFilter(SimpleListFilter):
 
 
 class EventList(ChangeList):
-    """A list that adds the names of cells, jobs and machines to the events of one page, with three queries."""
+    """A list of events that shows the names of their cells, jobs and machines. Makes three queries for these names."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)

@@ -1,4 +1,6 @@
-"""Filters of lists. Their choices are known, because a query for the values in the table reads all its rows."""
+"""Filters for lists on admin pages. The choices come from the code, because a query for the values would read the whole
+table.
+"""
 
 from __future__ import annotations
 

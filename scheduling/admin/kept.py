@@ -1,5 +1,5 @@
-"""Admin pages that list the allocs that machines keep for log savers. SREs can delete a kept alloc when its capacity
-is needed.
+"""Admin pages of kept allocs: allocs that have ended, whose files machines keep until the logs are saved. SREs can
+delete a kept alloc when its capacity is needed.
 """
 
 from __future__ import annotations

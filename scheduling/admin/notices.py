@@ -1,4 +1,6 @@
-"""The console's page with counts of stopped tasks, by how much of their notice period they received (§2.3)."""
+"""The console's page that counts stopped tasks by how much of their notice period they received. The notice period is
+the time before a task is killed (§2.3).
+"""
 
 from __future__ import annotations
 

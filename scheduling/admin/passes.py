@@ -1,4 +1,4 @@
-"""Content of the page about a cell's schedulers: their processes, their last passes, and pending tasks."""
+"""The data for the page about a cell's schedulers: their processes, their last passes, and the pending tasks."""
 
 from __future__ import annotations
 

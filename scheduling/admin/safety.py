@@ -1,4 +1,4 @@
-"""Pages of drains and their progress, and of brakes, which wait for decisions of SREs."""
+"""Admin pages of drains, with their progress, and of brakes. A held brake waits for the decision of an SRE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Pages of tasks, departures (of tasks from machines) and crashes. Lists show no total, because counting is slow."""
+"""Admin pages of tasks, of crashes, and of departures (tasks that left a machine). Lists show no total number, because
+counting is slow.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     a job with `alloc_set` ─► alloc_sets_named ─► JobSubmitted.alloc_set ─► its tasks are placed in running allocs
     an alloc leaves ─► inner_of ─► its inner tasks return to the queue first, in the same journal entry
 
-An alloc is a task of a job of kind `alloc-set`. Inner tasks use the limit of their alloc instead of the machine's
-capacity. They need no quota, because the alloc set has paid for the limit.
+An alloc is a task of a job of kind `alloc-set`. A task inside an alloc (an inner task) uses the alloc's limit instead
+of the machine's capacity. It needs no quota, because the alloc set already uses quota for the limit.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def inner_of(leaving: Sequence[tuple[int, int | None]]) -> list[InnerTask]:
 
 
 def still_there(allocs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Of the pairs (task id of an alloc, machine id), return those whose alloc still runs on that machine."""
+    """Return those pairs in `allocs` whose alloc still runs on the machine. A pair is (task id of the alloc, machine
+    id).
+    """
     wanted = set(allocs)
     if not wanted:
         return set()
@@ -111,7 +113,7 @@ def refusal(job_spec: spec.JobSpecification, alloc_set: spec.JobSpecification | 
 
 
 def check_kill(job: Job, indexes: Sequence[int] | None) -> None:
-    """Check that an alloc set keeps at least one alloc if live jobs run in it. Raises `Conflict`, which names the
+    """Raise `Conflict` if live jobs run in an alloc set and the kill would remove its last alloc. The error names the
     jobs. `indexes`: the allocs to kill; None: all.
     """
     if job.kind != KIND:
@@ -125,8 +127,8 @@ def check_kill(job: Job, indexes: Sequence[int] | None) -> None:
 
 
 def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
-    """Check that all jobs inside an alloc set fit into its new version. Raises `Conflict`, which names the jobs that
-    do not fit.
+    """Check that all jobs inside the alloc set `job` fit into its new spec `alloc_set`. Raises `Conflict` if a job does
+    not fit; the error names these jobs.
     """
     if job.kind != KIND:
         return
@@ -159,9 +161,7 @@ def inner_jobs(job: Job) -> list[Job]:
 
 
 def _held(job: Job) -> list[int]:
-    """Return the sum of the limits of all tasks inside an alloc set: one amount per resource, in the order of the
-    resources.
-    """
+    """Return the sum of the limits of all tasks inside an alloc set, as a list with one amount per resource."""
     rows = query(
         'SELECT sum(r.amount)::bigint FROM scheduling_task AS i, unnest(i."limit") WITH ORDINALITY AS r(amount, n)'
         " WHERE i.alloc_id IN (SELECT id FROM scheduling_task WHERE job_id = %s AND state = 'running')"

@@ -1,14 +1,14 @@
-"""Kept allocs: after an alloc has left its machine, its folder stays there until all its log savers have ended with
-status 0, or until the longest `saves_for_s` (seconds) of their jobs has passed (§4). A log saver is a task inside the
-alloc whose job has `saves_for_s`.
+"""A kept alloc has left its machine, but its folder is still there, so that its logs can be saved (§4). A log saver is
+a task inside the alloc whose job has `saves_for_s`, a number of seconds. The folder stays until all log savers have
+ended with status 0, or until the longest `saves_for_s` has passed.
 
     an alloc with log savers leaves its machine ─► allocs_keep ──► KeptAlloc
     all its log savers have ended with status 0 ─► savers_done ──┐
     master, each second: `saves_for_s` passed ───► release_late ─┼─► released ─► the Borglet removes the folder ─► gone
     an SRE needs its capacity ───────────────────► kept_release ─┘
 
-Until the release, `scheduling.link` runs each log saver on the machine again until it ends with status 0, and the
-capacity that a `KeptAlloc` holds (`hold`) is subtracted from the machine's capacity.
+Until the release, `scheduling.link` runs each log saver on the machine again until it ends with status 0. The capacity
+that the log savers and the folder need (`KeptAlloc.hold`) is subtracted from the capacity of the machine.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SAVED, TOO_LATE, DROPPED = "saved", "too-late", "dropped"
 
 
 def allocs_keep(entry: JournalEntry, inner_ids: Sequence[int]) -> None:
-    """Keep the folder of each alloc in which one of these running tasks saves logs after its end (a log saver). Call
-    this before the tasks are removed from their allocs.
+    """Keep the folder of each alloc that contains a log saver. `inner_ids`: the ids of running tasks inside allocs.
+    Call this function before the tasks are removed from their allocs.
     """
     if not inner_ids:
         return
@@ -65,8 +65,8 @@ def allocs_keep(entry: JournalEntry, inner_ids: Sequence[int]) -> None:
 
 
 def _lived_in(inner_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return one dictionary per inner task, in the order of their allocs: the columns of the task and of its alloc, and
-    `saves_for_s` of the task's spec.
+    """Return one dictionary per inner task, in the order of their allocs. It has columns of the task and of its alloc,
+    and `saves_for_s` from the task's spec.
     """
     with connection.cursor() as cursor:
         cursor.execute(
@@ -118,7 +118,7 @@ def _kept(entry: JournalEntry, tasks: Sequence[dict[str, Any]], savers: Sequence
 
 
 def savers_done(entry: JournalEntry, done: Sequence[tuple[int, int]]) -> None:
-    """Store that log savers exited with status 0. An alloc is released when all its savers have done so.
+    """Store that log savers ended with status 0. A kept alloc is released when all its savers have ended with status 0.
 
     `done`: a pair (id of the kept alloc, position of the saver in `savers`) per saver.
     """
@@ -134,7 +134,7 @@ def savers_done(entry: JournalEntry, done: Sequence[tuple[int, int]]) -> None:
 
 
 def release_late(cell_id: int) -> int:
-    """Release the kept allocs whose time is up. Return how many were released. Makes one query if there are none."""
+    """Release the kept allocs whose time limit (`until`) has passed. Return how many were released."""
     late = KeptAlloc.objects.filter(machine__cell_id=cell_id, released=False, until__lt=timezone.now())
     if not late.exists():
         return 0
@@ -191,7 +191,9 @@ def forget_machine(machine_id: int) -> None:
 
 
 def _announce(entry: JournalEntry, machine_ids: set[int]) -> None:
-    """Update how much capacity the kept allocs use on each machine. Append an event with the remaining capacity."""
+    """Store how much capacity the kept allocs use on each of the machines. Append an event with the remaining capacity
+    of each machine.
+    """
     execute(
         "UPDATE scheduling_machine AS m SET kept = coalesce((SELECT array_agg(h.held ORDER BY h.n) FROM ("
         "SELECT r.n, sum(r.amount)::bigint AS held FROM scheduling_keptalloc AS k,"

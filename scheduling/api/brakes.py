@@ -58,9 +58,7 @@ class BrakeReleaseView(CellView):
 class BrakeKeepView(CellView):
     @extend_schema(operation_id="brakes_keep", request=KeepSerializer, responses=BrakeSerializer)
     def post(self, request: Request, cell: str, brake: str) -> Response:
-        """Decide not to release the brake. The cell does not continue the action until the cause of the brake has
-        ended.
-        """
+        """Decide that the brake stays. The cell does not continue the action until the cause of the brake has ended."""
         given = valid(KeepSerializer, request.data)
         kept = brake_keep(principal=self.principal, cell=self.cell(cell), kind=brake, **given)
         return Response(BrakeSerializer(kept).data)

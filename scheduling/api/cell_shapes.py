@@ -20,8 +20,8 @@ class CellSerializer(ReadSerializer):
 
 
 class CellDetailSerializer(CellSerializer):
-    """A cell. `machines`, `tasks`, `jobs`: how many are in each state. Jobs that you may not see, and the tasks of
-    these jobs, are not counted.
+    """A cell. `machines`, `tasks`, `jobs`: how many of them are in each state. Jobs that you may not see are not
+    counted, and neither are their tasks.
     """
 
     machines = serializers.DictField(child=serializers.IntegerField(), source="counts.machines")

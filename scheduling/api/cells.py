@@ -96,7 +96,9 @@ class MachineView(CellView):
 def machine_action(
     operation_id: str, body: type[serializers.Serializer[Any]], service: Callable[..., object], description: str
 ) -> type[CellView]:
-    """Return a view that calls a service with the fields of the validated body, and returns the changed machine."""
+    """Return a view that changes a machine: it calls `service` with the fields of the request's body. `body`: the
+    serializer that checks the body. The response shows the changed machine.
+    """
 
     class MachineActionView(CellView):
         @extend_schema(operation_id=operation_id, request=body, responses=MachineSerializer, description=description)

@@ -1,4 +1,4 @@
-"""Serializers for the result of a submission or change: its effect, or the reason why it was rejected."""
+"""Serializers for the result when a job is submitted or changed: the effect, or the reason for the rejection."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SHARES = ("added", "removed", "restarted", "in_place", "kept")
 
 
 class ChangeSerializer(serializers.Serializer[Any]):
-    """The effect of a submission or change. If `dry_run` is true, nothing was changed.
+    """The effect of submitting or changing a job. If `dry_run` is true, nothing was changed.
 
-    `tasks` counts the tasks that are added, removed, restarted, changed in place and kept. `ranges` lists their
-    indexes as pairs [first, last].
+    `tasks`: how many tasks are added, removed, restarted, changed in place and kept. `ranges`: the indexes of these
+    tasks, as pairs [first, last].
     """
 
     outcome = serializers.ChoiceField(["submitted", "updated", "unchanged", "refused"])
@@ -66,7 +66,7 @@ BulkSerializer = inline_serializer(
 
 
 def problem_document(refused: Rejected | None) -> dict[str, Any] | None:
-    """Return the REST document of a rejection, or None."""
+    """Return the REST document that describes a rejection, or None if there is no rejection."""
     if refused is None:
         return None
     return {
@@ -82,8 +82,8 @@ def problem_document(refused: Rejected | None) -> dict[str, Any] | None:
 def change_document(
     plan: JobPlan, outcome: str, *, rehearsed: bool, job: Job | None, extra: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the REST document of a change. `rehearsed`: whether it was a dry run. `extra`: names of the cell's own
-    resources.
+    """Return the REST document that describes the change of a job. `rehearsed`: whether it was a dry run. `extra`:
+    names of the cell's own resources.
     """
     return {
         "outcome": outcome,

@@ -1,4 +1,4 @@
-"""REST views of drains: start a drain of many machines, and read the progress of each."""
+"""REST views that start a drain of many machines, and show the progress of each drain."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class DrainsView(CellView):
 
     @extend_schema(operation_id="drains_list", responses=DrainProgressSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
-        """List the machines that drain, with the tasks left on each and the disruption budgets that they wait for."""
+        """List the machines that are being drained. For each machine, show the remaining tasks, and the disruption
+        budgets for which the drain waits.
+        """
         found = self.cell(cell)
 
         def shown(rows: list[Drain]) -> Any:
@@ -93,8 +95,8 @@ class MachinesDrainView(CellView):
 
 
 def _chosen(cell: Cell, *, machines: list[str] | None = None, rack: str = "", power_domain: str = "") -> list[Machine]:
-    """Return the machines that the caller chose. Raises `Rejected` unless exactly one of `machines`, `rack` and
-    `power_domain` is given and matches a machine.
+    """Return the machines that the caller chose. Exactly one of `machines`, `rack` and `power_domain` must be given,
+    and it must match a machine. Otherwise raises `Rejected`.
     """
     if sum(map(bool, (machines, rack, power_domain))) != 1:
         what = "give exactly one of machines, rack and power_domain"

@@ -1,4 +1,4 @@
-"""Serializers of explanations: why tasks are pending, why tasks run where they do, and which events led to that."""
+"""Serializers of explanations: why tasks are pending, why tasks run on their machines, and which events caused this."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class ChangePartSerializer(serializers.Serializer[Any]):
 
 
 class RequestChangeSerializer(ChangePartSerializer):
-    """The smallest change of `subject` with which the task fits, and the number of machines on which it then fits."""
+    """The smallest change of `subject` with which the task fits, and the number of machines on which the task then
+    fits.
+    """
 
     machines = serializers.IntegerField()
     parts = ChangePartSerializer(many=True, help_text="The parts of a combined change. All of them are needed.")
@@ -94,10 +96,8 @@ class ReclamationSerializer(serializers.Serializer[Any]):
 
 
 class ExpectedSerializer(serializers.Serializer[Any]):
-    """A forecast: the next task of the class is likely to start `low_s` to `high_s` seconds after this explanation was
-    made.
-
-    Both numbers are null if there is no forecast.
+    """A forecast for a class of equal pending tasks. The next task of the class is likely to start between `low_s` and
+    `high_s` seconds after this explanation was made. Both numbers are null if there is no forecast.
     """
 
     basis = serializers.ChoiceField([basis.value for basis in Basis])
@@ -122,8 +122,8 @@ class SentencesSerializer(serializers.Serializer[Any]):
 
 
 class PendingClassSerializer(serializers.Serializer[Any]):
-    """Reasons why a class of tasks is pending. `code`: the main reason. `revision`: the revision of the cell when the
-    class was examined.
+    """The reasons why a class of equal tasks is pending. `code`: the main reason. `revision`: the revision of the cell
+    for which these reasons were found.
     """
 
     code = serializers.ChoiceField(_CODES, allow_blank=True)
@@ -145,7 +145,9 @@ class PendingClassSerializer(serializers.Serializer[Any]):
 
 
 class PartySerializer(serializers.Serializer[Any]):
-    """A task that preempted another or was preempted. If you may not see its job, only the priority is shown."""
+    """A task that preempted another task, or that was preempted. If you may not see its job, only its priority is
+    shown.
+    """
 
     job = serializers.CharField(allow_null=True, help_text="tenant/job")
     index = serializers.IntegerField(allow_null=True)
@@ -162,7 +164,7 @@ class RunnerUpSerializer(serializers.Serializer[Any]):
 
 
 class PlacementSerializer(serializers.Serializer[Any]):
-    """The receipt of a placement: the machine's score, the next best machines, and the preempted tasks."""
+    """The record of a placement: the score of the chosen machine, the next best machines, and the preempted tasks."""
 
     machine = serializers.CharField()
     revision = serializers.IntegerField()
@@ -196,7 +198,9 @@ class CrashSerializer(serializers.Serializer[Any]):
 
 
 class WhySerializer(serializers.Serializer[Any]):
-    """Explanation of the state of a job or task. `chain`: the event that led to it, and its causes, newest first."""
+    """The explanation of the state of a job or task. `chain`: the event that caused the state, then the earlier events
+    that caused this event, newest first.
+    """
 
     state = serializers.CharField()
     health = NullableJobHealthField(allow_null=True, help_text="Health of the job; null in answers about one task.")

@@ -28,10 +28,8 @@ Quantities = extend_schema_field({"type": "object", "additionalProperties": {"ty
 
 
 def _one_of(*values: str | None) -> type[serializers.CharField]:
-    """Return a text field that allows only the given values. If `None` is one of the values, the field can be null.
-
-    In the schema, the values are constants, because the OpenAPI generator gives the same name to different
-    enumerations.
+    """Return the class of a text field that allows only the given values. If `None` is one of the values, the field can
+    be null.
     """
     field = type("OneOf", (serializers.CharField,), {})
     kinds = ["string", "null"] if None in values else "string"

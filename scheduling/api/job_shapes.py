@@ -52,15 +52,15 @@ class _JobsSerializer(serializers.ListSerializer[Any]):
 
 
 class JobSerializer(ReadSerializer):
-    """A job. `tasks_up`: number of tasks that run and pass their health check, if any. `tasks_wanted`: number of
-    tasks in the spec.
+    """A job. `tasks_up`: number of tasks that run and whose health check, if they have one, passes. `tasks_wanted`:
+    number of tasks in the spec.
 
     `health`: `failing` when no task is up and tasks crash, are unhealthy or have failed; `degraded` when some tasks are
     up and others are not; `starting` when tasks have machines and none is up yet. `tasks_crashing`: tasks whose
     processes ended unexpectedly and have not run long enough since; `tasks_unhealthy`: tasks whose health check fails;
     `tasks_failed`: tasks that failed and are not restarted.
 
-    `requested` is the amount charged to quota. It is 0 for a job inside an alloc set.
+    `requested`: how much quota the job uses. It is 0 for a job inside an alloc set.
     """
 
     cell = serializers.CharField(source="cell.name")
@@ -143,10 +143,9 @@ class JobDetailSerializer(JobSerializer):
 
 
 class VersionSerializer(ReadSerializer):
-    """A version of a spec. The function `context["shown"]` returns the job file without values that the caller may
-    not see (`selectors.spec_shown`).
+    """A version of a job's spec. Values that the caller may not see are hidden.
 
-    If a value is hidden, the digest is empty, because a digest would confirm a guess of the value.
+    If a value is hidden, the digest is empty: with a digest, the caller could check guesses of the value.
     """
 
     digest = serializers.SerializerMethodField(help_text="Empty if the spec has hidden values.")

@@ -62,7 +62,7 @@ _FILTERS = [
 
 
 class JobFileView(CellView):
-    """A view of requests whose body is a job file. The called services implement `dry_run` themselves."""
+    """A view for requests whose body is a job file. The view passes `dry_run` on to the service that it calls."""
 
     rehearses_itself = True
     parser_classes = (BodyParser,)
@@ -95,7 +95,9 @@ class JobsView(JobFileView):
         responses={200: ChangeSerializer, 201: ChangeSerializer},
     )
     def post(self, request: Request, cell: str) -> Response:
-        """Submit a job. If a live job has this name, the answer is a conflict, or `unchanged` for an equal spec."""
+        """Submit a job. If a live job already has this name, the answer is `unchanged` if the specs are equal, and a
+        conflict if they differ.
+        """
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
         job_spec = jobs.spec_for(principal=self.principal, cell=found, file=request.data)  # type: ignore[arg-type]
         done = jobs.job_submit(principal=self.principal, cell=found, job_spec=job_spec, key=key, dry_run=rehearsed)
@@ -137,8 +139,8 @@ class BulkView(JobFileView):
 class JobView(JobFileView):
     @extend_schema(operation_id="jobs_get", responses=JobDetailSerializer)
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Return the live job of this name, or else the last job of this name, with its spec and an explanation of its
-        state.
+        """Return the live job of this name, with its spec and an explanation of its state. If no live job has the name,
+        return the last job that had it.
         """
         found = self.job(cell, tenant, job)
         found.told = why.job_sentences(found)  # type: ignore[attr-defined]
@@ -152,7 +154,9 @@ class JobView(JobFileView):
         responses={200: ChangeSerializer, 201: ChangeSerializer},
     )
     def put(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Apply a job file: submit the job, update it, or change nothing if the job has this spec. Idempotent."""
+        """Apply a job file: submit the job if it does not exist, update it if its spec differs, and otherwise change
+        nothing. Idempotent.
+        """
         found, rehearsed, key = self.cell(cell), dry_run(request), _key(request)
         job_spec = _spec_of(self, found, tenant, job)
         live = jobs.live_job(found, job_spec)
@@ -184,7 +188,7 @@ class PlanView(JobFileView):
 class UpdateView(JobFileView):
     @extend_schema(operation_id="jobs_update_get", responses=UpdateDetailSerializer)
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
-        """Return the current update of the job, or else the last update."""
+        """Return the last update of the job, which may still be in progress."""
         update = selectors.job_update_shown(self.job(cell, tenant, job))
         if update is None:
             raise NotFound("update", f"{cell}/{tenant}/{job}")
@@ -266,9 +270,9 @@ class WhyView(CellView):
 
 
 def _spec_of(view: CellView, cell: Cell, tenant: str, job: str) -> spec.JobSpecification:
-    """Read a job file from the body of the request, and return its spec. The job is the one that the URL path names.
+    """Read a job file from the body of the request, and return its spec. The tenant and the job are those in the URL.
 
-    The permission is checked first, so that a caller without it learns nothing about the job.
+    The permission is checked first, so that a caller without permission learns nothing about the job.
     """
     require_tenant(view.principal, Action.JOB_WRITE, tenant, cell.name)
     file = parser.decode(view.request.data)  # type: ignore[arg-type]
@@ -306,8 +310,8 @@ def _changed(
     job: Job | None = None,
 ) -> Response:
     """Return the response to a request that submits or updates a job. `plan`: the effect on the job's tasks. `outcome`:
-    submitted, updated or unchanged. `rehearsed`: whether it was a dry run. `job`: the changed job; by default the last
-    job of this name.
+    submitted, updated or unchanged. `rehearsed`: whether the request was a dry run. `job`: the changed job; by default
+    the last job that had this name.
     """
     if rehearsed:
         job = None

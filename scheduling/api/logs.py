@@ -32,8 +32,8 @@ class LogsView(CellView):
         responses=LogSerializer,
     )
     def get(self, request: Request, cell: str, tenant: str, job: str, index: int) -> Response:
-        """Return part of a task's log, or the lines that `search` finds. Repeat with `end` as the offset until
-        `complete` is true.
+        """Return a part of a task's log, or the lines that contain the text `search`. Repeat the request with the
+        answer's `end` as `offset` until `complete` is true.
         """
         found = self.job(cell, tenant, job)
         task = selectors.task_at(found, index)

@@ -30,7 +30,7 @@ _FORMAT = OpenApiParameter("archive_format", OpenApiTypes.STR, enum=list(FORMATS
 
 
 class PackageSerializer(serializers.Serializer[Any]):
-    """One archive under one name. The archive never changes. Its tags can move to another archive."""
+    """A package: one archive under one name. The archive never changes. A tag can be moved to another archive."""
 
     cell = serializers.CharField(source="package.cell.name")
     tenant = serializers.CharField(source="package.tenant.name")
@@ -50,7 +50,7 @@ class StoredSerializer(serializers.Serializer[Any]):
 
 
 class TagSerializer(serializers.Serializer[Any]):
-    """A request that points a tag to an archive in the store."""
+    """A request to give a tag to an archive that is already in the store."""
 
     digest = serializers.CharField(max_length=71)
 
@@ -105,7 +105,9 @@ class PackageView(CellView):
         responses={200: StoredSerializer, 201: StoredSerializer},
     )
     def put(self, request: Request, cell: str, tenant: str, name: str, reference: str) -> Response:
-        """Upload an archive under a tag. With a JSON body, point the tag to an archive in the store. Idempotent."""
+        """Upload an archive, and give it the tag `reference`. If the body is JSON, give the tag to an archive that the
+        store already has. Idempotent.
+        """
         found = self.cell(cell)
         where: dict[str, Any] = {
             "principal": self.principal,
@@ -129,7 +131,9 @@ class PackageView(CellView):
 
     @extend_schema(operation_id="packages_delete", parameters=[DRY_RUN], responses=DeletedSerializer)
     def delete(self, request: Request, cell: str, tenant: str, name: str, reference: str) -> Response:
-        """Remove a tag. Removing the last tag, or naming a digest, removes the archive too, with all its tags."""
+        """Remove a tag. If the archive has no other tag, remove the archive too. If `reference` is a digest, remove the
+        archive and all its tags.
+        """
         gone = package_delete(
             principal=self.principal, cell=self.cell(cell), tenant=tenant, name=name, reference=reference
         )

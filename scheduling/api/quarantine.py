@@ -1,4 +1,4 @@
-"""REST views of quarantine: tasks that run on machines and are not in this cell's history."""
+"""REST views of quarantine. A task is in quarantine if it runs on a machine but is missing in the cell's history."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class QuarantineView(CellView):
 
     @extend_schema(operation_id="quarantine_list", responses=QuarantineSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
-        """List the machines with tasks in quarantine: tasks that are not in this cell's history."""
+        """List the machines with tasks in quarantine. Such tasks run on a machine but are missing in the cell's
+        history.
+        """
         rows = selectors.machines_in_quarantine(self.principal, self.cell(cell))
         return self.page(rows, QuarantineSerializer)
 

@@ -1,4 +1,4 @@
-"""Serializers for suggested task limits, with which tasks fill the machines of a cell better (§2.6)."""
+"""Serializers for suggested limits of tasks. Tasks with these limits use the machines of a cell more fully (§2.6)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scheduling.jobs.guidance import Guidance, shapes_document
 
 
 class ShapeSerializer(serializers.Serializer[Any]):
-    """A limit, and how many tasks with it fit on one machine. This machine is of the most common kind that can hold at
-    least one such task.
+    """A limit of a task, and how many tasks with this limit fit on one machine. The machine is of the most common kind
+    that can hold at least one such task.
     """
 
     limit = serializers.DictField(child=serializers.IntegerField())
@@ -25,8 +25,8 @@ class ShapeSerializer(serializers.Serializer[Any]):
 class ConformingSerializer(serializers.Serializer[Any]):
     """Limits that are likely to be placed (§2.6).
 
-    `asked`: the requested limit. `one_more`: a smaller limit, of which one more task fits per machine. `fuller`: a
-    larger limit, of which the same number of tasks fits per machine.
+    `asked`: the requested limit. `one_more`: a smaller limit, with which one more task fits on each machine. `fuller`:
+    a larger limit, with which the same number of tasks fits on each machine.
     """
 
     wanted = serializers.DictField(child=serializers.IntegerField())
@@ -39,8 +39,8 @@ class ConformingSerializer(serializers.Serializer[Any]):
 
 
 class FitSerializer(serializers.Serializer[Any]):
-    """Guidance for `tasks` equal tasks of a plan. `shapes`: how many of these tasks fit the cell, and limits that fit
-    better. `told`: the same information as sentences.
+    """Guidance for a plan of `tasks` equal tasks. `shapes`: how many such tasks fit into the cell, and other limits
+    that use the machines more fully. `told`: the same information as sentences.
     """
 
     tasks = serializers.IntegerField()
@@ -49,7 +49,7 @@ class FitSerializer(serializers.Serializer[Any]):
 
 
 def fit_document(fit: Guidance, *, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the guidance `fit` in the form that `FitSerializer` describes. `extra`: names of the cell's resources."""
+    """Return the guidance `fit` as `FitSerializer` describes it. `extra`: names of the cell's own resources."""
     return {
         "tasks": fit.tasks,
         "shapes": shapes_document(fit.shapes, extra=extra),

@@ -23,7 +23,7 @@ class ExitSerializer(serializers.Serializer[Any]):
 
 
 class StoppingSerializer(serializers.Serializer[Any]):
-    """An incarnation that has to stop and whose processes have not ended yet."""
+    """A run of a task (an incarnation) that has to stop and whose processes have not ended yet."""
 
     incarnation = serializers.IntegerField()
     machine = serializers.CharField(source="machine.hostname")
@@ -34,8 +34,9 @@ class StoppingSerializer(serializers.Serializer[Any]):
 class TaskSerializer(ReadSerializer):
     """A task. `up`: the task runs and is healthy. `since`: when the state or `up` last changed.
 
-    `alloc`: the alloc in which the task runs, as `set/index`. `devices`: numbers of the machine's accelerators that the
-    task uses. `stopping`: earlier incarnations that have not ended yet, also of a dead or pending task.
+    `alloc`: the alloc in which the task runs, as `set/index`. `devices`: the numbers of the accelerators that the task
+    uses. `stopping`: earlier runs (incarnations) of the task that have not ended yet. A dead or pending task can have
+    them too.
     """
 
     state = LifeField()
@@ -96,7 +97,7 @@ class TaskSerializer(ReadSerializer):
 
 
 class EventSerializer(ReadSerializer):
-    """An event of the cell's journal. `caused_by`: revision and seq of the event that caused it."""
+    """An event of the cell's journal. `caused_by`: revision and sequence number of the event that caused this event."""
 
     time = serializers.DateTimeField()
     job = serializers.SerializerMethodField()
@@ -145,11 +146,9 @@ class LogLineSerializer(serializers.Serializer[Any]):
 
 
 class LogSerializer(serializers.Serializer[Any]):
-    """A part of a log. `offset`: the position in the log of the first byte of `text`. The log begins with the first
-    start of the incarnation.
-
-    `end`: the position after the last byte. `complete`: False if a request that searches the log stopped before the
-    log's end; then repeat the request with `end` as the offset.
+    """A part of a task's log. `offset`: the position of the first byte of `text` in the log. `end`: the position after
+    the last byte of `text`. `complete`: False if a request that searches the log stopped before the log's end; then
+    repeat the request with `end` as the offset.
     """
 
     stream = serializers.CharField()

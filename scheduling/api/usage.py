@@ -21,9 +21,9 @@ MAX_HOURS = 168
 
 
 class UsageSerializer(serializers.ModelSerializer[Any]):
-    """Usage of a task in a window of five minutes: CPU in cores, memory in bytes.
+    """The usage of a task in a window of five minutes: CPU in cores, memory in bytes.
 
-    `cpu_usage_distribution`: the percentiles 0, 10, …, 100 of the samples. `tail_cpu_usage_distribution`: the
+    `cpu_usage_distribution`: the percentiles 0, 10, …, 100 of the CPU samples. `tail_cpu_usage_distribution`: the
     percentiles 91 to 99.
     """
 
