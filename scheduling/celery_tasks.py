@@ -1,4 +1,4 @@
-"""The Celery tasks of `scheduling`. Each calls a function that is idempotent or takes a lease."""
+"""The Celery tasks of `scheduling`. Each may run twice: the function that it calls is idempotent or takes a lease."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ _PASS_ON_S = 0.1
 
 @shared_task(name="scheduling.master_run", acks_late=False)
 def master_run(cell: str, scheduler: str = DEFAULT.name, passed_on: int = _PASSED_ON) -> None:
-    """Run a cell's scheduler for `SLICE_S` seconds, then queue this task again. Continue while Redis is unreachable.
+    """Run a cell's scheduler for `SLICE_S` seconds, then queue this Celery task again. Continue while Redis is
+    unreachable.
 
-    If several workers serve the queue, a worker without the lease may receive the task. It queues the task again
-    for the worker that has the lease. `passed_on`: how often this has happened.
+    If several workers serve the queue, a worker without the lease may receive the Celery task. This worker queues it
+    again for the worker that has the lease. `passed_on`: how often the task was queued again in this way.
     """
     from scheduling.master.loop import master_of  # compiled kernels: 70 MB that other workers need not hold
 
@@ -64,7 +65,7 @@ def master_run(cell: str, scheduler: str = DEFAULT.name, passed_on: int = _PASSE
 
 @worker_ready.connect
 def master_begin(sender: Consumer, **_: object) -> None:
-    """Load the state of the cell when a scheduler's worker has started, and queue the first `master_run`."""
+    """When a worker for a scheduler has started, load the state of the cell and queue the first `master_run`."""
     queues = sender.app.amqp.queues.consume_from
     try:
         wanted = [
@@ -84,7 +85,7 @@ def master_begin(sender: Consumer, **_: object) -> None:
 
 @shared_task(name="scheduling.masters_ensure", ignore_result=True)
 def masters_ensure() -> None:
-    """Queue `master_run` for each scheduler that a cell needs and whose lease no process has."""
+    """Queue `master_run` for each scheduler that a cell needs and that no process runs (none has its lease)."""
     for cell, scheduler in schedulers.unheld():
         # The request lives longer than a slice, because a queued request replaces the next one (`_ask_for`). If it
         # were stale by then, no scheduler would continue.
@@ -100,7 +101,9 @@ def usage_drop_old() -> None:
 
 @shared_task(name="scheduling.capacity_samples", ignore_result=True)
 def capacity_samples() -> None:
-    """Store a sample of every cell's capacity and use for capacity planning. Delete samples older than a year."""
+    """For capacity planning, store a sample of the capacity and usage of every cell. Delete samples older than a
+    year.
+    """
     now = timezone.now()
     for cell in Cell.objects.order_by("id"):
         capacity.capacity_sample(cell, now=now)
@@ -110,7 +113,7 @@ def capacity_samples() -> None:
 
 @shared_task(name="scheduling.metering", ignore_result=True)
 def metering_run() -> None:
-    """Sample the reservations of every cell, and report the usage of each completed hour."""
+    """Take a sample of the reservations of every cell, and report the usage of each completed hour to `quota`."""
     now = timezone.now()
     for cell in Cell.objects.order_by("id"):
         metering.look(cell, now=now)
@@ -121,7 +124,9 @@ def metering_run() -> None:
 
 @shared_task(name="scheduling.lapses", ignore_result=True)
 def lapses_run() -> None:
-    """Notify tenants of expired quota. Demote jobs whose grace period is over or whose budget is used up."""
+    """Notify tenants of expired quota. Lower the priority of jobs whose grace period has ended or whose budget is used
+    up.
+    """
     expiries_watch()
     for cell in Cell.objects.order_by("id"):
         if dropped := [*quota_expiry.expiries_drop(cell), *spent_budgets.spent_budgets_drop(cell)]:

@@ -1,11 +1,12 @@
-"""The brakes of a cell, stored in rows. A brake limits how many tasks the cell disturbs automatically
-(`scheduling.policy.brakes`). The cell applies and lifts a brake by itself. An SRE may release or keep an applied brake.
+"""A brake limits how many tasks the cell moves or stops automatically (`scheduling.policy.brakes`). The cell sets and
+lifts a brake automatically. While a brake holds tasks back, an SRE may release it, or confirm it (keep).
 
     brake `lost`:  master, each second ─► lost_allowance ─► number of tasks that may leave lost machines ─► lost_spend
     brake `stops`: preemption, shortage of machines, superseded tasks ─► stops_pass ─► stop the tasks | wait for an SRE
     SRE ─► brake_release | brake_keep
 
-All state is in rows under the cell's lock. So a new master or an empty Redis changes no decision.
+The state of a brake is only in its database row. So decisions stay the same after a change of the master, or if Redis
+loses its data.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _MASTER = system("master")
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """The figures by which the brake `lost` is set. `waiting`: number of tasks that are still on machines that are
-    down.
+    """The figures that decide the state of the brake `lost`. `waiting`: number of tasks whose machines are down and
+    that are not placed elsewhere yet.
     """
 
     extent: Extent
@@ -56,8 +57,8 @@ class _Losses:
 def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> int:
     """Return how many tasks may now be moved from machines that are down. Change the state of the brake if needed.
 
-    `late`: the number of live machines whose poll is overdue. They count as possibly lost too, because the machines of
-    a network partition fall silent one after the other.
+    `late`: the number of live machines whose poll is overdue. These machines count as lost too. In a network partition,
+    polls fail on one machine after the other.
     """
     look = _look(cell_id, late)
     brake = Brake.objects.filter(cell_id=cell_id, kind=LOST.value).first()
@@ -79,7 +80,9 @@ def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> in
 
 
 def _calm_s(brake: Brake | None, look: _Losses, settings: CellSettings) -> float:
-    """Return for how many seconds only few machines have been lost; 0 while the brake is open (not in use)."""
+    """Return for how many seconds the number of lost machines has been small. Return 0 if it is large now, or if the
+    brake is open (not set).
+    """
     if brake is None or brake.state == BrakeState.OPEN.value:
         return 0.0
     calm_since = (brake.calm_since or look.now) if brakes.few(look.extent, settings) else None
@@ -90,7 +93,9 @@ def _calm_s(brake: Brake | None, look: _Losses, settings: CellSettings) -> float
 
 
 def lost_spend(cell_id: int, settings: CellSettings, number: int) -> None:
-    """Record that `number` tasks have left lost machines. The caller holds the cell's lock."""
+    """Count `number` tasks that have left lost machines, so that the rate stays limited. The caller holds the cell's
+    lock.
+    """
     brake = Brake.objects.filter(cell_id=cell_id, kind=LOST.value).exclude(state=BrakeState.OPEN.value).first()
     if brake is None or not number:
         return
@@ -143,11 +148,11 @@ def tasks_running(cell_id: int) -> int:
 
 
 def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
-    """Return whether the cell may stop `number` more running tasks by itself now, and if so, count them.
+    """Return whether the cell may stop `number` more running tasks automatically now. If so, count them.
 
-    If too many stops are requested, the brake is held until an SRE releases it, or until nothing is requested for ten
-    minutes. If the result is False, the caller must call `stops_wanted` after its transaction has ended. `what`: the
-    cause, such as "preemption".
+    If too many tasks would be stopped, the brake is set. It stays set until an SRE releases it, or until no stop has
+    been requested for ten minutes. If the result is False, the caller must call `stops_wanted` after its transaction
+    has ended. `what`: the cause of the stops, such as "preemption".
     """
     if number <= 0:
         return True
@@ -181,14 +186,14 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
 
 
 def stops_wanted(cell_id: int, number: int) -> None:
-    """Store that the brake rejected stops of `number` tasks. No event is written, because the cell did not change."""
+    """Store in the brake's row that `number` tasks were not stopped because of the brake. Writes no event."""
     rows = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value)
     rows.filter(state__in=[BrakeState.HELD.value, BrakeState.KEPT.value]).update(wanted=number, pulled_at=Now())
 
 
 def stops_settle(cell_id: int) -> None:
-    """Set the brake `stops` to open if it has held back no stop for some time, or if the time for which an SRE released
-    it is over.
+    """Lift the brake `stops` if it has held back no stop for some time, or if an SRE released it for a time that has
+    now ended.
     """
     brake = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value).exclude(state=BrakeState.OPEN.value).first()
     if brake is None:
@@ -212,9 +217,9 @@ def _forgotten(brake: Brake, now: dt.datetime) -> bool:
 
 
 def brake_release(*, principal: Principal, cell: Cell, kind: str, reason: str, seconds: float = RELEASED_S) -> Brake:
-    """Release a held brake. Kind `lost`: tasks move again, at a limited rate, while too many machines are lost. Kind
-    `stops`: for `seconds`, any number of tasks may be stopped. Raises `Conflict` if the brake holds nothing back. Locks
-    the cell's row.
+    """Release a held brake. If `kind` is `lost`, the cell moves tasks from lost machines again, at a limited rate. If
+    `kind` is `stops`, the cell may stop any number of tasks during the next `seconds` seconds. Raises `Conflict` if the
+    brake is not held. Locks the cell's row.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not 1 <= seconds <= _MOST_RELEASED_S:
@@ -223,8 +228,8 @@ def brake_release(*, principal: Principal, cell: Cell, kind: str, reason: str, s
 
 
 def brake_keep(*, principal: Principal, cell: Cell, kind: str, reason: str) -> Brake:
-    """Confirm that a held or released brake holds tasks back until its cause ends. A confirmed brake raises no more
-    alarms. Raises `Conflict` if the brake is neither held nor released.
+    """Decide that a held or released brake holds tasks back until its cause ends. After this decision, the brake raises
+    no more alarms. Raises `Conflict` if the brake is neither held nor released.
     """
     return _decide(principal, cell, kind, BrakeState.KEPT, reason, None)
 

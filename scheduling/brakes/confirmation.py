@@ -11,9 +11,11 @@ from scheduling.policy import brakes, cell_settings
 
 
 def require(cell: Cell, number: int, confirmed: int | None, *, what: str) -> None:
-    """Check that `number` tasks may stop at once, or that the caller has confirmed this number or a larger one.
+    """Raise `Conflict` with code `confirm` if a request would stop too many tasks at once (`number`) and the caller has
+    not confirmed it.
 
-    Otherwise raises `Conflict` with code `confirm`. `what`: the request as text, such as "drain 40 machines".
+    `confirmed`: the number of tasks that the caller has confirmed. It must be at least `number`. `what`: the request as
+    text, such as "drain 40 machines".
     """
     if number <= brakes.ALWAYS_STOPPED or (confirmed is not None and confirmed >= number):
         return

@@ -1,9 +1,11 @@
-"""Samples of a cell for capacity planning: sold, requested, reserved and used amounts per band.
+"""Takes samples of a cell for capacity planning. A sample has, per band, the amounts that are sold, requested, reserved
+and used.
 
     rows of quota, jobs, tasks, machines ─┐
     Redis: usage of all tasks ────────────┴─► one sample ─► means of the hour in `CapacitySample`
 
-A sample takes seven queries and one reply of Redis, for any number of rows. Celery takes one every ten minutes.
+A Celery task takes a sample every ten minutes. It makes seven queries and one request to Redis, however large the cell
+is.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ VECTORS = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", 
 
 @dataclass(slots=True, kw_only=True)
 class Amounts:
-    """The capacity, quota and usage of one band, or of the whole cell if `band` is empty. Bands have no `capacity` and
-    `stranded`.
+    """The capacity, quota and usage of one band, or of the whole cell if `band` is empty. `capacity` and `stranded` are
+    set only for the whole cell.
     """
 
     band: str
@@ -58,10 +60,8 @@ class Amounts:
 
 
 def capacity_sample(cell: Cell, *, now: dt.datetime) -> bool:
-    """Take a sample and add it to the means of its hour. Return False if the last sample was taken less than `APART`
-    ago.
-
-    If Redis is not reachable, usage is unknown, and nothing is written.
+    """Take a sample and add it to the mean values of its hour. Return False if the last sample is younger than `APART`,
+    or if Redis is not reachable; then nothing is written.
     """
     try:
         used = _used(cell.id)
@@ -143,14 +143,16 @@ def _vectors(statement: str, values: list[Any], number: int) -> Iterable[tuple[A
 
 
 def _typical(cell_id: int) -> NDArray[np.int64]:
-    """Return the median of the tasks' limits for each measured resource, and 0 for other resources."""
+    """Return the median of the tasks' limits for each resource in `MEASURED`, and 0 for other resources."""
     typical = np.zeros(SIZE, dtype=np.int64)
     typical[list(MEASURED)] = [value or 0 for value in query(_TYPICAL, [cell_id])[0]]
     return typical
 
 
 def _machines(cell_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return two arrays [M, R] of the machines that are up: their capacity, and what the tasks' limits leave free."""
+    """Return two arrays [M, R] of the machines that are up: their capacity, and their capacity minus the limits of
+    their tasks.
+    """
     table = np.array(query(_FREE, {"cell": cell_id}), dtype=np.int64).reshape(-1, 2 * SIZE)
     return table[:, :SIZE], table[:, SIZE:]
 

@@ -1,4 +1,6 @@
-"""Samples of capacity over time, for charts and CSV. Vectors are over `quota.vocabulary.resources.AXIS`."""
+"""Reads samples of a cell's capacity over time, for charts and CSV files. Vectors have one amount per resource of
+`quota.vocabulary.resources.AXIS`.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ class Point(Amounts):
     at: dt.datetime
 
     def value(self, what: str, resource: int) -> int:
-        """Return one amount of this point. `resource`: index of the resource. `what`: the name of a vector, such as
-        `limit` or `used`; or `unused` (limit − reserved) or `idle` (reserved − used).
+        """Return the amount of one resource in this point. `resource`: index of the resource. `what`: which amount: the
+        name of a vector, such as `limit` or `used`, or `unused` (limit − reserved) or `idle` (reserved − used).
         """
         if what == "unused":
             return max(0, self.limit[resource] - self.reserved[resource])
@@ -48,7 +50,7 @@ SERIES = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", "
 def history(
     principal: Principal, cell: Cell, *, since: dt.datetime, until: dt.datetime, step: ReportStep, band: str | None = ""
 ) -> list[Point]:
-    """Return the points of a cell, oldest first, then by band. Makes one query.
+    """Return the points of a cell, sorted by time (oldest first) and then by band. Makes one query.
 
     `band`: empty for the whole cell; None for the cell and all bands. Raises `Forbidden` unless the caller administers
     the cell.
@@ -76,7 +78,7 @@ def bands_sampled(cell: Cell) -> list[str]:
 
 
 def table(points: Sequence[Point], *, cell: str) -> Iterator[list[str | int]]:
-    """Yield the rows of a CSV file, header first: one row per time, band and resource, in the units of the axis."""
+    """Yield the rows of a CSV file: the header, then one row per time, band and resource. Each row names its unit."""
     yield ["time", "cell", "band", "resource", "unit", *SERIES]
     for point in points:
         for place, resource in enumerate(AXIS):

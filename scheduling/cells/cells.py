@@ -31,7 +31,7 @@ _RESOURCE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 def cell_create(
     *, principal: Principal, name: str, cluster: str = "", site: str = "", settings: dict[str, Any] | None = None
 ) -> Cell:
-    """Create an empty cell. Raises `Rejected`, which names the wrong field, and `Conflict` if the name is in use."""
+    """Create an empty cell. Raises `Rejected` if a value is not valid, and `Conflict` if the name is in use."""
     require(principal, Action.CELL_ADMIN)
     loaded = cell_settings.accept(settings or {})
     cell = Cell(name=name, cluster=cluster, site=site, settings=settings or {})
@@ -66,11 +66,11 @@ def cell_set(*, principal: Principal, cell: Cell, settings: dict[str, Any]) -> C
 
 
 def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
-    """Add a named resource to a live cell. Machines have a number of it, and tasks ask for a number of it.
+    """Add a named resource to a live cell. Machines offer a whole number of it, and tasks ask for a whole number of it.
 
-    Resources are never removed, because vectors are read by position. Quota counts only the fixed resources. Machines
-    have none of the new resource until they report it. Raises `Rejected`, which names the wrong field, and `Conflict`
-    if the name is in use. Locks the cell's row.
+    A resource can never be removed. Quota counts only the built-in resources such as CPU, not named resources. A
+    machine has none of the new resource until it reports some. Raises `Rejected` if the name is not valid, and
+    `Conflict` if the name is in use. Locks the cell's row.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not _RESOURCE.fullmatch(name):
@@ -94,9 +94,10 @@ def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
 
 
 def cell_new_history(*, principal: Principal, cell: Cell) -> Cell:
-    """Start a new history after the database was restored. Borglets then quarantine tasks that the database lacks.
+    """Start a new history after the database was restored from a backup. Borglets then quarantine tasks that are
+    missing in the database.
 
-    New revisions are higher than any revision that was lost, so that no reader sees a lower one.
+    The next revision is higher than all lost revisions. So the revisions that a reader sees never decrease.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     with transaction.atomic():

@@ -1,4 +1,6 @@
-"""Machine attributes, stored as codes of their values. A constraint is evaluated once for each distinct value."""
+"""The attributes of machines. Each value is stored as a number, its code. A constraint is evaluated once for each
+distinct value.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _ORDER: dict[Relation, Callable[[Any, Any], bool]] = {
 
 
 def holds(constraint: Constraint, value: str | None) -> bool:
-    """Return whether an attribute's `value` satisfies the constraint. None: the machine lacks the attribute."""
+    """Return whether the value of an attribute satisfies the constraint. `value`: None if the machine lacks the
+    attribute.
+    """
     relation = constraint.relation
     if value is None:
         return relation in (Relation.ABSENT, Relation.NOT_EQUAL)
@@ -103,7 +107,7 @@ class Attributes:
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, tuple[NDArray[np.int32], list[str]]], size: int) -> Attributes:
-        """Return the attributes of `size` machines from their columns. They are read-only."""
+        """Return `Attributes` of `size` machines that use the given columns. The result is read-only."""
         attributes = cls()
         attributes._size = size
         attributes._codes = {name: codes for name, (codes, _) in columns.items()}

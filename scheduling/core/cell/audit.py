@@ -1,4 +1,6 @@
-"""Checks that a state is valid and that two states are equal. Tests use these checks, and so do SREs on live cells."""
+"""Checks whether a cell's state is valid, and whether two states are equal. Tests use these checks, and SREs use them
+on live cells.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,7 @@ from scheduling.core.vocabulary.requirement import split_task_id
 
 
 class Audited(Protocol):
-    """The attributes of a `CellState` that this module checks. `CellState` imports this module, not the other way
-    round.
-    """
+    """The attributes of a `CellState` that this module checks. This module cannot import `CellState`."""
 
     extra_resources: tuple[str, ...]
     machines: MachineTable
@@ -44,7 +44,7 @@ def problems(state: Audited) -> list[str]:
 
 
 def _sums(state: Audited) -> Iterator[str]:
-    """Yield an error for each counter or sum that differs from the same figure computed from the tasks."""
+    """Yield an error for each counter or sum that differs from the value computed from the tasks."""
     tasks, machines = state.tasks, state.machines
     for name, code, detail in (("pending", PENDING, tasks.pending), ("running", RUNNING, tasks.running)):
         counted = int((tasks.state == code).sum())
@@ -81,7 +81,7 @@ def _lists(state: Audited) -> Iterator[str]:
 
 
 def _limits(state: Audited) -> Iterator[str]:
-    """Yield an error for each machine whose prod tasks have limits above its capacity in sum."""
+    """Yield an error for each machine on which the sum of the limits of prod tasks exceeds the capacity."""
     names = (*NAMES, *state.extra_resources)
     machines = state.machines
     for machine_id, slot in sorted(machines.slot.items()):
@@ -93,8 +93,8 @@ def _limits(state: Audited) -> Iterator[str]:
 
 
 def _devices(state: Audited) -> Iterator[str]:
-    """Yield an error for each accelerator whose free amount is wrong, and for each task whose share is on several
-    devices (§5.4).
+    """Yield an error for each machine whose free accelerators differ from those that its running tasks leave free
+    (§5.4).
     """
     tasks, machines = state.tasks, state.machines
     held = np.zeros_like(machines.devices)
@@ -126,7 +126,9 @@ def _allocs(state: Audited) -> Iterator[str]:
 
 
 def _ports(state: Audited) -> Iterator[str]:
-    """Yield an error for each port with several holders, or with a holder that is neither running nor departed."""
+    """Yield an error for each port that several tasks hold, and for each port whose holder is neither running nor
+    departed.
+    """
     tasks = state.tasks
     wanted: dict[int, dict[int, set[tuple[int, int]]]] = {}
     for task, ports in tasks.ports.items():
@@ -149,8 +151,8 @@ def _ports(state: Audited) -> Iterator[str]:
 
 
 def content(state: Audited) -> dict[str, dict[Any, Any]]:
-    """Return the facts of a state, by kind (such as `task`) and id. States with equal facts are equal. `prod_limit` is
-    left out, because it is computed from these facts.
+    """Return the content of a state, by kind (such as `task`) and id. Two states are equal if their content is equal.
+    `prod_limit` is left out, because it is computed from the rest.
     """
     machines, tasks = state.machines, state.tasks
     result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}

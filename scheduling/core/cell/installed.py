@@ -1,4 +1,4 @@
-"""The packages that machines have installed (§3.2): a bitmap over machine slots for each digest."""
+"""The packages that are installed on machines (§3.2). For each package there is a bitmap with one bit per machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Packages = tuple[tuple[str, int], ...]
 
 class InstalledPackages:
     """The installed packages as machines last reported them. `version` increases with every change. Each package has a
-    bitmap with one bit per machine slot.
+    bitmap in which the bit of a machine's slot is 1 if the machine has the package.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class InstalledPackages:
         self.version += 1
 
     def forget(self, slot: int) -> None:
-        """Remove the packages of a slot whose machine was removed."""
+        """Remove all packages of the machine in `slot`. Call this when the machine was removed."""
         for digest in list(self._slots):
             self.went(digest, np.array([slot], dtype=np.int64))
 

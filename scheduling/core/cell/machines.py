@@ -1,4 +1,6 @@
-"""The machines of a cell as arrays by slot. The slot of a removed machine is given to a later machine."""
+"""The machines of a cell as arrays. The index of a machine in these arrays is its slot. A new machine may get the slot
+of a removed machine.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,9 @@ class MachineTable:
     stop.
 
     Sums over the tasks on each machine: `reserved`, their reservations; `limits`, their limits; `prod_limit`, the
-    limits of tasks that are placed by limit (§5.5). `devices`: free milli-units of each accelerator. `cores`: whole
-    cores that the machine can reserve for tasks. `head`: the first task; `TaskTable.next` leads to the next one.
+    limits of tasks that are placed by limit (§5.5). `devices`: the free thousandths of each accelerator. `cores`: how
+    many whole cores the machine can reserve for tasks. `head`: slot of the first task on the machine; `TaskTable.next`
+    has the slot of the next task.
     """
 
     def __init__(self, axis: int, slots: int = 64) -> None:
@@ -85,7 +88,7 @@ class MachineTable:
         return result
 
     def set(self, event: events.MachineSet, vector: Sequence[int]) -> int:
-        """Add a machine, or change its facts. Return its slot."""
+        """Add the machine of `event`, or change its data if it exists already. Return its slot."""
         slot = self.slot.get(event.machine_id)
         if slot is None:
             if not self._free:
@@ -110,7 +113,7 @@ class MachineTable:
         return slot
 
     def remove(self, machine_id: int) -> int:
-        """Remove a machine, and return the number of its slot. The caller must first remove its tasks."""
+        """Remove a machine, and return its slot. The caller must first remove the machine's tasks."""
         slot = self.slot.pop(machine_id)
         for array in (self.id, self.status, self.capacity, self.reserved, self.prod_limit, self.limits):
             array[slot] = 0
@@ -126,13 +129,14 @@ class MachineTable:
         return slot
 
     def touch(self, slot: int) -> None:
-        """Mark the machine in `slot` as changed, so that the readers of the table read its values again."""
+        """Mark the machine in `slot` as changed, so that users of this table read its values again."""
         self.tick += 1
         self.changed[slot] = self.tick
 
     def _set_devices(self, slot: int, before: int, after: int) -> None:
-        """Change the accelerators of a machine from `before` to `after` milli-units: one device per 1,000 milli-units,
-        and a smaller device for the remainder. Tasks keep the accelerators that they hold.
+        """Change the capacity of a machine's accelerators. `before`, `after`: the old and the new capacity in
+        thousandths of a device. If the capacity is not a whole number of devices, the last device is smaller. Tasks
+        keep the accelerators that they hold.
         """
         number = -(-after // WHOLE)
         if number > self.devices.shape[1]:
@@ -174,8 +178,8 @@ class MachineTable:
 
 
 def whole_cores(attributes: Mapping[str, str], cpu_milli: int) -> int:
-    """Return how many whole cores a machine can give to tasks. This is the number that the machine reports, or else
-    its CPU capacity in cores.
+    """Return how many whole cores a machine can reserve for tasks. This is the number that the machine reports in its
+    attributes. If it reports none, it is the CPU capacity in whole cores.
     """
     if attributes.get("isolation.cores") == "none":
         return 0

@@ -8,10 +8,10 @@ Holder = tuple[int, int]  # task id, incarnation
 
 
 class PortMap:
-    """The ports `low..high`, bounds included. A port stays with its holder until it is released.
+    """The ports from `low` to `high`, both included. A task that holds a port keeps it until the port is released.
 
-    Each search for free numbers starts after the last number that was given. A port that has just become free is
-    therefore not reused at once, and late packets for the previous task do not reach another task.
+    Each search for a free port starts after the port that was given last. A port that has just become free is therefore
+    not reused at once. So late packets for the previous task do not reach another task.
     """
 
     __slots__ = ("_held", "_inside", "_next", "high", "low")

@@ -1,6 +1,6 @@
-"""The warm state of a cell: arrays that the journal's events keep up to date.
+"""The state of a cell in memory: arrays that are updated with each event of the journal.
 
-    journal, or rows as a synthetic stream ─► apply(event) ─► MachineTable, TaskTable ─► schedule_pass
+    journal, or synthetic events made from rows ─► apply(event) ─► MachineTable, TaskTable ─► schedule_pass
 
 **These synthetic events rebuild a state** (`scheduling.master.snapshot` creates them): one `MachineSet` per machine
 with its present state; one `PackagesHeld` for all installed packages; one `JobSubmitted` per live job, and per ended
@@ -44,11 +44,12 @@ _ENDINGS = {"finished": Transition.FINISH, "failed": Transition.FAIL}
 
 
 class CellState:
-    """The state of a cell (see the module). `revision`: revision of the newest event applied. `changes`: the number of
-    batches of events that changed the state. While this number stays the same, a pass makes the same decisions.
+    """The state of a cell as arrays in memory. `revision`: the revision of the newest event that was applied.
+    `changes`: the number of batches of events that changed the state. While this number stays the same, a pass makes
+    the same decisions.
 
-    The bands of the policy decide which tasks are placed by limit (§5.5), and the policy can change. So each pass first
-    calls `count_by_limit`.
+    The policy decides which tasks are placed by limit (§5.5), and it can change. So each pass first calls
+    `count_by_limit`.
     """
 
     def __init__(self, extra_resources: Iterable[str] = ()) -> None:
@@ -113,13 +114,13 @@ class CellState:
         """Apply one event that happened at `time`, seconds since the epoch.
 
         Events about leases, settings, reports, updates and rejections change the revision only. Raises `LookupError`
-        for an unknown job or task, `IllegalTransition` for a step that is not in Figure 2, and `ValueError` for a
-        vector longer than the axis. After an error the state must not be used any more.
+        for an unknown job or task. Raises `IllegalTransition` for a step that is not in Figure 2 of the paper. Raises
+        `ValueError` for a vector with too many resources. After an error the state must not be used any more.
         """
         self.apply_all([(event, revision, time)])
 
     def load(self, stream: Iterable[tuple[events.Event, float]], *, revision: int) -> None:
-        """Apply a stream of synthetic events, given as (event, time), that was made from the rows at `revision`."""
+        """Apply synthetic events, given as (event, time). They describe the database rows at `revision`."""
         self.apply_all((event, 0, time) for event, time in stream)
         self.revision = revision
 
@@ -144,7 +145,7 @@ class CellState:
         return audit.problems(self)
 
     def fingerprint(self) -> dict[str, dict[Any, Any]]:
-        """Return the content of the state by ids, without numbers of slots. Equal states return equal content."""
+        """Return the content of the state by ids, without slots. Equal states return equal content."""
         return audit.content(self)
 
     def diff(self, other: CellState) -> list[str]:
@@ -359,7 +360,9 @@ class CellState:
             self._task_ended(many[place], 0.0)  # which tells what is wrong with it
 
     def _leave(self, job: LiveJob, task: int, machine_id: int, *, gone: bool) -> None:
-        """Release the resources of a running task. Unless `gone`, the task keeps its ports until its processes end."""
+        """Release the resources of a running task. `gone`: whether its processes have ended. If they have not, the task
+        keeps its ports until they end.
+        """
         tasks = self.tasks
         machine = tasks.machine.item(task)
         ports = tasks.ports.pop(task, ())
@@ -402,7 +405,7 @@ class CellState:
         self.tasks.waits(job.slot, 1)
 
     def _task_updated(self, event: events.TaskUpdated, time: float) -> None:
-        """Apply an update of a task at once. A running task keeps its machine, and its reservation unless its limit
+        """Apply an update of a task. A running task stays on its machine. It keeps its reservation, unless its limit
         changes.
         """
         tasks = self.tasks
@@ -457,7 +460,9 @@ class CellState:
         return slot
 
     def _check(self, job: LiveJob, index: int, task: int, wanted: int, step: Transition) -> None:
-        """Raise `IllegalTransition` if the task is not in the state `wanted`, which `step` needs."""
+        """Raise `IllegalTransition` if the task is not in the state `wanted`. `step`: the transition that starts in
+        this state.
+        """
         code = self.tasks.state.item(task)
         if code != wanted:
             next_state(f"task {index} of job {job.name} ({job.id})", STATES[code], step)
@@ -471,15 +476,17 @@ class CellState:
         return self._slot(self._job(job_id), index)
 
     def _move(self, job: LiveJob, task: int, machine: int, sign: int) -> None:
-        """Append a move to the list of moves: a task starts on a machine (`sign` = 1) or leaves it (-1). `_settle`
-        later updates the sums of the machines from this list. Tasks inside allocs are not added.
+        """Record that a task starts on a machine (`sign` = 1) or leaves it (`sign` = -1). `_settle` later updates the
+        sums of the machine. Tasks inside allocs are not recorded, because they use the resources of their alloc.
         """
         tasks = self.tasks
         if tasks.alloc.item(task) < 0:
             self._moves += (task, machine, sign, tasks.shape.item(task), job.by_limit, tasks.devices.item(task))
 
     def _settle(self) -> None:
-        """Update the sums of machines by the moves that `_move` recorded. Call this method before you use the sums."""
+        """Add to the sums of the machines the changes that `_move` recorded. Call this method before you use the
+        sums.
+        """
         if not self._moves:
             return
         moves = np.array(self._moves, dtype=np.int64).reshape(-1, COLUMNS)

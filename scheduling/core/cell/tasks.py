@@ -1,4 +1,6 @@
-"""The tasks of a cell as arrays by slot, and their jobs. Equal requirements are stored once, as a numbered *shape*."""
+"""The tasks of a cell as arrays, and their jobs. The index of a task in these arrays is its slot. Tasks with equal
+requirements share a *shape*: the requirements are stored once, under a number.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ STATES: tuple[TaskState | None, ...] = (None, TaskState.PENDING, TaskState.RUNNI
 
 class LiveJob:
     """A live job, or an ended job with tasks that are still being stopped on a machine. `tasks[index]`: slot of the
-    task with this index, -1 for none.
+    task with this index, or -1 if there is no such task.
     """
 
     __slots__ = (
@@ -58,8 +60,8 @@ class LiveJob:
 
 
 class Shapes:
-    """The distinct requirements of tasks. A shape is the index of a distinct requirement: 0, 1, and so on. Row `s` of
-    each array holds the limit, the bounds or the whole cores of shape `s`.
+    """The distinct requirements of tasks. Each distinct requirement has a number, its shape: 0, 1, and so on. Row `s`
+    of each array is about shape `s`. `bounds`: the maximum numbers of tasks per machine, rack and power domain.
     """
 
     def __init__(self, axis: int) -> None:
@@ -92,11 +94,13 @@ class Shapes:
 
 
 class TaskTable:
-    """The tasks as arrays. Axes: T slots, J slots of jobs, R resources. `last`: id of the previous machine, 0 none.
+    """The tasks as arrays. Axes: T slots of tasks, J slots of jobs, R resources. `last`: id of the task's previous
+    machine, or 0.
 
-    `next`, `prev`: the list of tasks that run directly on one machine; `MachineTable.head` is its first element.
-    `alloc`: slot of the alloc that contains the task (§2.4), or -1. A task in an alloc uses the alloc's resources.
-    From the machine itself it takes only port numbers. `devices`: bit mask of the accelerators that the task holds.
+    `next`, `prev`: the next and the previous task in the linked list of the tasks on a machine. The list starts at
+    `MachineTable.head` and contains no tasks inside allocs. `alloc`: slot of the alloc that contains the task (§2.4),
+    or -1. A task in an alloc uses the alloc's resources. From the machine itself it takes only port numbers. `devices`:
+    bit mask of the accelerators that the task holds.
     """
 
     def __init__(self, axis: int, slots: int = 256, jobs: int = 64) -> None:
@@ -163,7 +167,9 @@ class TaskTable:
         del self.jobs[job.id]
 
     def add_tasks(self, job: LiveJob, indexes: Sequence[int], shape: int) -> None:
-        """Add pending tasks of one shape. Raises `ValueError` for an index that exists already."""
+        """Add pending tasks of one shape to `job`. Raises `ValueError` if the job already has a task with one of the
+        indexes.
+        """
         number = len(indexes)
         while len(self._free) < number:
             self._grow()
