@@ -1,4 +1,4 @@
-"""`python -m scheduling.core.compile_kernels`: compile every kernel, at installation."""
+"""`python -m scheduling.core.compile_kernels` compiles every kernel. Run it when you install the software."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""A pause of Python's cycle collector, for code that creates many objects without cycles."""
+"""Pauses Python's garbage collector of cycles, for code that creates many objects."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause Python's cycle collector inside the `with` block. Otherwise it would examine all new objects repeatedly
-    and free none.
+    """Pause Python's garbage collector of cycles inside a `with` block. Without the pause, it would examine all new
+    objects repeatedly and free none of them.
     """
     collected = gc.isenabled()
     gc.disable()

@@ -1,6 +1,7 @@
-"""The smallest changes with which a request would fit, each with the number of machines it would fit on (§2.6).
+"""Finds the smallest changes with which a pending task would fit. For each change, it counts the machines on which the
+task would then fit (§2.6).
 
-A change is suggested only if it is sufficient by itself. `tests/properties/test_why.py` applies each suggested change
+A change is suggested only if no other change is needed. `tests/properties/test_why.py` applies each suggested change
 and counts the machines again with a simple program.
 """
 
@@ -28,8 +29,8 @@ _ORDERED = {
 
 
 def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
-    """Return each single change that is sufficient to make the tasks fit. If there is none, return one combination of
-    changes that makes them fit, or nothing if none exists.
+    """Return each single change with which a task of the class fits. If no single change is sufficient, return one
+    combination of changes with which a task fits, or nothing if there is no such combination.
     """
     judged = judgement.judged
     found: list[SuggestedChange] = []
@@ -53,7 +54,9 @@ def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
 
 
 def room_after(judgement: Judgement, change: SuggestedChange) -> int:
-    """Return how many tasks of the class certainly fit after the change, summed over the machines."""
+    """Return how many tasks of the class fit on all machines together after the change. The real number may be
+    higher.
+    """
     demands, limit, bounds = (list(judgement.demands), list(judgement.requirement.limit), list(judgement.bounds))
     cores = judgement.cores
     for part in change.parts or (change,):
@@ -123,8 +126,8 @@ def _bound(judgement: Judgement, kind: int, where: Positions) -> SuggestedChange
 
 
 def _combined(judgement: Judgement) -> SuggestedChange | None:
-    """Find the machine on which the least is missing for the task, and return all changes that the task needs to fit
-    there, combined into one change. Return None if no machine has some of every requested resource free.
+    """Find the machine on which the least is missing for the task. Return all changes that the task needs to fit there,
+    combined into one change. Return None if on every machine at least one requested resource has nothing free.
     """
     order, limit = judgement.order, np.array(judgement.requirement.limit)
     left = judgement.left.T

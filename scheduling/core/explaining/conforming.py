@@ -20,7 +20,7 @@ MOST_PER_MACHINE = 64
 
 
 class Platforms(NamedTuple):
-    """The kinds of machines. Machines of one kind have equal capacities. Axes: P kinds, N machines."""
+    """The kinds of machines. Machines of one kind have equal capacities. The arrays have P kinds and N machines."""
 
     capacity: Ints  # [P, R]
     of: NDArray[np.intp]  # [N] -> kind
@@ -47,12 +47,13 @@ def _counted(capacity: Ints, of: NDArray[np.intp]) -> Platforms:
 
 
 def conforming(limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: int = 0, room: int = 0) -> Conforming:
-    """Return guidance for a task that asks for `limit`. `platforms` [P, R]: the capacity of each kind of machine.
-    `number` [P]: the number of machines of each kind that satisfy the constraints of the task.
+    """Return suggested limits for a task that asks for `limit`. `platforms` [P, R]: the capacity of each kind of
+    machine. `number` [P]: the number of machines of each kind that satisfy the constraints of the task.
 
-    `now`: number of machines that can hold the task now. `room`: number of such tasks that fit now. The guidance refers
-    to the most common kind of machine that could hold the request. If no kind could, it refers to the closest kind, and
-    `one_more` has the largest limit with which one task fits on an empty machine of this kind.
+    `now`: how many machines can hold the task now. `room`: how many such tasks fit into the cell now. The suggested
+    limits are for the most common kind of machine that could hold the task. If no kind could hold the task, they are
+    for the kind that comes closest; `one_more` is then the largest limit with which one task fits on an empty machine
+    of this kind.
     """
     wanted = np.array(limit, dtype=np.int64)
     asked = np.flatnonzero(wanted > 0)
@@ -105,8 +106,8 @@ def conforming(limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: in
 
 
 def _rounded(values: Ints, asked: Ints) -> Ints:
-    """Return `values`, rounded down to tens of milli-cores for CPU, and to MiB for RAM and disk. Small values and
-    counts are not rounded. `asked`: the resource of each value.
+    """Return `values`, rounded down: CPU to a multiple of 10 millicores, RAM and disk to whole MiB. Small values and
+    other resources are not rounded. `asked`: the index of the resource of each value.
     """
     result = values.copy()
     for i, r in enumerate(asked.tolist()):

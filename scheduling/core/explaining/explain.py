@@ -1,13 +1,14 @@
 """Explanations of pending classes: the reason, changes that would help, and the expected start (§2.6).
 
-    pending groups ───► those due ─ judgement.py ─► obstacles on each machine
+    pending groups ─► examined now ─ judgement.py ─► obstacles on each machine
                           │            ├─ changes.py     the smallest changes that would help
                           │            ├─ conforming.py  limits that fit the machines well
                           │            └─ forecast.py    expected start, from tasks that ended recently
                           └─ the others keep their explanation ─► one Why for each class
 
-To explain a class, every machine is examined. An `Explainer` with a budget examines a few classes per pass, those with
-the oldest explanation first, and keeps the others, so that explanations do not delay placements.
+To explain a class, the `Explainer` examines every machine. With a budget, it examines only a few classes per pass, so
+that explanations do not delay placements. It begins with the classes whose explanation is oldest. The other classes
+keep their last explanation.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PLATFORMS_KEPT_S = 30.0
 
 
 class ExplainBudget(NamedTuple):
-    """The limits on explaining in one pass."""
+    """Limits on how many classes an `Explainer` examines in one pass, and how often."""
 
     classes: int = 1
     """Largest number of equivalence classes explained in one pass: first those never explained, then those with the
@@ -68,9 +69,9 @@ class Explainer:
     """The explanations that a master keeps between passes. Without a `budget`, every class is examined again in each
     pass.
 
-    An explainer belongs to one `CellState`: use a new one for another state. `seen`: the tasks that ended recently.
-    Without `seen`, the explainer does not estimate when pending tasks will start. `behind`: number of classes of the
-    last pass that have no explanation yet.
+    Use a separate explainer for each `CellState`. `seen`: the tasks that ended recently. Without `seen`, the explainer
+    does not estimate when pending tasks will start. `behind`: how many classes of the last pass have no explanation
+    yet.
     """
 
     budget: ExplainBudget | None = None
@@ -91,8 +92,9 @@ class Explainer:
     def explain(
         self, state: CellState, sorting: GroupedQueue, tables: Tables, *, now: float, crashed_pair_s: float
     ) -> tuple[Why, ...]:
-        """Return one explanation (`Why`) for each group that the pass left pending, in the order of the queue. `now`:
-        seconds. `crashed_pair_s`: seconds for which a task avoids a machine on which it crashed.
+        """Return one explanation (`Why`) for each class of tasks that the pass left pending, in the order of the queue.
+        `now`: seconds since the epoch. `crashed_pair_s`: for how many seconds a task avoids a machine on which it
+        crashed.
         """
         unchanged = self._sorting is sorting
         if not unchanged:
@@ -131,7 +133,9 @@ class Explainer:
         return tuple(self._result)
 
     def _why(self, state: CellState, position: int) -> Why:
-        """Return the explanation of the class at `position`, with its present jobs and their places in the queue."""
+        """Return the explanation of the class at `position`, with the jobs of the class and the places of these jobs in
+        the queue.
+        """
         waiting, keys = self._left_over
         known = self._known.get(keys[position])
         why = Why(tasks=(), machines=len(state.machines)) if known is None else known.why
@@ -194,7 +198,7 @@ class Explainer:
 
     def _kinds(self, judged: Judgement, now: float) -> tuple[Ints, Ints]:
         """Return two arrays: the capacity of each kind of machine, and how many machines of each kind satisfy the
-        class's constraints.
+        constraints of the class and have enough whole cores.
         """
         if self._platforms is None or self._order is not judged.order or now - self._platforms_at >= PLATFORMS_KEPT_S:
             self._platforms = platforms_of(judged.state.machines.capacity[judged.order])
@@ -242,11 +246,12 @@ class Explainer:
         return expected_start(ends=ends, room=room, seconds=seconds, ahead=(least + others, most + others))
 
     def _competing(self, shared: _Pass, position: int, able: Bools, r: int) -> tuple[float, float]:
-        """Estimate how much work is tried before this class and competes for the same machines. Return (minimum,
-        maximum), in tasks of the size of this class.
+        """Estimate how many tasks are before this class in the queue and could run on the same machines. Return
+        (minimum, maximum). A task that asks for twice as much of resource `r` as a task of this class counts as two
+        tasks.
 
-        The minimum counts only tasks that ask for at most as much as this class, in every resource. The maximum
-        includes larger tasks. Tasks that can never be placed are left out.
+        The minimum leaves out tasks that ask for more than this class of any resource. The maximum includes these
+        tasks. Tasks that can never be placed are not counted.
         """
         groups, waiting = shared.groups, shared.waiting
         limit = groups.limit[waiting.groups[position]]
@@ -265,7 +270,9 @@ def _gives_up(change: SuggestedChange) -> bool:
 
 
 def _back_off(judged: Judgement, shared: _Pass, group: int) -> float:
-    """Return the seconds until a pass may again use the first of the machines on which the group's task crashed."""
+    """Return how many seconds pass until the task of `group` may run again on one of the machines on which it
+    crashed.
+    """
     state, groups = judged.state, shared.groups
     avoid = groups.avoid[groups.avoid_from[group] : groups.avoid_to[group]]
     avoided = set(state.machines.id[judged.order[avoid]].tolist())

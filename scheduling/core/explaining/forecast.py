@@ -1,7 +1,8 @@
-"""The forecast of when a pending class starts: a range, and the data it is based on. Without data there is no forecast.
+"""Forecasts when the next task of a pending class starts, as a range of time. Without data about ended tasks, there is
+no forecast. An *opening* is capacity for one task of the class that becomes free.
 
-    tasks that end ─► Ends ─► on machines that could hold the class ─► rate of openings ┐
-    queue ahead ─► openings that other tasks use   ────────────────────────────────────────┴─► Expected
+    tasks that end ─► Ends ─► on machines that could hold the class ─► rate of openings ─┐
+    queue ahead ─► openings that other tasks use ────────────────────────────────────────┴─► Expected
 
 The model: capacity becomes free as a Poisson process. Its rate is estimated from the tasks that ended within a
 window. The waiting time for the k-th opening is then a quotient of two gamma variables. The range begins at the 10th
@@ -32,10 +33,9 @@ _Z = 1.2816  # of the 10th and 90th percentile
 
 
 class Ends:
-    """The tasks that recently ended by themselves or were killed, each with its time, machine, priority and released
-    resources.
+    """The tasks that recently ended or were killed, each with its time, machine, priority and released resources.
 
-    Evictions are not included: an evicted task returns, and another task already uses its capacity.
+    Evicted tasks are not included, because they become pending again, and other tasks already use their capacity.
     """
 
     def __init__(self, axis: int, kept: int = KEPT) -> None:
@@ -69,8 +69,8 @@ class Ends:
         self.reservation[at] = state.tasks.reservation[task]
 
     def window(self, now: float) -> tuple[Ints, float]:
-        """Return the indices of the tasks that ended recently, in arrays such as `time`, and the length of the observed
-        time in seconds.
+        """Return two values: the indexes of the tasks that ended recently, in arrays such as `self.time`, and the
+        length of the observed time in seconds.
         """
         rows = np.arange(min(self.seen, len(self.time)))
         rows = rows[self.time[rows] >= now - WINDOW_S]
@@ -83,8 +83,8 @@ class Ends:
 def openings(
     seen: Ends, now: float, *, able: Bools, machine_ids: Ints, ceiling: int, by_limit: bool, r: int, want: int
 ) -> tuple[int, float, float]:
-    """Measure how much capacity for a class was freed by tasks that ended. Return (number of tasks that ended, number
-    of tasks of the class that fit in the freed capacity, seconds watched).
+    """Measure how much capacity was freed for a class by tasks that ended recently. Return three numbers: how many
+    tasks ended, how many tasks of the class fit into the freed capacity, and the observed time in seconds.
 
     `able`, `machine_ids`: by machine slot, whether the machine could hold a task of the class, and the id of the
     machine. `r`: the resource that is short. `want`: how much of `r` one task of the class asks for. Ended tasks with a
@@ -104,8 +104,9 @@ def openings(
 def expected_start(*, ends: int, room: float, seconds: float, ahead: tuple[float, float]) -> ExpectedStart:
     """Return the range of time in which the next task of a class is expected to start.
 
-    `ends` tasks ended within `seconds`, and `room` tasks of the class fit in the capacity that they freed. `ahead`:
-    (minimum, maximum) number of competing tasks that are tried earlier, in tasks of the size of this class.
+    `ends`: how many tasks ended within the last `seconds` seconds. `room`: how many tasks of the class fit into the
+    capacity that became free. `ahead`: the minimum and maximum number of tasks before the class in the queue, counted
+    in tasks of the size of the class.
     """
     if ends == 0 or room <= 0.0 or seconds <= 0.0:
         return ExpectedStart(Basis.NO_HISTORY)
@@ -128,7 +129,7 @@ def expected_start(*, ends: int, room: float, seconds: float, ahead: tuple[float
 
 def _gamma(shape: float, z: float) -> float:
     """Return a quantile of the gamma distribution with shape `shape` and rate 1, but at least 0.02. `z`: the same
-    quantile of the standard normal distribution. The result is the approximation of Wilson and Hilferty.
+    quantile of the standard normal distribution. The function uses the approximation of Wilson and Hilferty.
     """
     root = 1.0 - 1.0 / (9.0 * shape) + z / (3.0 * math.sqrt(shape))
     return max(0.02, shape * max(0.0, root) ** 3)

@@ -1,4 +1,6 @@
-"""The troubles of a job as sentences, for REST, CLI and portal. The portal passes its translations as arguments."""
+"""Describes the problems of a job's tasks in sentences, for REST, CLI and portal. The portal passes its translations as
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from scheduling.core.vocabulary.job_health import Troubles
 
 
 def format_troubles(troubles: Troubles, *, living: int, words: Words = ENGLISH) -> list[str]:
-    """Return one sentence for each kind of trouble, crashes first. `living`: the number of the job's tasks that are
-    not dead.
+    """Return one sentence for each kind of problem; crashes come first. `living`: how many tasks of the job are not
+    dead.
     """
     _, ngettext = words.gettext, words.ngettext
     detail = []
@@ -57,7 +59,7 @@ def format_crash(
 
 
 def exit_words(ended: Mapping[str, Any] | None, words: Words = ENGLISH) -> str:
-    """Describe how processes ended: "exit status 1", "signal 9 (out of memory)"."""
+    """Return a text that says how processes ended, such as "exit status 1" or "signal 9 (out of memory)"."""
     _ = words.gettext
     if not ended:
         return ""

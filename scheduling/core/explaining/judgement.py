@@ -1,5 +1,5 @@
-"""What prevents the placement of one class of equal tasks on each machine, as arrays. The explanations are made from
-these arrays (§2.6).
+"""Finds out what prevents a class of equal tasks from running on each machine, as arrays. The explanations are made
+from these arrays (§2.6).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _LEADING = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
-    """The reasons why one task of a class does not fit on each of N machines. All arrays over machines have the same
-    order.
+    """For each of N machines, the reasons why a task of a class does not fit there. All arrays list the machines in the
+    same order.
 
-    `order` [N]: slots of the machines in this order; `rank` [N]: position of each machine in the order of ids. `left`
+    `order` [N]: the slots of the machines. `rank` [N]: the position of each machine if they were sorted by id. `left`
     [R, N]: free capacity after preemption; for accelerators, the largest amount that one task may request. `failures`
-    [N]: the number of hard constraints that fail.
+    [N]: how many hard constraints of the task the machine does not satisfy.
     """
 
     state: CellState
@@ -95,12 +95,12 @@ class Judgement:
         return (wanted.max_per_machine, wanted.max_per_rack, wanted.max_per_power_domain)
 
     def resource(self, r: int) -> int:
-        """Return the number that stands for the obstacle "too little of resource `r`"."""
+        """Return the code that `Judged` uses for the obstacle "too little of resource `r`"."""
         return len(self.demands) + 1 + r
 
     def bound(self, kind: int) -> int:
-        """Return the number (see `Judged`) of the obstacle "the job already has its maximum number of tasks on this
-        machine, or in its rack or power domain". `kind`: 0 for the machine, 1 for the rack, 2 for the power domain.
+        """Return the code that `Judged` uses for the obstacle "the job already has its maximum number of tasks here".
+        `kind` says what the maximum is for: 0 for a machine, 1 for a rack, 2 for a power domain.
         """
         return len(self.demands) + self.axis + 1 + kind
 
@@ -115,7 +115,7 @@ class Judgement:
     def ruled_out(self) -> tuple[RuledOut, ...]:
         """Return each reason with the number of machines that it excludes.
 
-        If no machine has a requested resource, this is the only reason returned, because no other change would help.
+        If no machine has a requested resource, return only this reason.
         """
         if len(self.order) == 0:
             return (RuledOut(ReasonCode.NO_MACHINES, "", 0),)
@@ -148,8 +148,8 @@ class Judgement:
         return tuple(one for one in found if one.machines)
 
     def nearest(self) -> Nearest | None:
-        """Return the machine that is closest to fitting the task, of the machines that are up. Among equal machines
-        it is the one with the lowest id.
+        """Return the machine on which the least is missing for the task. Only machines that are up are compared. Among
+        equal machines, return the one with the lowest id.
         """
         i = self.closest_open
         if i < 0:
@@ -170,8 +170,8 @@ class Judgement:
         )
 
     def closest(self, among: Bools) -> int | None:
-        """Return the position of the machine that is closest to fitting the task, of the machines that `among` marks.
-        Among equal machines it is the one with the lowest id.
+        """Return the position of the machine on which the least is missing for the task. Only machines for which
+        `among` is true are compared. Among equal machines, return the one with the lowest id.
         """
         if not among.any():
             return None
@@ -180,7 +180,7 @@ class Judgement:
         return int(where[np.argmin(self.rank[where])])
 
     def failing(self, i: int) -> tuple[Constraint, ...]:
-        """Return the hard constraints that fail on the machine at position `i`."""
+        """Return the hard constraints that the machine at position `i` does not satisfy."""
         if not self.failures[i]:
             return ()
         attributes, m = self.state.machines.attributes, self.order[i]
@@ -194,8 +194,8 @@ class Judgement:
         return Preemption(not_enough=int(sums[SUM_EVICTABLE]), held=int(sums[SUM_HELD]))
 
     def reclamation(self, by_limit: bool) -> Reclamation:
-        """Return the number of machines where the task would fit if it were placed by reservation (§5.5). `by_limit`:
-        whether the task is placed by its limit now; if not, the result is empty.
+        """Return on how many machines the task would fit if it were placed by reservation (§5.5). `by_limit`: whether
+        the task is placed by its limit. If it is not, return an empty result.
         """
         if not by_limit:
             return Reclamation()
@@ -205,8 +205,8 @@ class Judgement:
 class Judge:
     """Finds out, for each class of equal pending tasks, why the pass did not place these tasks.
 
-    The arrays are reused: a returned `Judgement` (the reasons on each machine) is valid until the next call of
-    `judgement`.
+    A returned `Judgement` (the reasons on each machine) is valid only until the next call of `judgement`, which uses
+    the same arrays again.
     """
 
     def __init__(self, state: CellState, tables: Tables) -> None:
@@ -237,8 +237,8 @@ class Judge:
         )
 
     def judgement(self, requirement: Requirement, g: int) -> Judgement:
-        """Return, for each machine, the checks that group `g` fails there after the pass. `requirement`: what each task
-        of the group requests.
+        """Return, for each machine, the reasons why a task of group `g` does not fit there after the pass.
+        `requirement`: what each task of the group requests.
         """
         tables, machines, groups = self._tables, self._tables.machines, self._tables.groups
         left, direct = tables.levels.left[groups.level[g]], tables.levels.left[groups.direct[g]]
@@ -284,11 +284,11 @@ class Judge:
         )
 
     def _excluded(self, demands: tuple[Constraint, ...]) -> tuple[Ints32, Ints32, Ints]:
-        """Return three arrays, which are the same for all classes with these constraints.
+        """Return three arrays about the hard constraints `demands`.
 
-        Two are over the machines: the obstacle (see `Judged`) of the first hard constraint that fails, or of the state
-        of the machine, or -1; and the number of constraints that fail. The third has the number of machines by this
-        obstacle.
+        The first has one obstacle per machine, as a code of `Judged`: the first constraint that fails, else that the
+        machine is not up, else -1. The second has the number of constraints that fail on each machine. The third has,
+        for each of these obstacles, the number of machines in the first array.
         """
         if demands not in self._failing:
             if len(self._failing) >= _MOST_FAILING:
@@ -305,8 +305,8 @@ class Judge:
         return self._failing[demands]
 
     def _cores_of(self, cores: int, ceiling: int) -> tuple[Bools, Ints32]:
-        """Return what `judge_cores` finds out for tasks that ask for `cores` and may preempt priorities below
-        `ceiling`: per machine, whether there are too few cores, and the most that one task could have.
+        """Return two arrays over the machines for tasks that ask for `cores` whole cores and may preempt priorities
+        below `ceiling`: whether the machine has too few cores, and the largest number of cores that one task could get.
         """
         if (cores, ceiling) not in self._cores:
             if len(self._cores) >= _MOST_FAILING:
@@ -326,8 +326,8 @@ class Judge:
 
 
 def leading(ruled_out: tuple[RuledOut, ...]) -> str:
-    """Return the code of the main reason. Reasons are grouped in kinds with a fixed order. Of the first kind that
-    occurs, the function returns the reason that excludes most machines.
+    """Return the code of the main reason. The kinds of reasons have a fixed order of importance. The main reason is of
+    the most important kind that occurs. Among reasons of this kind, it is the one that excludes most machines.
     """
     for codes in _LEADING:
         found = [one for one in ruled_out if one.code in codes]

@@ -1,4 +1,4 @@
-"""Counts of the tasks that a pass left pending, by class and place in the queue (§2.6)."""
+"""Counts the tasks that a pass left pending, by class and by place in the queue (§2.6)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ AheadOf = dict[int, tuple[int, tuple[Ahead, ...]]]
 
 
 class Pair(NamedTuple):
-    """A job in a class. `tasks`: the number of its pending tasks. `ahead`: the number of tasks that are tried before
-    the first of these tasks. `own`: how many of the `ahead` tasks belong to the class.
+    """A job with pending tasks in a class. `tasks`: how many pending tasks the job has in the class. `ahead`: how many
+    tasks are before the first of them in the queue. `own`: how many of the `ahead` tasks belong to the class.
     """
 
     job_id: int
@@ -41,8 +41,8 @@ class Pair(NamedTuple):
 
 
 class UnplacedGroups(NamedTuple):
-    """The tasks that the pass left pending. `groups`: one per class, in the order of the queue. `first`: how many
-    tasks are tried before each class.
+    """The tasks that the pass left pending. `groups`: one group per class, in the order of the queue. `first`: for each
+    class, how many tasks are before its first task in the queue.
     """
 
     groups: list[int]
@@ -53,8 +53,8 @@ class UnplacedGroups(NamedTuple):
 
     def places(self, position: int, known: AheadOf) -> tuple[tuple[tuple[int, int], ...], tuple[QueuePlace, ...]]:
         """Return two tuples about the jobs of the class at `position`, in the same order: a pair (job id, number of
-        pending tasks) of each job, and the place of each job in the queue. `known`: the tenants ahead of each job, by
-        job id, from the last call of `ahead`.
+        pending tasks) of each job, and the place of each job in the queue. `known`: the last result of `ahead` for this
+        class.
         """
         pairs = self.pairs[self.groups[position]]
         none: tuple[int, tuple[Ahead, ...]] = (0, ())
@@ -64,21 +64,21 @@ class UnplacedGroups(NamedTuple):
         )
 
     def before(self, position: int, groups: int) -> NDArray[np.intp]:
-        """Return int[G]: for each of the `groups` groups, how many of its tasks are tried before the class at index
-        `position` of `self.groups`.
+        """Return an array with one number for each of the `groups` groups: how many of its tasks are in the queue
+        before the first task of the class at `position`.
         """
         return np.bincount(self.of[: self.first[position]], minlength=groups)
 
     def ahead(self, position: int, tenants: TenantsAhead) -> AheadOf:
-        """Return, for each of the first jobs of the class at `position`, the tenants that have tasks before this job in
-        the queue. `position`: the position of the class in `groups`.
+        """Return, for a few jobs of the class at `position`, the tenants that have tasks before the job in the queue.
+        These jobs are the first ones of the class in the queue.
         """
         pairs = sorted(self.pairs[self.groups[position]], key=lambda pair: pair.ahead)[:JOBS_TOLD]
         return {pair.job_id: tenants.at(pair.ahead) for pair in pairs}
 
 
 class TenantsAhead:
-    """The tenants that have tasks before a given place in the queue of pending tasks."""
+    """Finds the tenants that have tasks before a given place in the queue of pending tasks."""
 
     def __init__(self, waiting: UnplacedGroups, jobs: Sequence[LiveJob]) -> None:
         names = [job.tenant for job in jobs]
@@ -92,14 +92,16 @@ class TenantsAhead:
         self._at: dict[int, tuple[int, tuple[Ahead, ...]]] = {}
 
     def _by_tenant(self, tenant: NDArray[np.int64], places: NDArray[np.intp]) -> tuple[Ints, Ints]:
-        """Return two arrays: the pairs (tenant, place in the queue), each encoded as one integer and sorted; and for
-        each tenant, the index in the first array where its pairs begin.
+        """Return two arrays. The first has the sorted pairs (tenant, place in the queue), each encoded as one integer.
+        The second has, for each tenant, the index of its first pair in the first array.
         """
         keys: Ints = np.sort(tenant * self._length + places)
         return keys, np.searchsorted(keys, np.arange(len(self._names)) * self._length).astype(np.int64)
 
     def at(self, place: int) -> tuple[int, tuple[Ahead, ...]]:
-        """Return how many tenants have tasks before the `place` in the queue, and the tenants with most tasks there."""
+        """Return how many tenants have tasks before `place` in the queue, and which tenants have most tasks before
+        it.
+        """
         if place in self._at:
             return self._at[place]
         until = np.arange(len(self._names)) * self._length + place
@@ -111,9 +113,8 @@ class TenantsAhead:
 
 
 def left_over(state: CellState, sorting: GroupedQueue, answer: Ints) -> tuple[UnplacedGroups, list[Key]]:
-    """Return the groups that stay pending, joined into classes, and the key of each class. Groups form one class if
-    they have the same `_key`. `answer`: by queue position, the position of the task's machine, or -1 if no machine
-    fits.
+    """Return the tasks that stay pending, by class, and the key of each class. Groups of tasks with the same `_key`
+    form a class. `answer`: for each task in the queue, the position of its machine, or -1 if no machine fits.
     """
     where = np.flatnonzero(answer == -1)
     of, job = sorting.of_task[where], sorting.job[where]
@@ -139,14 +140,16 @@ def left_over(state: CellState, sorting: GroupedQueue, answer: Ints) -> tuple[Un
 
 
 def smallest_gang(state: CellState, pairs: list[Pair]) -> int:
-    """Return the size of the smallest gang of a class, or 0 if some of its tasks start independently."""
+    """Return the size of the smallest gang of a class, or 0 if a job of the class is not a gang. (The tasks of a gang
+    start together.)
+    """
     gangs = [bool(state.tasks.job_gang[state.tasks.jobs[pair.job_id].slot]) for pair in pairs]
     return min(pair.tasks for pair in pairs) if all(gangs) else 0
 
 
 def of_job(why: Why, job_id: int) -> Why:
-    """Return the explanation `why` of a class as it applies to one job of the class: with the pending tasks, the
-    place in the queue and the expected start of this job.
+    """Return a copy of `why`, the explanation of a class, for one job of the class. It has the pending tasks, the place
+    in the queue and the expected start of this job.
     """
     number = next((i for i, (job, _) in enumerate(why.tasks) if job == job_id), None)
     if number is None:

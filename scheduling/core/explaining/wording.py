@@ -1,5 +1,4 @@
-"""Explanations of why tasks are pending (verdicts), as text: the only place where `Why` becomes sentences, for REST,
-CLI and portal (§2.6).
+"""Turns `Why`, the explanation of why tasks are pending, into sentences for REST, CLI and portal (§2.6).
 
 The sentences say what was requested, what was found, and what to do. The portal passes its translations as arguments.
 This module does not import Django.
@@ -45,8 +44,9 @@ ENGLISH = Words(lambda text: text, lambda one, many, number: one if number == 1 
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """The explanation of why tasks are pending, as text. `summary`: the problem. `reasons`: how many machines each
-    reason excludes. `cures`: the expected start, and changes that would help. `notes`: further facts.
+    """The explanation of why tasks are pending, as text. `summary`: the problem. `reasons`: each reason, with the
+    number of machines that it excludes. `cures`: the expected start, and changes that would help. `notes`: further
+    facts.
     """
 
     summary: str
@@ -91,7 +91,9 @@ def format_why(
 
 
 def format_fit(shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), words: Words = ENGLISH) -> list[str]:
-    """Return sentences that say whether a number of `tasks` would fit, and which limit would fit better."""
+    """Return sentences that say whether `tasks` equal tasks would fit into the cell, and with which limits more tasks
+    would fit.
+    """
     return _Wording(words, tuple(extra), {}).fit(shapes, tasks)
 
 
@@ -139,7 +141,7 @@ class _Wording:
         return self._("%(tasks)s of job %(name)s") % {"tasks": detail, "name": name} if name else detail
 
     def outlook(self, why: Why) -> list[str]:
-        """Return sentences with the expected start of the next task if nobody changes the request."""
+        """Return sentences that say when the next task is expected to start if nobody changes what it requests."""
         if why.never and why.shapes is not None and why.shapes.asked is not None:
             return [self._("The cell could not hold all of them even if it were empty.")]
         if why.never:
