@@ -1,1 +1,3 @@
-"""The inner loops of a pass, compiled by Numba. Only `scheduling.core` uses them. `walk.py` is the main one."""
+"""The inner loops of a scheduling pass, which Numba compiles (kernels). Only `scheduling.core` uses them. The main
+kernel is in `walk.py`.
+"""

@@ -1,4 +1,4 @@
-"""Updates the sums of the resources that tasks hold on machines, for many moves at once. In a move, a task comes to a
+"""Updates, for many moves at once, the sums of the resources that tasks use on machines. In a move, a task starts on a
 machine or leaves it.
 """
 
@@ -17,8 +17,8 @@ COLUMNS = 6
 
 
 class Accounts(NamedTuple):
-    """Arrays of the cell's state (not copies), by slot of the task, the machine or the shape: the list of the tasks on
-    each machine, and the sums of the resources that these tasks hold.
+    """Arrays of the cell's state, which the kernel changes: the list of the tasks on each machine, and the sums of the
+    resources that these tasks use. The index is the slot of a task or a machine, or the number of a shape.
     """
 
     next: Ints32
@@ -36,8 +36,9 @@ class Accounts(NamedTuple):
 
 @compiled
 def settle(accounts: Accounts, moves: Ints, tick: int) -> None:
-    """Apply `moves` [N, COLUMNS] to `accounts`, in order. Each move is the arrival or the departure of a task. A task
-    that arrives reserves its limit (§5.5). `tick`: the value to store in `accounts.changed` for each machine of a move.
+    """Apply `moves` [N, COLUMNS] to `accounts`, in order. In each move, a task starts on a machine or leaves it. The
+    reservation of a task that starts is its limit (§5.5). `tick`: the value to store in `accounts.changed` for each of
+    these machines.
     """
     for i in range(moves.shape[0]):
         t, m, sign, shape = moves[i, TASK], moves[i, MACHINE], moves[i, SIGN], moves[i, SHAPE]

@@ -33,8 +33,8 @@ numba.config.CACHE_DIR = str(CACHE)  # type: ignore[attr-defined]
 
 
 def constant(value: int) -> int:
-    """Return `value` as an int64, the integer type of the kernels. Numba would compile a called function again for each
-    literal number that is passed to it.
+    """Return `value` as an int64, the integer type of the kernels. Use this for numbers that a kernel passes to another
+    kernel: Numba would compile the called kernel again for each literal number.
     """
     return cast(int, np.int64(value))
 
@@ -44,17 +44,17 @@ _OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False
 
 
 def compiled(function: F) -> F:
-    """Compile a function that creates no arrays, and only uses the arrays that its callers pass."""
+    """Compile a function that creates no arrays. It uses only the arrays that its callers pass."""
     return cast(F, numba.njit(**_OPTIONS)(function))
 
 
 def inlined(function: F) -> F:
-    """Compile a function, and copy its code into its callers. Use this for functions that are called for each machine:
-    a call would pass whole tables of arrays, and so take longer than the work of the function.
+    """Compile a function, and copy its code into its callers. Use this for short functions that are called for each
+    machine: the call itself would take longer than the work of the function.
     """
     return cast(F, numba.njit(forceinline=True, **_OPTIONS)(function))
 
 
 def allocating(function: F) -> F:
-    """Compile a function that creates arrays."""
+    """Compile a function that may create arrays."""
     return cast(F, numba.njit(cache=True, error_model="numpy")(function))

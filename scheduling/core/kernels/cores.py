@@ -1,8 +1,9 @@
-"""Whole cores (§6.2). Borglets follow the same rule on each machine (`borglet/runtimes/cgroups/cores.py`).
+"""The rule for reserving whole CPU cores (§6.2). Borglets follow the same rule on each machine
+(`borglet/runtimes/cgroups/cores.py`).
 
 A latency-sensitive task can reserve whole cores, which no other latency-sensitive task uses. Latency-sensitive tasks
-without reserved cores share the others; while there is such a task, at least one core stays unreserved. Batch tasks run
-on all cores and reserve none.
+without reserved cores share the other cores. While a machine has such a task, at least one of its cores stays
+unreserved. Batch tasks run on all cores and reserve none.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, MachineArrays
 
 @inlined
 def cores_of(running: Running, t: int) -> int:
-    """Return how many whole cores the running task `t` has reserved: 0 if it shares cores, -1 for a batch task."""
+    """Return how many whole cores the running task `t` has reserved. Return 0 if it shares cores, and -1 for a batch
+    task.
+    """
     if not running.job_sensitive[running.job[t]]:
         return -1
     return int(running.shape_cores[running.shape[t]])
@@ -22,8 +25,8 @@ def cores_of(running: Running, t: int) -> int:
 @inlined
 def cores_suit(want: int, cores: int, owned: int, sharing: int) -> bool:
     """Return whether a machine has enough cores for one more task. `want`: how many whole cores the task asks for; 0 if
-    it shares cores, -1 for a batch task. `cores`: the number of all cores. `owned`: how many of them are reserved.
-    `sharing`: the number of tasks that share the other cores.
+    it shares cores, -1 for a batch task. `cores`: how many cores the machine has. `owned`: how many of these cores are
+    reserved. `sharing`: how many tasks share the other cores.
     """
     if want < 0:
         return True
@@ -36,8 +39,9 @@ def cores_suit(want: int, cores: int, owned: int, sharing: int) -> bool:
 def cores_suffice(
     machines: MachineArrays, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
 ) -> bool:
-    """Return whether machine `m` has enough cores for a task after others are preempted: the tasks in the slots
-    `leaving[:number]`, except the slot `spared`. `want`: the cores that the task asks for, as in `cores_suit`.
+    """Return whether machine `m` would have enough cores for a task if other tasks were preempted. These are the tasks
+    in the slots `leaving[:number]`, without the slot `spared`. `want`: how many cores the new task asks for, as in
+    `cores_suit`.
     """
     if want < 0:
         return True
@@ -66,10 +70,11 @@ def hold_cores(machines: MachineArrays, m: int, has: int, by: int) -> None:
 
 @compiled
 def judge_cores(machines: MachineArrays, running: Running, want: int, ceiling: int, few: Bools, most: Ints32) -> None:
-    """Write `few` and `most` for each machine [P], as if all tasks with a priority below `ceiling` were preempted.
+    """Write two values for each machine into the arrays `few` [P] and `most` [P]. Tasks with a priority below `ceiling`
+    count as preempted.
 
-    `few`: whether there are too few cores for one more task. `most`: the largest number of whole cores that a task
-    could get. `want`: how many whole cores the task asks for, as in `cores_suit`.
+    `few`: whether the machine has too few cores for one more task. `most`: the largest number of whole cores that a
+    task could get. `want`: how many whole cores the task asks for, as in `cores_suit`.
     """
     for m in range(few.shape[0]):
         owned = machines.owned[m]

@@ -22,8 +22,9 @@ def _find(counts: TaskCounts, key: np.int64) -> int:
 
 @inlined
 def count_of(counts: TaskCounts, job: int, kind: int, domain: int) -> int:
-    """Return the number of tasks of `job` in a domain. `kind` says whether the number `domain` means a machine, a rack
-    or a power domain. Return 0 if `domain` is -1 (unknown) or if the job has only one task.
+    """Return the number of tasks of `job` on a machine, in a rack or in a power domain. `kind`: which of the three.
+    `domain`: the number of the machine, rack or power domain. Return 0 if `domain` is -1 (unknown) or if the job has
+    only one task.
     """
     row = counts.row[job]
     if domain < 0 or row < 0:
@@ -38,8 +39,8 @@ def count_of(counts: TaskCounts, job: int, kind: int, domain: int) -> int:
 
 @inlined
 def count_on(counts: TaskCounts, machines: MachineArrays, job: int, m: int) -> int:
-    """Return the number of tasks of `job` on machine `m`. The function first looks in the table of racks, which is
-    small: often the rack has no task of the job.
+    """Return the number of tasks of `job` on machine `m`. The function first checks whether the rack has any task of
+    the job, because this check is faster.
     """
     row = counts.row[job]
     if row < 0 or (machines.rack[m] >= 0 and counts.rack[row, machines.rack[m]] == 0):
@@ -49,7 +50,7 @@ def count_on(counts: TaskCounts, machines: MachineArrays, job: int, m: int) -> i
 
 @compiled
 def count_in(machines: MachineArrays, counts: TaskCounts, job: int, m: int, by: int) -> None:
-    """Add `by` to the number of the job's tasks on machine `m`, in its rack and in its power domain."""
+    """Add `by` to the numbers of the job's tasks on machine `m`, in the machine's rack and in its power domain."""
     row = counts.row[job]
     if row < 0:
         return

@@ -13,7 +13,7 @@ WHOLE = 1000  # milli-units
 
 @inlined
 def share_of(want: int) -> int:
-    """Return how much of each device a request for `want` takes, both in thousandths of a device."""
+    """Return how much of each chosen device a request for `want` takes. Both numbers are in thousandths of a device."""
     return WHOLE if want >= WHOLE else want
 
 
@@ -21,8 +21,8 @@ def share_of(want: int) -> int:
 def pick_devices(free: Ints32, row: int, want: int) -> int:
     """Choose free devices for a request. Return them as a bit mask, or -1 if not enough are free. `free` [N, D]: the
     free thousandths of each device; the devices of one machine or alloc are in `row`. A request for a part of a device
-    (`want` < 1,000) gets the fullest device with enough capacity, so that other devices stay whole. Another request
-    gets the first devices that are entirely free.
+    (`want` < 1,000) gets the device with the least free capacity that is enough, so that other devices stay whole. A
+    larger request gets the first devices that are entirely free.
     """
     mask = 0
     if want < WHOLE:
@@ -43,8 +43,8 @@ def pick_devices(free: Ints32, row: int, want: int) -> int:
 def devices_suffice(
     machines: MachineArrays, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
 ) -> bool:
-    """Return whether machine `m` has free devices for `want` (in thousandths) after others are preempted: the tasks in
-    the slots `leaving[:number]`, except the slot `spared`.
+    """Return whether machine `m` would have enough free devices for `want` (in thousandths of a device) if other tasks
+    were preempted. These are the tasks in the slots `leaving[:number]`, without the slot `spared`.
     """
     whole = 0
     for d in range(machines.devices.shape[1]):
@@ -68,5 +68,7 @@ def hold_devices(machines: MachineArrays, m: int, mask: int, change: int) -> Non
 
 
 def set_bits(mask: int) -> tuple[int, ...]:
-    """Return the positions of the bits that are set in a mask, such as the indexes of devices. This is not a kernel."""
+    """Return the positions of the bits that are 1 in a bit mask, such as the indexes of devices. This function is not
+    compiled.
+    """
     return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)

@@ -1,4 +1,4 @@
-"""Filters that exclude machines, in the order in which they apply."""
+"""Filters that exclude machines on which a task cannot run, in the order in which they are applied."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def is_up(machines: MachineArrays, m: int) -> bool:
 
 @inlined
 def lacking(levels: Levels, level: int, m: int, groups: Groups, g: int) -> int:
-    """Return the first resource, ports included, of which machine `m` has too little free for a task of group `g`, or
-    -1 if it has enough of all. `level`: the row of `levels`, which decides what counts as free (§5.5).
+    """Return the first resource of which machine `m` has too little free for a task of group `g`, or -1 if it has
+    enough of all. Ports are a resource too. `level`: the row of `levels`, which decides what counts as free (§5.5).
     """
     for r in range(groups.limit.shape[1]):
         if groups.limit[g, r] > 0 and levels.left[level, r, m] < groups.limit[g, r]:
@@ -42,10 +42,10 @@ def lacking(levels: Levels, level: int, m: int, groups: Groups, g: int) -> int:
 def scan(
     machines: MachineArrays, levels: Levels, level: int, groups: Groups, g: int, first: int, n: int, mask: Bools
 ) -> bool:
-    """Write into `mask[:n]` whether each of `n` neighbouring machines passes `lacking`, `is_up` and `satisfies`.
-    `first`: the position of the first machine. The loops can be vectorised.
+    """Write into `mask[:n]` whether each of `n` neighbouring machines passes the three filters `lacking`, `is_up` and
+    `satisfies`. `first`: the position of the first machine.
 
-    Return False if none of these machines passes; `mask` is then not complete.
+    Return False if none of these machines passes; the values in `mask` are then not valid.
     """
     found = False
     for block in range(first // SKIPPED, (first + n - 1) // SKIPPED + 1):
@@ -94,8 +94,8 @@ def spread_excess(machines: MachineArrays, groups: Groups, g: int, m: int, count
 
 @inlined
 def has_crashed(groups: Groups, g: int, m: int) -> bool:
-    """Return whether the task of group `g` has crashed recently on machine `m` (§4). Only groups of one task have
-    crashes.
+    """Return whether the task of group `g` has crashed recently on machine `m` (§4). A task with recent crashes is
+    always alone in its group.
     """
     for k in range(groups.avoid_from[g], groups.avoid_to[g]):  # noqa: SIM110 - compiled: no generators
         if groups.avoid[k] == m:
@@ -105,7 +105,7 @@ def has_crashed(groups: Groups, g: int, m: int) -> bool:
 
 @inlined
 def may_hold(machines: MachineArrays, groups: Groups, g: int, m: int, counts: TaskCounts) -> bool:
-    """Return whether spread limits and recent crashes allow a task of group `g` on machine `m`. `scan` checks the rest:
+    """Return whether spread limits and recent crashes allow a task of group `g` on machine `m`. Use `scan` to check
     capacity, constraints and whether the machine is up.
     """
     return spread_excess(machines, groups, g, m, counts) == FREE and not has_crashed(groups, g, m)

@@ -1,9 +1,9 @@
 """Fragments: free devices that typical tasks could not use. Their expected number measures the fragmentation of a
 machine (Weng et al., ATC 2023).
 
-The kernels check for each typical kind of task whether one task would fit on the machine. If the machine has too little
-CPU or RAM for the task, or too few devices that it could use, all free devices are fragments. If the task would fit,
-only the devices that it could not use are fragments. A placement is better if it adds fewer fragments.
+The kernels check for each typical kind of task whether a task of this kind would fit on the machine. If the task would
+not fit, all free devices of the machine are fragments. If the task would fit, only the devices that it could not use
+are fragments. A placement is better if it adds fewer fragments.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def free_devices(machines: MachineArrays, m: int) -> float:
 
 @inlined
 def fragments(machines: MachineArrays, groups: Groups, g: int, m: int, mask: int) -> float:
-    """Return the expected number of free devices on machine `m` that a typical task could not use. `mask`: bit mask of
-    the devices that a new task of group `g` takes before; 0 if no task is placed.
+    """Return the expected number of free devices on machine `m` that a typical task could not use. If `mask` is not 0,
+    a new task of group `g` counts as placed on the machine. `mask`: bit mask of the devices that the new task takes.
     """
     result = 0.0
     devices = machines.devices.shape[1]
@@ -57,8 +57,8 @@ def fragments(machines: MachineArrays, groups: Groups, g: int, m: int, mask: int
 
 @inlined
 def added_fragments(machines: MachineArrays, groups: Groups, g: int, m: int) -> float:
-    """Return how many fragments a task of group `g` adds on machine `m`, divided by the number of devices that it asks
-    for (at least 1).
+    """Return how many fragments a task of group `g` adds on machine `m`, divided by the number of devices that the task
+    asks for (at least 1).
     """
     want = groups.limit[g, ACCELERATORS]
     mask = pick_devices(machines.devices, m, want)

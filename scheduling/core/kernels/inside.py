@@ -1,4 +1,6 @@
-"""Placement of tasks into allocs (§2.4). The allocs of a set take turns, as far as they have enough free capacity."""
+"""Places tasks into allocs (§2.4). Successive tasks get successive allocs of the alloc set. Allocs without enough free
+capacity are skipped.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ _COMES, _GOES = constant(1), constant(-1)
 
 
 class Allocs(NamedTuple):
-    """The running allocs, sorted by alloc set and id. `machine`: slot of the alloc's machine, which is its index in
-    `ports_free` and in the second axis of `there`.
+    """The running allocs, sorted by alloc set and id. `machine`: slot of the alloc's machine. The arrays `ports_free`
+    [M] and `there` [B, M] use the same slots.
     """
 
     free: Ints  # [A, R]
@@ -26,7 +28,7 @@ class Allocs(NamedTuple):
 
 class InnerTasks(NamedTuple):
     """The pending tasks in queue order. `kind`: the task's row in `Kinds`. Tasks of one kind have the same alloc set
-    and requirement. Tasks of a job that limits its tasks per machine share a kind only with tasks of this job.
+    and the same requirement. If a job limits its tasks per machine, its tasks have a kind of their own.
     """
 
     kind: Ints
@@ -37,8 +39,9 @@ class InnerTasks(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """The kinds of tasks. `first`, `until`: the range of rows in `Allocs` that belong to the alloc set. `next`: the
-    index in this range at which the next search begins. `full`: 1 if no alloc of the set has capacity for this kind.
+    """The kinds of tasks. `first`, `until`: the range of rows in `Allocs` with the allocs of the kind's alloc set.
+    `next`: the index in this range at which the next search begins. `full`: 1 if no alloc of the set has enough
+    capacity for one more task of the kind.
     """
 
     limit: Ints  # [K, R]
@@ -68,8 +71,8 @@ def _holds(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int, k: int, a: i
 
 @compiled
 def _hold(allocs: Allocs, kinds: Kinds, k: int, a: int, mask: int, by: int) -> None:
-    """Add a task of kind `k` to the alloc in row `a` (`by` = 1), or remove it again (`by` = -1). `mask`: bit mask of
-    its accelerators.
+    """Subtract the resources of a task of kind `k` from the free capacity of the alloc in row `a` (`by` = 1), or add
+    them again (`by` = -1). `mask`: bit mask of the accelerators that the task uses.
     """
     m = allocs.machine[a]
     for r in range(kinds.limit.shape[1]):
@@ -84,7 +87,7 @@ def _hold(allocs: Allocs, kinds: Kinds, k: int, a: int, mask: int, by: int) -> N
 
 @compiled
 def _find(allocs: Allocs, inner: InnerTasks, kinds: Kinds, i: int) -> int:
-    """Return the row of an alloc for the pending task `i`, or -1 if no alloc of its set has enough free capacity."""
+    """Return the row of an alloc that can hold the pending task `i`, or -1 if no alloc of the alloc set can hold it."""
     k = inner.kind[i]
     number = kinds.until[k] - kinds.first[k]
     if kinds.full[k] != 0:

@@ -17,8 +17,8 @@ HELD, LOWERED, RAISED = 0, 1, 2
 @allocating
 def find(ids: Ints, incarnations: Ints32, slots: Ints, wanted: Ints, wanted_incarnations: Ints32, found: Ints) -> None:
     """For each sample `w`, find the task with the id `wanted[w]` and the incarnation `wanted_incarnations[w]`. Write
-    the position of this task in `slots` to `found[w]`, or -1 if `slots` does not contain it. `ids` and `incarnations`
-    contain the values of all tasks, by slot.
+    into `found[w]` the position of this task in `slots`, or -1 if `slots` does not contain the task. `ids`,
+    `incarnations`: the id and the incarnation of each task, by slot.
     """
     bits = 4
     while (1 << bits) < 2 * slots.shape[0]:
@@ -45,7 +45,7 @@ def find(ids: Ints, incarnations: Ints32, slots: Ints, wanted: Ints, wanted_inca
 @compiled
 def estimate(reserved: Reserved, history: History, demand: Ints, sample: Ints, how: Estimating, out: Estimates) -> None:
     """Add one sample to the usage history of each running task, and write its new reservation into `out`. `sample`: for
-    each task, the row of `demand` with its measured demand, or -1 if it was not measured.
+    each task, the row of `demand` that has the task's measured demand, or -1 if the task was not measured.
     """
     kinds = history.peak.shape[1]
     for k in range(reserved.slots.shape[0]):

@@ -1,5 +1,5 @@
-"""The free capacity of machines per level. A level is a pair: the priority below which tasks may be preempted, and
-whether tasks are placed by limit or by reservation (§5.5).
+"""Computes the free capacity of machines at each level. A level is a pair: the priority below which tasks may be
+preempted, and whether tasks are placed by limit or by reservation (§5.5).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from scheduling.core.vocabulary.layout import SKIPPED, Bools, Ints, Levels, Mach
 
 @inlined
 def _free(machines: MachineArrays, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
-    """Write into `sums[:, 0]` [L, R] the free capacity of machine `m` at each level, for the resources that `asked` [R]
-    marks. It is negative if tasks hold more than the machine has. `sums[:, 1]`: memory for intermediate sums.
+    """Write into `sums[:, 0]` [L, R] the free capacity of machine `m` at each level, for the resources for which
+    `asked` [R] is true. The free capacity is negative if tasks hold more than the machine has. `sums[:, 1]`: memory for
+    intermediate sums.
     """
     axis = machines.capacity.shape[1]
     number = levels.ceiling.shape[0]
@@ -50,8 +51,8 @@ def _free(machines: MachineArrays, running: Running, levels: Levels, m: int, ask
 
 @compiled
 def room(machines: MachineArrays, running: Running, levels: Levels, m: int, asked: Bools, sums: Ints) -> None:
-    """Write the free capacity of machine `m` at each level into `levels.left`, for the resources that `asked` [R]
-    marks. Raise `levels.most` for the machine's block if it is lower.
+    """Write into `levels.left` the free capacity of machine `m` at each level, for the resources for which `asked` [R]
+    is true. If this is more than `levels.most` of the machine's block, increase `levels.most` too.
 
     `sums` [L, 2, R]: memory for intermediate sums.
     """
@@ -69,8 +70,8 @@ def room(machines: MachineArrays, running: Running, levels: Levels, m: int, aske
 def count_room(
     machines: MachineArrays, running: Running, levels: Levels, positions: Ints, asked: Bools, sums: Ints
 ) -> None:
-    """Write into `levels.left` the free capacity of the machines at `positions` [N], for the resources that `asked` [R]
-    marks. `sums` [N, L, 2, R]: memory for intermediate sums.
+    """Write into `levels.left` the free capacity of the machines at `positions` [N], for the resources for which
+    `asked` [R] is true. `sums` [N, L, 2, R]: memory for intermediate sums.
     """
     for i in range(positions.shape[0]):
         _free(machines, running, levels, positions[i], asked, sums[i])
@@ -85,8 +86,8 @@ def count_room(
 
 @compiled
 def find_most(levels: Levels, asked: Bools) -> None:
-    """Compute `levels.most`, the largest free capacity in each block of machines, from `levels.left`. `asked` [R] marks
-    the resources to compute.
+    """Compute `levels.most`, the largest free capacity in each block of machines, from `levels.left`. Only resources
+    for which `asked` [R] is true are computed.
     """
     total = levels.left.shape[2]
     for level in range(levels.left.shape[0]):

@@ -1,4 +1,4 @@
-"""Scorers of machines. Each returns a number of about -1 to 1. A higher score is better."""
+"""Functions that score a machine for a task. Each returns a number between about -1 and 1. A higher score is better."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ _FRAGMENT, _FREE_DEVICE = 1.25, 0.25
 
 @inlined
 def packing(machines: MachineArrays, knobs: SearchParams, m: int, groups: Groups, g: int) -> float:
-    """Return a score for the use of the machine's capacity after the task is placed. For a group that is placed by
-    limit, the used capacity is the sum of limits of such tasks; for other groups, it is the sum of all reservations.
+    """Return a score for how well machine `m` would be used after a task of group `g` is placed on it. If the group is
+    placed by limit, the used capacity is the sum of the limits of tasks that are placed by limit. Otherwise it is the
+    sum of all reservations.
 
-    The hybrid scorer weighs the remaining capacity (1 part) and the stranded share of it (3 parts); less is better.
-    Typical tasks cannot use stranded capacity, because another resource runs out first. Resources that a machine lacks
-    do not count.
+    The hybrid scorer prefers machines with little remaining capacity, and especially with little stranded capacity.
+    Stranded capacity cannot be used, because another resource runs out first. Resources that a machine lacks do not
+    count.
     """
     total = 0.0
     left = 0.0
@@ -74,8 +75,6 @@ def packing(machines: MachineArrays, knobs: SearchParams, m: int, groups: Groups
 def devices_kept(machines: MachineArrays, groups: Groups, g: int, m: int) -> float:
     """Return a score that is higher if other tasks can use more of the free devices. A task with devices should add few
     fragments (`fragments.py`). A task without devices should go to a machine with few free devices.
-
-    This function is not inlined, because most cells have no devices, and the longer code would slow down their passes.
     """
     if groups.limit[g, ACCELERATORS] > 0:
         return -_FRAGMENT * added_fragments(machines, groups, g, m)
@@ -84,30 +83,33 @@ def devices_kept(machines: MachineArrays, groups: Groups, g: int, m: int) -> flo
 
 @inlined
 def spread(counts: TaskCounts, job: int, number: int) -> float:
-    """Return minus the share of the job's tasks that would fail together with a machine, rack or power domain (§4).
-    `number`: how many tasks of the job run there.
+    """Return a score from -1 to 0: minus the share of the job's tasks that would fail if a machine, rack or power
+    domain failed (§4). `number`: how many tasks of the job run there.
     """
     return float(-number / counts.size[job])
 
 
 @inlined
 def liking(groups: Groups, g: int, m: int) -> float:
-    """Return the share of the soft constraints of group `g` that machine `m` satisfies, by weight, from 0 to 1."""
+    """Return the share of the soft constraints of group `g` that machine `m` satisfies, from 0 to 1. Each constraint
+    counts by its weight.
+    """
     return groups.liking[groups.soft[g], m] if groups.soft[g] >= 0 else 0.0
 
 
 @inlined
 def present(groups: Groups, g: int, m: int) -> float:
-    """Return the share of the bytes of the group's packages that machine `m` has installed, or 0 if the group names
-    none. Installation takes about 80 % of the time to start a task (§3.2).
+    """Return how much of the group's packages machine `m` has installed, as a share of their bytes from 0 to 1. Return
+    0 if the group names no packages. Installation takes about 80 % of the time to start a task (§3.2).
     """
     return groups.present[groups.packages[g], m] if groups.packages[g] >= 0 else 0.0
 
 
 @inlined
 def mixing(machines: MachineArrays, knobs: SearchParams, m: int, by_limit: bool) -> float:
-    """Return a score that is lower, the more of machine `m` is used by tasks of the same kind as the new one: placed by
-    limit (`by_limit`), or not. So high and low priorities mix, and high ones can use more in load spikes (§3.2).
+    """Return a score that is lower if tasks of the same kind as the new task use more of machine `m`. There are two
+    kinds: tasks that are placed by limit (`by_limit`), and the others. So machines get tasks of high and low priority,
+    and those of high priority can use more in load spikes (§3.2).
     """
     found = 0.0
     for r in range(machines.capacity.shape[1]):
@@ -120,8 +122,8 @@ def mixing(machines: MachineArrays, knobs: SearchParams, m: int, by_limit: bool)
 
 @inlined
 def own_score(machines: MachineArrays, groups: Groups, knobs: SearchParams, g: int, m: int, parts: Floats) -> float:
-    """Return the part of the score that depends only on the group and the machine. Only this part is cached. Write its
-    terms into `parts`, too.
+    """Return the part of the score that depends only on the group and the machine. Only this part is cached. Also write
+    into `parts` the terms whose sum it is.
     """
     fit = packing(machines, knobs, m, groups, g)
     if knobs.packing == HYBRID and groups.popularity.shape[0] > 0:  # some task of the cell asks for devices
@@ -137,8 +139,8 @@ def own_score(machines: MachineArrays, groups: Groups, knobs: SearchParams, g: i
 def job_score(
     machines: MachineArrays, counts: TaskCounts, knobs: SearchParams, job: int, m: int, parts: Floats
 ) -> float:
-    """Return the part of the score of machine `m` that depends on the job. It is at most 0 and never cached. Write its
-    terms into `parts`, too.
+    """Return the part of the score of machine `m` that depends on the job. It is at most 0 and never cached. Also write
+    into `parts` the terms whose sum it is.
     """
     parts[SPREAD_MACHINE] = parts[SPREAD_RACK] = parts[SPREAD_POWER] = 0.0
     if counts.row[job] < 0:

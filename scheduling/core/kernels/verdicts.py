@@ -1,4 +1,4 @@
-"""The reasons why a group fits on no machine: the obstacles on each machine (§2.6)."""
+"""Finds, for each machine, the reasons (obstacles) why a task of a group does not fit there (§2.6)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _BLOCK = 1024
 
 @compiled
 def device_room(machines: MachineArrays, running: Running, want: int, ceiling: int, room: Ints) -> None:
-    """Reduce `room` [P] of each machine, its free accelerators (in thousandths of a device), to the most that one task
-    can get. If `want` < 1,000, the task needs a part of one device: the most is the largest free part of a device.
+    """Reduce `room` [P], the free accelerators of each machine, to the amount that one task can get, in thousandths of
+    a device. If `want` < 1,000, the task needs a part of one device: the amount is the largest free part of a device.
     Otherwise it is the sum of the devices that are entirely free. Tasks with a priority below `ceiling` count as
     preempted.
     """
@@ -66,17 +66,18 @@ def judge(
     failures: Ints32,
     judged: Judged,
 ) -> int:
-    """Write into `judged` the obstacles for group `g` on each machine (by position), and add them to the sums over all
-    machines. Return the position of the machine that is closest to fitting the task, of those that are up and where the
-    task has not crashed. Return -1 if there is none. Among equal machines it is the one with the lowest id.
+    """Write into `judged` the obstacles for group `g` on each machine, and for each obstacle the number of machines
+    that it rules out. Return the position of the machine on which the least is missing, or -1 if there is none. Only
+    machines that are up and where the task has not crashed are compared. Among equal machines, return the one with the
+    lowest id.
 
-    Four arrays [R, P] contain the capacity of each machine: all of it (`capacity`), the part that no reservation uses
-    (`spare`), the part that is free after preemption (`left`), and the part that is free without (`direct`). `spare` is
-    empty if the group is placed by reservations. Two arrays [P] are about hard constraints: the obstacle of the first
-    one that fails, or the state of the machine, or -1 (`excluded`), and how many constraints fail (`failures`).
+    Four arrays [R, P] contain the capacity of each machine. `capacity`: the whole capacity. `spare`: the part that no
+    reservation uses; empty if the group is placed by reservations. `left`: the part that is free after preemption.
+    `direct`: the part that is free without preemption. Two arrays [P] are about hard constraints. `excluded`: the first
+    constraint that fails, else the state of the machine, else -1. `failures`: how many constraints fail.
 
-    `Judged` explains the numbers of obstacles. `judged.fell` must already count the machines by `excluded`; the other
-    sums must be 0.
+    `Judged` lists the codes of obstacles. `judged.fell` must already count the machines by `excluded`; the other sums
+    must be 0.
     """
     plain = groups.job[g] < 0 and groups.cores[g] < 0 and groups.avoid_from[g] == groups.avoid_to[g]
     nearest = -1
@@ -119,11 +120,11 @@ def _count_shortages(
     begin: int,
     end: int,
 ) -> None:
-    """Compare the free capacity of the machines at the positions `begin` to `end` - 1 with the request `limit` [R], in
-    loops that can be vectorised. This writes `judged.lacking` and `judged.flags`.
+    """Compare the free capacity of the machines at the positions `begin` to `end` - 1 with the request `limit` [R].
+    Write the results into `judged.lacking` and `judged.flags`.
 
-    It also writes intermediate values: into `judged.only` the number of resources of which the machine has too little,
-    and into `judged.distance` the sum of the missing amounts, each divided by the requested amount.
+    Two other arrays get intermediate values. `judged.only`: the number of resources of which the machine has too
+    little. `judged.distance`: the sum of the missing amounts, each divided by the requested amount.
     """
     n = end - begin
     lacking = judged.lacking[begin:end]
@@ -171,8 +172,8 @@ def _count_shortages(
 
 @inlined
 def _rule_out(judged: Judged, excluded: Ints32, begin: int, end: int) -> None:
-    """Write into `judged.first` the first obstacle of the machines at the positions `begin` to `end` - 1: what
-    `excluded` says, or else the first resource of which there is too little.
+    """Write into `judged.first` the first obstacle of each machine at the positions `begin` to `end` - 1. This is the
+    obstacle in `excluded`. If there is none, it is the first resource of which the machine has too little.
     """
     first = judged.first[begin:end]
     lacking = judged.lacking[begin:end]
@@ -187,8 +188,8 @@ def _rule_out(judged: Judged, excluded: Ints32, begin: int, end: int) -> None:
 def _count_tasks(
     machines: MachineArrays, groups: Groups, g: int, counts: TaskCounts, judged: Judged, begin: int, end: int
 ) -> None:
-    """Write into `judged.there` how many tasks the job of group `g` has at the positions `begin` to `end` - 1: on the
-    machine, in its rack and in its power domain. Counts for which the job has no maximum are 0.
+    """For each machine at the positions `begin` to `end` - 1, write into `judged.there` how many tasks the job of group
+    `g` has on the machine, in its rack and in its power domain. A number is 0 if the job has no maximum for it.
     """
     job = groups.job[g]
     row = counts.row[job] if job >= 0 else -1
@@ -215,8 +216,9 @@ def _judge_further(
     judged: Judged,
     m: int,
 ) -> None:
-    """Add to `judged` the obstacles for group `g` on machine `m` that few groups have: the job's maximum numbers of
-    tasks per machine, rack and power domain (`most`; 0: none), crashes and whole cores. `judged.there` must be written.
+    """Add to `judged` three kinds of obstacles for group `g` on machine `m`: the job's maximum numbers of tasks,
+    crashes, and whole cores. `most`: the maximum per machine, rack and power domain; 0 means no maximum. `judged.there`
+    must already be written.
     """
     axis = groups.limit.shape[1]
     cores = groups.cores[g]
@@ -267,8 +269,8 @@ def _judge_further(
 
 @inlined
 def _sum_up(left: Ints, limit: Ints, failures: Ints32, judged: Judged, begin: int, end: int) -> None:
-    """Write `judged.only` of the machines at the positions `begin` to `end` - 1, and add the machines to the sums over
-    constraints and resources, in loops that can be vectorised.
+    """Write `judged.only` for the machines at the positions `begin` to `end` - 1. Add these machines to the numbers of
+    machines per constraint and per resource.
     """
     n = end - begin
     first = judged.first[begin:end]

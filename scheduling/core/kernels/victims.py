@@ -1,4 +1,4 @@
-"""The choice of the tasks to preempt on a machine, the victims (§2.5, §3.2)."""
+"""Chooses the tasks to preempt on a machine (the victims) (§2.5, §3.2)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NO_BUDGET = 2**30
 
 @compiled
 def preemption_cost(running: Running, victims: Ints, number: int) -> float:
-    """Return the score of a preemption. It is negative, and nearer to 0 for fewer victims and for lower priorities. The
-    slots of the victims are `victims[:number]`.
+    """Return the score of a preemption. It is negative, and nearer to 0 if there are fewer victims and if their
+    priorities are lower. `victims[:number]`: the slots of the preempted tasks (victims).
     """
     cost = 0.0
     for k in range(number):
@@ -39,8 +39,8 @@ def _fits_without(
     number: int,
     spared: int,
 ) -> bool:
-    """Return whether a task fits on machine `m` after others are preempted: the tasks in the slots `victims[:number]`,
-    except the slot `spared`. `limit` [R] and `cores`: the request of the task.
+    """Return whether a task would fit on machine `m` if other tasks were preempted. These are the tasks in the slots
+    `victims[:number]`, without the slot `spared`. `limit` [R] and `cores`: what the new task asks for.
     """
     for r in range(limit.shape[0]):
         if limit[r] == 0:
@@ -66,8 +66,8 @@ def _fits_without(
 
 @compiled
 def _in_order(running: Running, victims: Ints, relief: Floats, n: int) -> None:
-    """Sort the first `n` victims and their `relief` by priority, lowest first; then by `relief`, the part of the
-    missing capacity that a victim frees, largest first; then by id.
+    """Sort the first `n` victims, and their `relief` in the same way. `relief`: the part of the missing capacity that a
+    victim would free. Order: lowest priority first, then largest relief first, then by id.
     """
     for k in range(1, n):
         t, gain = victims[k], relief[k]
@@ -87,8 +87,8 @@ def _in_order(running: Running, victims: Ints, relief: Floats, n: int) -> None:
 
 @compiled
 def _within_budgets(running: Running, victims: Ints, n: int) -> int:
-    """Move those of the first `n` victims that the disruption budgets of their jobs allow to the front of `victims`, in
-    the same order. Return their number.
+    """Check which of the first `n` victims may be preempted within the disruption budgets of their jobs. Move these
+    victims to the front of `victims`, in the same order, and return their number.
     """
     kept = 0
     for k in range(n):
@@ -119,10 +119,11 @@ def victims_on(
     """Write into `victims` the slots of the tasks to preempt on machine `m`, lowest priority first. Return their
     number, or -1 if the new task does not fit even then.
 
-    `limit` [R] and `cores`: the request of the new task. `by_limit`: whether it is placed by limit (§5.5). Only tasks
-    with a priority below `ceiling` are preempted. `budgets`: respect the disruption budgets of jobs. `relief`: memory
-    for intermediate values. Among tasks of equal priority, the one that relieves most of the shortage is preempted
-    first. At the end, victims that are not needed are removed from the list, the highest priority first.
+    `limit` [R] and `cores`: what the new task asks for. `by_limit`: whether it is placed by limit (§5.5). Only tasks
+    with a priority below `ceiling` are preempted. `budgets`: whether to respect the disruption budgets of jobs.
+    `relief`: memory for intermediate values. Among tasks of equal priority, the one that frees most of the missing
+    capacity is chosen first. At the end, victims that are not needed are removed from the list, the highest priority
+    first.
     """
     n = 0
     t = machines.head[m]

@@ -1,22 +1,24 @@
-"""The pass over the queue: for each task it chooses the best of the machines that the search of its group has found.
+"""The pass over the queue. For each task, the pass searches for machines that can hold the task, and chooses the best
+of them. Tasks of one group share their search.
 
     queue ─► group of the task ─► candidates (cached) ─► examine more machines until the sample is full ─► best
                      none fits ─► the same again, with preemption within disruption budgets
                  none fits then ─► the same again, with preemption that breaks budgets
                none fits at all ─► the group is full for the rest of the pass
 
-Each group examines the machines one after the other, from its own start; this is its *walk*. The machines that can hold
-one of its tasks become its *candidates*. Its sample is full when it has a fixed number of candidates.
+For each group, the pass examines the machines one after the other. This is the group's *walk*, and each group starts at
+another machine. The machines that can hold a task of the group become its *candidates*. The sample of a group is full
+when the group has a fixed number of candidates. A group is full when no machine can hold another of its tasks.
 
-A pass only uses capacity: the capacity that a preemption frees goes to the task that needs it. So a machine that was
-too full for a group stays too full until the pass ends, and the group does not examine it again in the same stage (row
-of the diagram). There is one exception: a preemption can free more than the task needs. Then the machine is offered to
-every group, which can use it without preemption.
+During a pass, the free capacity of a machine usually only decreases. So a machine that is too full for a group stays
+too full until the pass ends, and the walk does not examine it again in the same stage (row of the diagram). There is
+one exception: a preemption can free more than the new task needs. Then the machine is offered to every group, which can
+use it without preemption.
 
-If capacity is tight for a group, its walk continues: each of its tasks compares a few more machines with the
-candidates, and a better machine replaces the worst candidate. Such a walk leaves out machines that can hold the task,
-so it starts again after the last machine. If one task of a gang fits nowhere, the pass undoes the placements of the
-whole gang, as if it had not been tried.
+If capacity is scarce for a group, its walk continues when the sample is full. For each task, the pass examines a few
+more machines, and a better machine replaces the worst candidate. Such a walk passes over machines that can hold a task,
+so it starts again after the last machine. If one task of a gang fits on no machine, the pass undoes the placements of
+the whole gang.
 
 Tests compare the pass with a slow and simple version in `tests/unit/core/twins.py`.
 """
@@ -47,8 +49,8 @@ _COMES, _GOES, _NONE = constant(1), constant(-1), constant(0)
 
 @inlined
 def _victims(t: Tables, g: int, m: int) -> int:
-    """Write the tasks that group `g` would preempt on machine `m`, in the present stage of its search, to `t.scratch`.
-    Return their number, or -1 if the group does not fit even then.
+    """Write into `t.scratch` the tasks that a task of group `g` would preempt on machine `m`, in the present stage of
+    the search. Return the number of these tasks, or -1 if the new task does not fit even then.
     """
     return victims_on(
         t.machines,
@@ -67,7 +69,7 @@ def _victims(t: Tables, g: int, m: int) -> int:
 @compiled
 def _evaluate(t: Tables, g: int, m: int) -> float:
     """Return the part of the score of machine `m` for group `g` that may be cached, or -inf if the machine cannot hold
-    the task. Call it only for machines that `scan` did not exclude.
+    a task of the group. Call this function only for machines that passed `scan`.
     """
     if not may_hold(t.machines, t.groups, g, m, t.counts):
         return -np.inf
@@ -87,7 +89,9 @@ def _evaluate(t: Tables, g: int, m: int) -> float:
 
 @inlined
 def _fits(t: Tables, g: int, m: int) -> bool:
-    """Return whether machine `m` passes the checks of `scan` for group `g`: free capacity, up, hard constraints."""
+    """Return whether machine `m` passes the checks of `scan` for group `g`: it is up, has enough free capacity and
+    satisfies the hard constraints.
+    """
     level = t.groups.direct[g] if t.cache.stage[g] == DIRECT else t.groups.level[g]
     return lacking(t.levels, level, m, t.groups, g) < 0 and is_up(t.machines, m) and satisfies(t.groups, g, m)
 
@@ -111,7 +115,7 @@ def _among(cache: Cache, g: int, m: int) -> bool:
 
 @inlined
 def _has_room(t: Tables, g: int, m: int) -> bool:
-    """Return whether machine `m` has capacity for a task of group `g` without preemption."""
+    """Return whether machine `m` has enough free capacity for a task of group `g` without preemption."""
     return lacking(t.levels, t.groups.direct[g], m, t.groups, g) < 0
 
 
@@ -124,9 +128,9 @@ def _keep(t: Tables, g: int, k: int, m: int, score: float) -> None:
 
 @compiled
 def _offer(t: Tables, g: int) -> None:
-    """Add machines on which this pass preempted tasks to the candidates of group `g`, if a task of the group fits
-    without further preemption. If the list of candidates is full, such a machine replaces the worst candidate, but only
-    if the worst candidate needs preemption.
+    """Add to the candidates of group `g` the machines on which this pass preempted tasks, if a task of the group now
+    fits there without preemption. If the list of candidates is full, such a machine replaces the worst candidate, but
+    only if the worst candidate needs preemption.
     """
     cache, width = t.cache, t.cache.machine.shape[1]
     while cache.offered[g] < t.placed.figures[3]:
@@ -146,8 +150,8 @@ def _offer(t: Tables, g: int) -> None:
 
 @compiled
 def _nearby(t: Tables, g: int) -> None:
-    """Add machines that have the group's packages to the candidates of group `g`, even if they are far from the start
-    of its walk. Stop when the candidates with packages are half of the sample.
+    """Add to the candidates of group `g` some machines that have packages of the group, wherever they are in its walk.
+    Stop when half of the sample are machines with such packages.
     """
     cache, groups, width = t.cache, t.groups, t.cache.machine.shape[1]
     row = groups.packages[g]
@@ -170,8 +174,8 @@ def _nearby(t: Tables, g: int) -> None:
 
 @compiled
 def _replace_worst(t: Tables, g: int, m: int, score: float) -> None:
-    """Replace the worst candidate of group `g` by machine `m` if `m` has a better score. The other of the two machines
-    can still hold a task, so mark in `passed_over` that the walk must visit it again.
+    """Replace the worst candidate of group `g` by machine `m` if `m` has a better score. The worse of the two machines
+    can still hold a task. So store in `passed_over` that the walk must examine it again.
     """
     cache = t.cache
     worst = 0
@@ -185,7 +189,7 @@ def _replace_worst(t: Tables, g: int, m: int, score: float) -> None:
 
 @compiled
 def _candidates(t: Tables, g: int) -> None:
-    """Update the scores of the candidates of group `g`, then examine further machines until there are enough
+    """Update the scores of the candidates of group `g`. Then examine further machines until there are enough
     candidates.
     """
     machines, cache, figures = t.machines, t.cache, t.placed.figures
@@ -256,8 +260,8 @@ def _candidates(t: Tables, g: int) -> None:
 
 @compiled
 def _rank_in(top: Ints, scores: Floats, rank: Ints32, m: int, score: float) -> None:
-    """Insert machine `m` into `top`, the best machines so far, and `score` into `scores`, if the score is high enough.
-    Order: highest score first, then lowest machine id, which is the lowest `rank`.
+    """Insert machine `m` into `top`, the list of the best machines so far, and `score` into `scores`, if the score is
+    high enough. Order: the highest score first; among equal scores, the lowest `rank` (lowest machine id) first.
     """
     k = RUNNERS + 1
     while k > 0 and (
@@ -272,11 +276,11 @@ def _rank_in(top: Ints, scores: Floats, rank: Ints32, m: int, score: float) -> N
 
 @compiled
 def _best(t: Tables, g: int, job: int, last: int) -> int:
-    """Return the machine with the highest score, or -1 if none can hold the task. Write the next best machines into
-    `t.scratch`.
+    """Return the candidate of group `g` with the highest score, or -1 if no machine can hold the task. Write the next
+    best machines into `t.scratch`.
 
-    `last`: the machine where the task was before, or -1 if there is none or if the task names packages. Unless tasks
-    are preempted, the machine `last` is compared with the candidates even if the search has not examined it yet.
+    `last`: the machine on which the task ran before, or -1 if there is none or if the task names packages. If the task
+    fits without preemption, the machine `last` is compared too, even if it is not a candidate.
     """
     cache, parts = t.cache, t.scratch.parts
     for k in range(RUNNERS + 1):
@@ -319,8 +323,8 @@ def _next_stage(cache: Cache, knobs: SearchParams, g: int) -> None:
 
 @compiled
 def _leave(machines: MachineArrays, running: Running, m: int, victim: int, by: int) -> None:
-    """Subtract the resources of the preempted task in slot `victim` from the use of machine `m` (`by` = 1), or add them
-    again (`by` = -1).
+    """Subtract the resources of the preempted task in slot `victim` from the used resources of machine `m` (`by` = 1),
+    or add them again (`by` = -1).
     """
     job = running.job[victim]
     running.gone[victim] = by > 0
@@ -340,8 +344,8 @@ def _leave(machines: MachineArrays, running: Running, m: int, victim: int, by: i
 
 @compiled
 def _hold(t: Tables, g: int, job: int, m: int, devices: int, by: int) -> None:
-    """Add the limits of one task of group `g` to the use of machine `m` (`by` = 1), or subtract them (`by` = -1).
-    `devices`: bit mask of the accelerators that the task gets.
+    """Add the limits of one task of group `g` to the used resources of machine `m` (`by` = 1), or subtract them again
+    (`by` = -1). `devices`: bit mask of the accelerators that the task gets.
     """
     machines = t.machines
     for r in range(machines.capacity.shape[1]):
@@ -375,7 +379,7 @@ def _find(t: Tables, i: int) -> int:
 @compiled
 def _take(t: Tables, i: int, m: int, preempted: int) -> int:
     """Place the task at position `i` of the queue on machine `m`, and preempt tasks there if the stage allows it.
-    Return the number of tasks preempted so far in the pass. `preempted`: this number before.
+    `preempted`: the number of tasks that the pass preempted before this call. Return the number including this call.
     """
     g, job, placed, parts = t.queue.group[i], t.queue.job[i], t.placed, t.scratch.parts
     number = _NONE
@@ -413,8 +417,8 @@ def _take(t: Tables, i: int, m: int, preempted: int) -> int:
 
 @compiled
 def _give_back(t: Tables, first: int, until: int) -> int:
-    """Undo the placements of a gang, the last one first. Return how many of its tasks had been placed. `first`,
-    `until`: the range of these tasks in the queue.
+    """Undo the placements of a gang, the last one first. Return how many tasks of the gang had been placed. `first`,
+    `until`: the positions of these tasks in the queue; `until` is excluded.
     """
     placed = t.placed
     undone = 0
