@@ -25,7 +25,8 @@ def records_visible(
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
 ) -> QuerySet[Record]:
-    """Return the records of one tenant, or of all tenants that the principal owns. SREs see all records.
+    """Return the records of `tenant`. If `tenant` is empty, return the records of all tenants that the principal owns;
+    SREs then get all records.
 
     `kind`: the kind of the records, such as `member.set`, or the part before the dot, such as `member`. Records at the
     time `until` are left out. Raises `Rejected` if `kind` or `actor` is too long or contains a NUL character, and

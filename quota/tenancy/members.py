@@ -40,10 +40,10 @@ def membership_set(
 ) -> Membership | None:
     """Set the role of `user` in `tenant`. If `role` is None, remove the member. Idempotent.
 
-    Owners change the roles of members. Only SREs add other people; everybody else needs an invitation, or
-    `InvitationNeeded` is raised. Raises `Conflict` if the last owner would lose the role. Raises `Rejected` if a
-    service account would become an owner or belong to two tenants. If an owner loses the role, the open invitations
-    that this owner sent are withdrawn. Locks: the tenant's row.
+    Owners can change the roles of members, but only SREs can add other people. If an owner tries to add a person,
+    raises `InvitationNeeded`. Raises `Conflict` if the last owner would lose the role. Raises `Rejected` if a service
+    account would become an owner or belong to two tenants. If an owner loses the role, the open invitations that this
+    owner sent are withdrawn. Locks: the tenant's row.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     if role is not None:
@@ -70,11 +70,12 @@ def membership_set(
 
 
 def member_named(principal: Principal, tenant: Tenant, username: str, *, joining: bool = False) -> AbstractBaseUser:
-    """Return the user with this name, if the user is a member of `tenant`.
+    """Return the user named `username`.
 
-    SREs can get any user. Owners can get only members, so that owners cannot find out other user names. `joining`:
-    whether the caller wants to add the user as a member; callers may then name themselves. For any other name, raises
-    `InvitationNeeded` if `joining` is true, otherwise `NotFound`. The error does not show whether the user exists.
+    SREs can get any user. Owners can get only members of `tenant`, so that they cannot find out other user names.
+    `joining`: whether the caller wants to add the user as a member; callers may then name themselves. For any other
+    name, raises `InvitationNeeded` if `joining` is true, otherwise `NotFound`. The error does not show whether the user
+    exists.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     member = Membership.objects.select_related("user").filter(tenant=tenant, user__username=username).first()

@@ -1,4 +1,4 @@
-"""Reads of members, invitations and capabilities, each limited to what the principal may see."""
+"""Functions that read members, service accounts and capabilities. They return only what the principal may see."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tokens_of_account(principal: Principal, account: ServiceAccount) -> QuerySet
 
 
 def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
-    """Return capabilities, including ended ones.
+    """Return the capabilities that the principal may see, including ended ones.
 
     All users see their own capabilities. Owners also see the capabilities of their members. SREs see all
     capabilities.
@@ -51,7 +51,7 @@ def capabilities_visible(principal: Principal) -> QuerySet[Capability]:
 
 
 def requests_visible(principal: Principal) -> QuerySet[CapabilityRequest]:
-    """Return requests for capabilities.
+    """Return the requests for capabilities that the principal may see.
 
     All users see their own requests. Owners also see the requests of their tenants. SREs see all requests.
     """

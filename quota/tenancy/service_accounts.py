@@ -1,5 +1,5 @@
-"""A service account is a member of one tenant that is used by programs. It has no password. It has tokens, which are
-valid only for the tenant.
+"""A service account is an account for programs. It is a member of one tenant. It has no password, but tokens that are
+valid only for this tenant.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def service_account_set(
     description: str | None = None,
     enabled: bool | None = None,
 ) -> ServiceAccount:
-    """Change those settings of a service account that are not None. Idempotent. Locks: the tenant's row.
+    """Change settings of a service account. None leaves a setting unchanged. Idempotent. Locks: the tenant's row.
 
     Tokens of a disabled account stop working immediately.
     """

@@ -7,7 +7,7 @@
 
 An address is *usual* for an account for 30 days after a sign-in to the account from this address. The first wrong
 attempts cause no wait. Each further wrong attempt doubles the waiting time, up to a maximum. Three kinds of wrong
-attempts are counted separately; at a usual address, only the first kind is counted:
+attempts are limited separately. At a usual address, only the first kind is limited:
 
 * wrong attempts on the account from this address,
 * wrong attempts on the account from all addresses that are not usual for the account,
@@ -60,8 +60,8 @@ TOO_MANY = "too-many-attempts"
 
 
 class TooManyAttempts(Rejected):
-    """The rejection of a sign-in attempt before the waiting time has ended. `figures["retry_after_s"]`: the seconds
-    left.
+    """The rejection of a sign-in attempt before the waiting time has ended. `figures["retry_after_s"]`: how many
+    seconds the user must still wait.
     """
 
     status = 429

@@ -1,4 +1,4 @@
-"""The order of tokens in lists: children below their parents (pure)."""
+"""Sorts lists of tokens: each token is followed by its children (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Row = TypeVar("_Row")
 def in_families(
     rows: Iterable[_Row], *, key: Callable[[_Row], str], parent: Callable[[_Row], str | None]
 ) -> list[_Row]:
-    """Return the rows (tokens) with each child below its parent, and otherwise in the given order.
+    """Return the rows (tokens) in an order in which children follow their parent. Otherwise keep the given order.
 
     A row whose parent is not in `rows` counts as a row without a parent.
     """

@@ -178,7 +178,7 @@ def days(sold: Sequence[CalendarStep], first: dt.date, count: int, zone: ZoneInf
 
 
 def midnight(date: dt.date, zone: ZoneInfo) -> dt.datetime:
-    """Return the start of a day of the time zone in UTC.
+    """Return the instant, in UTC, at which the day `date` starts in the time zone `zone`.
 
     If the clocks skip midnight on that day, the day starts at the next existing time.
     """

@@ -1,9 +1,9 @@
-"""Permissions: one pure function, which all services and pages use.
+"""Decides which principal may do which action, in one pure function that all services and pages use.
 
     person or token ──► Principal ──► may(principal, action, tenant=…, cell=…) ──► True | False
 
-A token limits the rights of its user to its tenant and its scopes. Objects that a principal may not see are reported as
-not found, so that nobody can find out the names of other tenants.
+With a token, a user has only those rights that the tenant and the scopes of the token allow. Objects that a principal
+may not see are reported as not found, so that nobody can find out the names of other tenants.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CapabilityKind(StrEnum):
 
 
 class Scope(StrEnum):
-    """The scopes that a token can have. Scopes limit which rights of its user the token gives."""
+    """The scopes that a token can have. A token gives only those rights of its user that its scopes allow."""
 
     READ = "read"
     WRITE = "write"

@@ -1,6 +1,6 @@
 """Functions that read cells, machines, jobs, tasks and events from the database, for REST, pages and the console.
 
-They return only rows that the caller may see. Each function makes the same number of queries for any number of rows.
+They return only rows that the caller may see. The number of queries does not depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def cells_visible(principal: Principal) -> QuerySet[Cell]:
 
 
 def cell_named(principal: Principal, name: str) -> Cell:
-    """Return the cell of this name. Raises `NotFound`, which lists the cells that the principal may see."""
+    """Return the cell of this name. Raises `NotFound` if there is no such cell or the principal may not see it; the
+    error lists the cells that the principal may see.
+    """
     if may(principal, Action.CELL_VIEW) and principal.cell in (None, name):
         for cell in Cell.objects.raw("SELECT * FROM scheduling_cell WHERE name = %s", [name]):
             return cell
@@ -75,7 +77,7 @@ def machines_of(cell: Cell, *, state: str = "") -> QuerySet[Machine]:
 
 
 def machine_named(cell: Cell, hostname: str) -> Machine:
-    """Return the machine of this name. Raises `NotFound`."""
+    """Return the machine of this name. Raises `NotFound` if there is no such machine."""
     for machine in Machine.objects.raw(_MACHINE, [cell.id, hostname]):
         machine.cell = cell
         return machine
@@ -166,7 +168,9 @@ def detailed(cell: Cell, jobs: list[Job]) -> list[Job]:
 
 
 def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
-    """Return the live job of this name, or the last job that had the name, with its details. Raises `NotFound`."""
+    """Return the live job of this name, with its details. If no live job has the name, return the last job that had it.
+    Raises `NotFound` if there is no such job.
+    """
     if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell.name):
         values = {"cell": cell.id, "tenant": tenant, "name": name}
         for which in (_LIVE, _LAST):
@@ -240,7 +244,7 @@ def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
 
 
 def task_at(job: Job, index: int) -> Task:
-    """Return the task of this index. Raises `NotFound`."""
+    """Return the task of this index. Raises `NotFound` if there is no such task."""
     # The alloc is not joined, because few tasks run in one.
     task = Task.objects.filter(job=job, index=index).select_related("machine").order_by().first()
     if task is None:

@@ -7,7 +7,9 @@ from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may,
 
 
 def require_tenant(principal: Principal, action: Action, tenant: str, cell: str) -> None:
-    """Check that the caller may do `action`. Raises `Forbidden`, or `NotFound` if the caller may not see the tenant."""
+    """Check that the caller may do `action`. Raises `NotFound` if the caller may not see the tenant, and `Forbidden` if
+    the caller may see the tenant but may not do the action.
+    """
     if may(principal, action, tenant=tenant, cell=cell):
         return
     try:

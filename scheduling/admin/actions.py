@@ -1,4 +1,4 @@
-"""Actions of admin pages that ask for a reason and then change each chosen row through a service."""
+"""Actions of admin pages. They ask for a reason, and then call a service for each chosen row."""
 
 from __future__ import annotations
 

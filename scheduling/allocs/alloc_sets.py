@@ -1,4 +1,5 @@
-"""Alloc sets and the jobs inside them (§2.4): admission, shrinking, and eviction of inner tasks with their alloc.
+"""Alloc sets and the jobs inside them (§2.4). This module checks jobs and changes of alloc sets, and finds the inner
+tasks that are evicted together with their alloc.
 
     a job with `alloc_set` ─► alloc_sets_named ─► JobSubmitted.alloc_set ─► its tasks are placed in running allocs
     an alloc leaves ─► inner_of ─► its inner tasks return to the queue first, in the same journal entry

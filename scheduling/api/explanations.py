@@ -66,7 +66,7 @@ class LackSerializer(serializers.Serializer[Any]):
 
 
 class NearestSerializer(serializers.Serializer[Any]):
-    """The machine that comes closest to fitting the task, and what it lacks."""
+    """The machine on which the least is missing for the task, and what is missing there."""
 
     machine = serializers.CharField(allow_null=True, help_text="Host name; null if the machine was removed.")
     lacks = LackSerializer(many=True, help_text="Resources that the machine lacks.")

@@ -23,7 +23,7 @@ class ShapeSerializer(serializers.Serializer[Any]):
 
 
 class ConformingSerializer(serializers.Serializer[Any]):
-    """Limits that are likely to be placed (§2.6).
+    """The requested limit of a task, and suggested limits with which tasks are more likely to be placed (§2.6).
 
     `asked`: the requested limit. `one_more`: a smaller limit, with which one more task fits on each machine. `fuller`:
     a larger limit, with which the same number of tasks fits on each machine.

@@ -54,9 +54,7 @@ def smallest_changes(judgement: Judgement) -> tuple[SuggestedChange, ...]:
 
 
 def room_after(judgement: Judgement, change: SuggestedChange) -> int:
-    """Return how many tasks of the class fit on all machines together after the change. The real number may be
-    higher.
-    """
+    """Return how many tasks of the class fit on all machines together after the change. This is a lower bound."""
     demands, limit, bounds = (list(judgement.demands), list(judgement.requirement.limit), list(judgement.bounds))
     cores = judgement.cores
     for part in change.parts or (change,):
