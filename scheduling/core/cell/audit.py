@@ -71,7 +71,9 @@ def _sums(state: Audited) -> Iterator[str]:
 
 
 def _lists(state: Audited) -> Iterator[str]:
-    """Yield an error for each machine whose list of tasks does not have exactly the tasks that run on the machine."""
+    """Yield an error for each machine whose list of tasks does not have exactly the tasks that run directly on it (not
+    inside an alloc).
+    """
     tasks, machines = state.tasks, state.machines
     for machine_id, slot in machines.slot.items():
         listed = sorted(tasks_on(state, slot))

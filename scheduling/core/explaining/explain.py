@@ -1,4 +1,5 @@
-"""Explanations of pending classes: the reason, changes that would help, and the expected start (§2.6).
+"""Explains why tasks are pending: the reason, changes that would help, and the expected start (§2.6). Equal tasks form
+a class, which has one explanation.
 
     pending groups ─► examined now ─ judgement.py ─► obstacles on each machine
                           │            ├─ changes.py     the smallest changes that would help

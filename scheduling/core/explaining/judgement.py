@@ -64,7 +64,7 @@ class Judgement:
 
     @property
     def never(self) -> bool:
-        """Return whether no machine could hold a task of the class, even if it were empty."""
+        """Return whether no machine could hold a task of the class, even if the machine were empty."""
         return not self.judged.sums[SUM_ABLE]
 
     @property

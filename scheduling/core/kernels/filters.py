@@ -77,8 +77,8 @@ def scan(
 
 @inlined
 def spread_excess(machines: MachineArrays, groups: Groups, g: int, m: int, counts: TaskCounts) -> int:
-    """Return the spread limit that the job of group `g` has already reached at machine `m`: `MACHINE_FULL`, `RACK_FULL`
-    or `POWER_FULL`. Return `FREE` if it has reached none.
+    """Return which maximum number of tasks the job of group `g` has already reached: `MACHINE_FULL` on machine `m`,
+    `RACK_FULL` in its rack or `POWER_FULL` in its power domain. Return `FREE` if it has reached none.
     """
     job = groups.job[g]
     if job < 0:
@@ -105,7 +105,7 @@ def has_crashed(groups: Groups, g: int, m: int) -> bool:
 
 @inlined
 def may_hold(machines: MachineArrays, groups: Groups, g: int, m: int, counts: TaskCounts) -> bool:
-    """Return whether spread limits and recent crashes allow a task of group `g` on machine `m`. Use `scan` to check
-    capacity, constraints and whether the machine is up.
+    """Return whether one more task of group `g` may run on machine `m` with regard to recent crashes and the job's
+    maximum numbers of tasks. Use `scan` to check capacity, constraints and whether the machine is up.
     """
     return spread_excess(machines, groups, g, m, counts) == FREE and not has_crashed(groups, g, m)

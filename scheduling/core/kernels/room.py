@@ -103,9 +103,9 @@ def find_most(levels: Levels, asked: Bools) -> None:
 
 @compiled
 def sum_capacity(up: Bools, capacity: Ints, prod_limit: Ints, reserved: Ints, sums: Ints) -> None:
-    """Write into `sums` [3, R] three totals over all machines that are up: the capacity, the capacity that is free by
-    limit, and the capacity that is free by reservation (§5.5). `up` [M]: whether each machine is up. If tasks hold more
-    than a machine has, its free capacity counts as 0.
+    """Write into `sums` [3, R] three totals over all machines that are up: the capacity, the capacity minus
+    `prod_limit`, and the capacity minus `reserved` (§5.5). `up` [M]: whether each machine is up. If a difference is
+    negative for a machine, it counts as 0.
     """
     sums[:] = 0
     for m in range(up.shape[0]):

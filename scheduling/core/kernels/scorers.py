@@ -122,8 +122,8 @@ def mixing(machines: MachineArrays, knobs: SearchParams, m: int, by_limit: bool)
 
 @inlined
 def own_score(machines: MachineArrays, groups: Groups, knobs: SearchParams, g: int, m: int, parts: Floats) -> float:
-    """Return the part of the score that depends only on the group and the machine. Only this part is cached. Also write
-    into `parts` the terms whose sum it is.
+    """Return the part of the score that depends only on the group and the machine. Only this part is cached. It is a
+    sum, and its terms are also written into `parts`.
     """
     fit = packing(machines, knobs, m, groups, g)
     if knobs.packing == HYBRID and groups.popularity.shape[0] > 0:  # some task of the cell asks for devices
@@ -139,8 +139,8 @@ def own_score(machines: MachineArrays, groups: Groups, knobs: SearchParams, g: i
 def job_score(
     machines: MachineArrays, counts: TaskCounts, knobs: SearchParams, job: int, m: int, parts: Floats
 ) -> float:
-    """Return the part of the score of machine `m` that depends on the job. It is at most 0 and never cached. Also write
-    into `parts` the terms whose sum it is.
+    """Return the part of the score of machine `m` that depends on the job. It is at most 0 and never cached. Its terms
+    are also written into `parts`.
     """
     parts[SPREAD_MACHINE] = parts[SPREAD_RACK] = parts[SPREAD_POWER] = 0.0
     if counts.row[job] < 0:

@@ -1,4 +1,4 @@
-"""Chooses the tasks to preempt on a machine (the victims) (§2.5, §3.2)."""
+"""Chooses the tasks to preempt on a machine. These tasks are the victims (§2.5, §3.2)."""
 
 from __future__ import annotations
 
