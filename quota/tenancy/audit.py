@@ -25,12 +25,12 @@ def records_visible(
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
 ) -> QuerySet[Record]:
-    """Return the records of `tenant`. If `tenant` is empty, return the records of all tenants that the principal owns;
-    SREs then get all records.
+    """Return the records of `tenant`. If it is empty, return those of all tenants that the principal owns, or all for
+    SREs.
 
     `kind`: the kind of the records, such as `member.set`, or the part before the dot, such as `member`. Records at the
-    time `until` are left out. Raises `Rejected` if `kind` or `actor` is too long or contains a NUL character, and
-    `NotFound` or `Forbidden` if the caller may not see the records of `tenant`.
+    time `until` are left out. Raises `Rejected` if a text is too long or contains a NUL character. Raises `NotFound` or
+    `Forbidden` if the caller may not see the records of `tenant`.
     """
     rows = Record.objects.order_by("-revision")
     for name, text in (("kind", kind), ("actor", actor)):

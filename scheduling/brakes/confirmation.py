@@ -11,11 +11,10 @@ from scheduling.policy import brakes, cell_settings
 
 
 def require(cell: Cell, number: int, confirmed: int | None, *, what: str) -> None:
-    """Raise `Conflict` with code `confirm` if a request would stop too many tasks at once (`number`) and the caller has
-    not confirmed it.
+    """Raise `Conflict` with code `confirm` if `number` is too many tasks to stop at once, unless `confirmed` is at
+    least `number`.
 
-    `confirmed`: the number of tasks that the caller has confirmed. It must be at least `number`. `what`: the request as
-    text, such as "drain 40 machines".
+    `confirmed`: how many tasks the caller agrees to stop. `what`: the request as text, such as "drain 40 machines".
     """
     if number <= brakes.ALWAYS_STOPPED or (confirmed is not None and confirmed >= number):
         return

@@ -4,8 +4,7 @@ and used.
     rows of quota, jobs, tasks, machines ─┐
     Redis: usage of all tasks ────────────┴─► one sample ─► means of the hour in `CapacitySample`
 
-A Celery task takes a sample every ten minutes. Each sample needs seven queries and one request to Redis, even in a
-large cell.
+A Celery task takes a sample every ten minutes. Each sample needs seven queries and one request to Redis.
 """
 
 from __future__ import annotations

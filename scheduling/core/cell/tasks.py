@@ -97,10 +97,10 @@ class TaskTable:
     """The tasks as arrays. Axes: T slots of tasks, J slots of jobs, R resources. `last`: id of the task's previous
     machine, or 0.
 
-    `next`, `prev`: the next and the previous task in the linked list of the tasks on a machine. The list starts at
-    `MachineTable.head` and contains no tasks inside allocs. `alloc`: slot of the alloc that contains the task (§2.4),
-    or -1. A task in an alloc uses the alloc's resources. From the machine itself it takes only port numbers. `devices`:
-    bit mask of the accelerators that the task holds.
+    `next`, `prev`: links in the list of the tasks on a machine, which starts at `MachineTable.head`. The list has no
+    tasks inside allocs. `alloc`: slot of the alloc that contains the task (§2.4), or -1. A task in an alloc uses the
+    alloc's resources, and only port numbers of the machine. `devices`: bit mask of the accelerators that the task
+    holds.
     """
 
     def __init__(self, axis: int, slots: int = 256, jobs: int = 64) -> None:

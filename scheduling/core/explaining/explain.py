@@ -7,9 +7,8 @@ a class, which has one explanation.
                           │            └─ forecast.py    expected start, from tasks that ended recently
                           └─ the others keep their explanation ─► one Why for each class
 
-To explain a class, the `Explainer` examines every machine. With a budget, it examines only a few classes per pass, so
-that explanations do not delay placements. It begins with the classes whose explanation is oldest. The other classes
-keep their last explanation.
+To explain a class, the `Explainer` examines every machine. With a budget, it explains only a few classes per pass:
+those with the oldest explanation. The other classes keep their last explanation.
 """
 
 from __future__ import annotations

@@ -10,15 +10,13 @@ For each group, the pass examines the machines one after the other. This is the 
 another machine. The machines that can hold a task of the group become its *candidates*. The sample of a group is full
 when the group has a fixed number of candidates. A group is full when no machine can hold another of its tasks.
 
-During a pass, the free capacity of a machine usually only decreases. So a machine that is too full for a group stays
-too full until the pass ends, and the walk does not examine it again in the same stage (row of the diagram). There is
-one exception: a preemption can free more than the new task needs. Then the machine is offered to every group, which can
-use it without preemption.
+During a pass, the free capacity of a machine usually only decreases. So if a machine was too full, the walk does not
+examine it again in the same stage (row of the diagram). There is one exception: a preemption can free more than the new
+task needs. Then the machine is offered to every group, which can use it without preemption.
 
 If capacity is scarce for a group, its walk continues when the sample is full. For each task, the pass examines a few
 more machines, and a better machine replaces the worst candidate. Such a walk passes over machines that can hold a task,
-so it starts again after the last machine. If one task of a gang fits on no machine, the pass undoes the placements of
-the whole gang.
+so it starts again after the last machine. If one task of a gang fits on no machine, no task of the gang is placed.
 
 Tests compare the pass with a slow and simple version in `tests/unit/core/twins.py`.
 """
