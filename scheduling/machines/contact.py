@@ -1,12 +1,14 @@
-"""The time of each machine's last report, in Redis and not in rows (§3.3). All times are seconds by Redis' clock.
+"""The time of each machine's last report. It is stored in Redis, not in the database (§3.3). All times are in seconds
+by Redis' clock.
 
     borg:contact:<cell>     sorted set: machine id by time of its last report
     borg:holder:<cell>      hash: machine id -> shard that holds its connection
     borg:shards:<cell>      sorted set: shard by time of its last heartbeat
     borg:overloaded:<cell>  sorted set: overloaded shard by time of its last heartbeat
 
-Once per second, a shard writes its heartbeat and its contacts in one transaction. So a reader that sees a new heartbeat
-also sees the contacts of that shard. If Redis loses these keys, `scheduling.machines.silence` counts from scratch.
+Once per second, a shard writes its heartbeat and the report times of its machines in one transaction. So a reader that
+sees a new heartbeat also sees the report times. If Redis loses these keys, `scheduling.machines.silence` waits as long
+as after its start before it marks machines as down.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _FORGET_SHARD_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Contacts:
-    """The contacts of a cell at `now`. `last`: machine id -> time of its last report. `shards`: number of live shards.
+    """When the machines of a cell last reported, as read at the time `now`. `last`: machine id -> time of its last
+    report. `shards`: the number of live shards.
 
     `beats`: shard -> time of its last heartbeat. `overloaded`: the shards that report that they are overloaded.
     """
@@ -44,7 +47,7 @@ class Contacts:
 
 
 def key(kind: str, cell_id: int) -> str:
-    """Return the Redis key of a cell. `kind`: contact, holder, shards or overloaded."""
+    """Return the Redis key of one kind of data of a cell. `kind`: contact, holder, shards or overloaded."""
     return f"borg:{kind}:{cell_id}"
 
 
@@ -57,10 +60,11 @@ async def beat(
     *,
     overloaded: bool = False,
 ) -> float:
-    """Write one heartbeat and return its time. Raises `redis.RedisError` if Redis cannot be reached.
+    """Write a heartbeat of the shard, and return the time of the heartbeat. Raises `redis.RedisError` if Redis cannot
+    be reached.
 
     `ages`: cell id -> machine id -> seconds since the machine's last report. `held`: cell id -> machines that have
-    connected to this shard since the last heartbeat.
+    connected to this shard since its last heartbeat.
     """
     seconds, micros = await connection.time()
     now = seconds + micros / 1e6
@@ -84,10 +88,11 @@ async def beat(
 async def _rescued(
     connection: redis.asyncio.Redis, cell: int, shard: str, taken: Sequence[int], now: float
 ) -> list[str]:
-    """Return those of the machines that this shard has taken over (`taken`) whose former shard is dead.
+    """Return those of the machines `taken` that were connected to another shard before, which is now dead. `taken`:
+    the machines that have connected to this shard.
 
-    The caller stores the present time as the contact of each returned machine. Otherwise a machine that had no shard
-    for a long time would be marked down before its first report to the new shard.
+    The caller stores the present time as the last report of each returned machine. Otherwise a machine that had no
+    shard for a long time would be marked down before it can report to the new shard.
     """
     names = [str(machine) for machine in taken]
     former = await connection.hmget(key("holder", cell), names)
@@ -100,8 +105,8 @@ async def _rescued(
 
 
 def read(cell_id: int) -> Contacts:
-    """Return when each machine of a cell last reported, and the state of its shards. Raises `redis.RedisError` if Redis
-    cannot be reached.
+    """Return when each machine and each shard of a cell last reported. Raises `redis.RedisError` if Redis cannot be
+    reached.
     """
     connection = wakeups.client()
     pipe = connection.pipeline(transaction=True)
@@ -121,8 +126,8 @@ def read(cell_id: int) -> Contacts:
 
 
 def holders(cell_id: int) -> dict[int, str]:
-    """Return the name of the shard of each machine's last connection, by machine id. Raises `redis.RedisError` if Redis
-    cannot be reached.
+    """Return by machine id the name of the shard to which the machine connected last. Raises `redis.RedisError` if
+    Redis cannot be reached.
     """
     return {
         int(machine): name.decode()  # type: ignore[union-attr]
@@ -131,7 +136,7 @@ def holders(cell_id: int) -> dict[int, str]:
 
 
 def holder_of(cell_id: int, machine_id: int) -> str | None:
-    """Return the name of the shard of the machine's last connection, or None if it is unknown. Raises
+    """Return the name of the shard to which the machine connected last, or None if it is not known. Raises
     `redis.RedisError` if Redis cannot be reached.
     """
     name = wakeups.client().hget(key("holder", cell_id), str(machine_id))
@@ -139,7 +144,9 @@ def holder_of(cell_id: int, machine_id: int) -> str | None:
 
 
 def forget(cell_id: int, machine_ids: Iterable[int]) -> None:
-    """Delete the contacts and the shards of machines, if Redis is reachable."""
+    """Delete what Redis stores about these machines: the time of the last report, and the shard. Do nothing if Redis
+    cannot be reached.
+    """
     names = [str(machine) for machine in machine_ids]
     try:
         wakeups.client().zrem(key("contact", cell_id), *names)
@@ -149,7 +156,9 @@ def forget(cell_id: int, machine_ids: Iterable[int]) -> None:
 
 
 def heard_within(cell_id: int, machine_ids: Iterable[int], *, seconds: float = LIVE_S) -> set[int]:
-    """Return those of the machines that reported in the last `seconds`. Return none while Redis is unreachable."""
+    """Return the ids of those machines that reported in the last `seconds` seconds. Return an empty set if Redis
+    cannot be reached.
+    """
     ids = list(machine_ids)
     if not ids:
         return set()
@@ -162,8 +171,8 @@ def heard_within(cell_id: int, machine_ids: Iterable[int], *, seconds: float = L
 
 
 def silent_machines(contacts: Contacts, since: Mapping[int, float], *, after_s: float) -> list[int]:
-    """Return the machines that have not reported for more than `after_s` seconds. `since`: machine id -> the time when
-    this process began to watch the machine.
+    """Return the ids of the machines that have not reported for more than `after_s` seconds. `since`: machine id ->
+    the time when this process began to watch the machine. Times before this do not count.
     """
     return sorted(
         machine

@@ -1,4 +1,4 @@
-"""Read the WebSocket request of a Borglet from the first bytes of its connection (RFC 6455, §4.2). Pure."""
+"""Parse the HTTP request with which a Borglet asks to open a WebSocket (RFC 6455, §4.2). Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _KEY_BYTES = 16
 
 
 class Upgrade(NamedTuple):
-    """A valid request to upgrade a connection to a WebSocket. `authorization`: the value of the request's Authorization
-    header, or an empty text. `answer`: the bytes of the response that accepts the request.
+    """A valid request to open a WebSocket. `authorization`: the value of the request's Authorization header, or an
+    empty text. `answer`: the bytes of the response that accepts the request.
     """
 
     authorization: str
@@ -23,9 +23,9 @@ class Upgrade(NamedTuple):
 
 
 def read_upgrade(data: bytes) -> Upgrade | None:
-    """Return the request if `data` is exactly one valid request for `PATH` without anything unusual, else None.
+    """Return the request if `data` is exactly one usual, valid request for a WebSocket at `PATH`, else None.
 
-    Libraries handle all other data. They need 100 µs and seven objects per request, which this function saves.
+    This function is faster than a library. The caller gives all other data to a library.
     """
     if not data.startswith(_BEGINS) or not data.endswith(_ENDS):
         return None

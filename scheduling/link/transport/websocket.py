@@ -4,8 +4,8 @@
         └─► uvicorn: HTTP ── an unusual GET /link ────┘ │ ◄─ write      Connection ◄─ Shard
                                                         └─ message ───► Shard.heard
 
-`LinkApp.converse` handles a socket until the machine is attached to a `Shard`. Then each message goes to `Shard.heard`,
-and the `Shard` writes through its `Connection`.
+`LinkApp.converse` handles a socket until the machine is attached to a `Shard`. After that, each message of the machine
+goes to `Shard.heard`, and the `Shard` sends its messages through a `Connection`.
 
 The WebSocket of uvicorn would need 240 µs per poll and 178 KiB per machine, because it uses coroutines and a queue.
 """
@@ -42,19 +42,19 @@ _buffer = memoryview(bytearray(2**16))
 
 
 class Hangup(Exception):
-    """Raised when the peer has closed the connection."""
+    """Raised when the connection is closed."""
 
 
 class Host(Protocol):
     """The application that serves the connections, such as `scheduling.link.app.LinkApp`."""
 
     async def converse(self, socket: LinkSocket, authorization: str) -> None:
-        """Handle one WebSocket: check its `Authorization` header, then serve its machine until it closes."""
+        """Check the `Authorization` header of one WebSocket, and serve its machine until the WebSocket closes."""
 
 
 class LinkDoor(asyncio.Protocol):
-    """Reads the first bytes of a connection. A usual WebSocket request for `PATH` gets a `LinkSocket`, and all others
-    get the HTTP protocol that `make_http` returns.
+    """Reads the first bytes of a connection, which decide who handles it. A `LinkSocket` handles a usual WebSocket
+    request for `PATH`. The HTTP protocol that `make_http` returns handles all other requests.
     """
 
     def __init__(self, host: Host, server_state: Any, make_http: Callable[[], asyncio.Protocol]) -> None:
@@ -81,12 +81,12 @@ class LinkDoor(asyncio.Protocol):
         self._server_state.connections.discard(self)
 
     def shutdown(self) -> None:
-        """Close the connection, because the server stops. uvicorn calls this."""
+        """Close the connection. uvicorn calls this when the server stops."""
         self._transport.close()
 
 
 class LinkHttp(HttpToolsProtocol):
-    """The HTTP protocol of uvicorn, but a `LinkSocket` handles a WebSocket request for `PATH`."""
+    """The HTTP protocol of uvicorn, except that a `LinkSocket` handles each WebSocket request for `PATH`."""
 
     def handle_websocket_upgrade(self) -> None:
         if self.url.partition(b"?")[0] != PATH:
@@ -113,7 +113,7 @@ class LinkHttp(HttpToolsProtocol):
 
 
 class LinkSocket(asyncio.BufferedProtocol):
-    """A WebSocket connection. It calls `hangup` once, after either side has ended the connection."""
+    """A WebSocket connection. It calls `hangup` once, when the connection has ended."""
 
     __slots__ = (
         "_answer",
@@ -149,7 +149,7 @@ class LinkSocket(asyncio.BufferedProtocol):
     # -- the handshake
 
     def open(self, transport: asyncio.Transport, upgrade: Upgrade) -> None:
-        """Start the handling of a WebSocket request on its transport."""
+        """Begin to handle the WebSocket request `upgrade`, which arrived on `transport`."""
         self._transport, self._answer = transport, upgrade.answer
         self._server_state.connections.add(self)
         self._opening = asyncio.get_running_loop().create_task(self._host.converse(self, upgrade.authorization))
@@ -164,12 +164,12 @@ class LinkSocket(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def accept(self) -> None:
-        """Accept the request. The WebSocket is open from now on."""
+        """Accept the request for a WebSocket. The WebSocket is open after this call."""
         assert self._answer is not None
         self._respond(self._answer)
 
     def reject(self, status: int, phrase: str, headers: dict[str, str], body: bytes) -> None:
-        """Reject the request with an HTTP answer."""
+        """Reject the request for a WebSocket with an HTTP response."""
         made = Headers({**headers, "Content-Length": str(len(body)), "Connection": "close"})
         self._respond(Response(status, phrase, made, body).serialize())
         self._transport.close()
@@ -192,9 +192,10 @@ class LinkSocket(asyncio.BufferedProtocol):
         return self._waiting.popleft()
 
     def serve(self, receive: Callable[[bytes], None], hangup: Callable[[], None]) -> None:
-        """Call `receive` with each waiting and future message, and `hangup` when the connection has ended.
+        """Call `receive` with each message that already waits and with each later message. Call `hangup` when the
+        connection has ended.
 
-        Raises `Hangup` if the connection is already closed.
+        Raises `Hangup` if the connection has already ended.
         """
         if self._ended:
             raise Hangup
@@ -217,7 +218,7 @@ class LinkSocket(asyncio.BufferedProtocol):
             self._transport.write(output[begin : begin + _WRITE_BYTES])
 
     def close(self, code: int, reason: str) -> None:
-        """Send a close frame. The connection ends when the peer answers, at the latest after `CLOSE_WITHIN_S`."""
+        """Send a close frame. The connection ends when the peer answers, or after `CLOSE_WITHIN_S` seconds."""
         if self.closing or self._ended:
             return
         self.closing = True
@@ -226,7 +227,7 @@ class LinkSocket(asyncio.BufferedProtocol):
         self._wake_reader()
 
     def shutdown(self) -> None:
-        """Close the connection, because the server stops. uvicorn calls this."""
+        """Close the connection. uvicorn calls this when the server stops."""
         if self._answer is not None:
             self._transport.close()
         else:

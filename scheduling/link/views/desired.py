@@ -1,4 +1,4 @@
-"""Read the desired state of many machines from the database, with a constant number of queries in one snapshot.
+"""Read from the database what many machines should run and stop, with a constant number of queries in one snapshot.
 
     tasks running there ─┐                              ┌─► Desired ─► the Borglet
     departures ──────────┼─ load(cell, machine ids) ─► Loaded
@@ -59,8 +59,8 @@ class Loaded:
 class Specs:
     """A cache of parsed specs by (job id, version).
 
-    `packages`: for each spec with packages: the reference in the spec (such as `web@v2`) -> the package.
-    `instructions`: the instruction for tasks of one job that differ only in what `_run_task` replaces.
+    `packages`: for each spec with packages, the packages by their reference in the spec (such as `web@v2`).
+    `instructions`: a cache of instructions for tasks; equal tasks of a job share one instruction.
     """
 
     def __init__(self, most: int = _MAX_SPECS) -> None:
@@ -72,7 +72,7 @@ class Specs:
     def get(
         self, wanted: Iterable[tuple[int, int]], *, extra: Sequence[str]
     ) -> dict[Any, job_spec.JobSpecification | None]:
-        """Return specs by (job id, version); None for an unreadable spec, which is logged. Makes at most one query."""
+        """Return specs by (job id, version). A spec that cannot be read is None. Makes at most one query."""
         wanted = set(wanted)
         found: dict[tuple[int, int], job_spec.JobSpecification | None] = {}
         for pair in wanted & self._known.keys():
@@ -93,7 +93,7 @@ class Specs:
 
 
 def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Loaded]:
-    """Return the stored state of each machine by id. Makes at most ten queries for any number of machines."""
+    """Return the stored state of each machine, by machine id. Makes at most ten queries for any number of machines."""
     ids = sorted(machine_ids)
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -141,7 +141,7 @@ def load(cell_id: int, machine_ids: Iterable[int], specs: Specs) -> dict[int, Lo
 
 
 class _Job(NamedTuple):
-    """The columns of a job that the instructions for its tasks need."""
+    """The columns of a job from which the instructions for its tasks are made."""
 
     uid: str  # 32 hex digits
     name: str
@@ -154,7 +154,7 @@ class _Job(NamedTuple):
 
 @dataclass(slots=True)
 class _Row:
-    """A running task: the columns of the query in `_running`, in the same order, with the columns of its job."""
+    """A running task, as the query in `_running` returns it, and its job."""
 
     key: TaskKey
     job: _Job
@@ -237,10 +237,10 @@ def _run_task(
     waits_for: list[TaskKey],
     specs: Specs,
 ) -> RunTask:
-    """Return the instruction to run a task. The Borglet adds the environment variables `BORG_…`.
+    """Return the instruction that tells a Borglet to run a task.
 
-    `job`: the spec version that the task runs. `newest`: the newest version, whose rules for publishing names apply to
-    all tasks of the job.
+    `job`: the version of the spec that the task runs. `newest`: the newest version of the spec. Its rules for
+    publishing names apply to all tasks of the job.
     """
     task = job.task(row.index)
     # The entry contains the spec of the task, so that no other spec gets its id.
@@ -272,7 +272,7 @@ def _instruction(
     prod: bool,
     packages: Mapping[str, PackageRef],
 ) -> RunTask:
-    """Return the part of the instruction that tasks of a job have in common."""
+    """Return an instruction with the values that equal tasks of a job have in common."""
     return RunTask(
         key=row.key,
         name="",
@@ -311,9 +311,7 @@ def _run_alloc(row: _Row, cell: Cell, *, prod: bool) -> RunAlloc:
 
 
 def _running(ids: list[int]) -> list[_Row]:
-    """Return the tasks that should run on the machines. To save half of the time of `load`, the query reads arrays as
-    texts, and a second query reads the columns of jobs once per job instead of once per task.
-    """
+    """Return the tasks that should run on the machines. `ids`: machine ids."""
     rows = query(
         "SELECT t.alloc_id, t.machine_id, t.job_id, t.index, t.incarnation, t.spec_version,"
         " array_to_string(t.limit, ','), array_to_string(t.ports, ','), t.phase, t.health, t.up, t.restarts,"
@@ -336,7 +334,7 @@ def _jobs(ids: Collection[int]) -> dict[int, _Job]:
 
 
 def _alloc_keys(ids: Collection[int]) -> dict[int, TaskKey]:
-    """Return the keys of allocs by the id of their task. Makes no query for no allocs."""
+    """Return the keys of allocs, by the ids in `ids`. Makes no query if `ids` is empty."""
     if not ids:
         return {}
     rows = query(
@@ -348,7 +346,7 @@ def _alloc_keys(ids: Collection[int]) -> dict[int, TaskKey]:
 
 
 def _numbers(text: str) -> list[int]:
-    """Return the numbers of a text such as `5,7`."""
+    """Return the numbers in a text such as `5,7`."""
     return [int(number) for number in text.split(",")] if text else []
 
 
@@ -362,9 +360,10 @@ def _departures(ids: list[int]) -> list[tuple[Any, ...]]:
 
 
 def _packages(job: job_spec.JobSpecification, known: Mapping[str, Any]) -> dict[str, PackageRef]:
-    """Return the packages in a spec, by reference. `known`: the size and format of each package, by digest.
+    """Return the packages in a spec by their text in the spec. `known`: by digest, the size and format of each
+    package.
 
-    Tags are left out, so that a moved tag does not change the instructions of a running task.
+    The returned names contain no tags, so a moved tag does not change the instructions of a running task.
     """
     texts = {text for _, _, task in job.segments() for text in task.packages}
     references = {text: package_names.parse(text) for text in texts}

@@ -1,12 +1,12 @@
-"""Compare the report of a machine with a view of the database rows, and return the changes (§3.3). No I/O.
+"""Compare the report of a machine with the `View` of the machine, and return the changes to store (§3.3). No I/O.
 
-    View (rows, as this shard knows them) ─┐
-                                           ├─ compare ─► Changes ─► the shard's writer, in batches
-    Report (what is on the machine) ───────┘
+    View (what the database contains) ───┐
+                                         ├─ compare ─► ReportChanges ─► the shard's writer, in batches
+    Report (what is on the machine) ─────┘
 
-A view lists the incarnations that should run (`run`) and stop (`stop`). An incarnation that a report lacks is lost
-only if the report acknowledges the generation of the view. Before that, the Borglet may not yet have received the
-instruction to run the incarnation.
+A view lists the incarnations that should run (`run`) and stop (`stop`). A report may lack an incarnation of `run`
+because the Borglet has not yet received the instruction to run it. So the incarnation is lost only if the report
+acknowledges the generation of the view.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ REASONS = ("cpu-starved",)
 
 @dataclass(slots=True)
 class ExpectedTask:
-    """An incarnation that should run, with its data from the database. `checked`: it has a health check.
+    """An incarnation that should run, as the database describes it. `checked`: it has a health check.
 
-    `alloc`: it is an alloc (§2.4), which has no processes and is up as soon as a shard serves its machine. `unwanted`:
-    the machine has asked the cell to remove this incarnation.
+    `alloc`: it is an alloc (§2.4). An alloc has no processes; it is up as soon as a shard serves its machine.
+    `unwanted`: the machine has asked the cell to remove this incarnation.
     """
 
     task_id: int
@@ -52,11 +52,11 @@ class ExpectedTask:
 class View:
     """The incarnations of a machine according to the database.
 
-    `run`: those that should run. `stop`: those that should stop, with task ids. `quarantine`: unknown incarnations.
+    `run`: those that should run. `stop`: those that should stop, with task ids. `quarantine`: those in quarantine.
 
-    The folder of an ended alloc may stay on the machine, and log savers run there (`views.kept`). `allocs_kept`: allocs
-    whose folder stays. `dropping`: allocs whose folder is being deleted, with the id of the `KeptAlloc`. `savers`: log
-    savers, with (id of the `KeptAlloc`, position in its list of log savers).
+    The folder of an ended alloc may stay on the machine, and log savers then run there (`views.kept`). `allocs_kept`:
+    allocs whose folder stays. `dropping`: allocs whose folder is being deleted, with the id of the `KeptAlloc`.
+    `savers`: log savers, with (id of the `KeptAlloc`, position in its list of log savers).
     """
 
     history_id: str
@@ -71,7 +71,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class TaskExit:
-    """The end of an incarnation that the master has not stopped. Its machine will not start this incarnation again."""
+    """The end of an incarnation that the master did not stop. The machine will not start this incarnation again."""
 
     task_id: int
     incarnation: int
@@ -83,7 +83,7 @@ class TaskExit:
 
 @dataclass(frozen=True, slots=True)
 class IncarnationGone:
-    """An incarnation that was asked to stop, and whose processes have all ended."""
+    """An incarnation that was asked to stop, and whose processes have all ended. `exit`: how they ended."""
 
     task_id: int
     incarnation: int
@@ -92,7 +92,7 @@ class IncarnationGone:
 
 @dataclass(frozen=True, slots=True)
 class UnknownIncarnation:
-    """A running incarnation that the desired state does not contain. `flagged`: its Borglet has quarantined it."""
+    """A running incarnation that the database does not contain. `flagged`: its Borglet has put it in quarantine."""
 
     key: TaskKey
     name: str
@@ -101,8 +101,8 @@ class UnknownIncarnation:
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """A task that must leave its machine, because the machine lacks capacity for it even after throttling other tasks
-    (§6.2).
+    """A task that its machine asks the cell to remove. The machine has too little capacity for the task, even after it
+    throttled other tasks (§6.2).
     """
 
     task_id: int
@@ -113,8 +113,8 @@ class Unwanted:
 
 @dataclass(slots=True)
 class ReportChanges:
-    """The changes that a report makes. `strangers`: all living incarnations in the report that the master does not
-    expect, or None if they are the same as in the last report.
+    """The changes that a report makes. `strangers`: all living incarnations in the report that the database does not
+    expect on the machine, or None if they are the same as in the last report.
     """
 
     seen: list[Observation] = field(default_factory=list)
@@ -128,7 +128,7 @@ class ReportChanges:
 
     @property
     def size(self) -> int:
-        """Return the number of changes of tasks."""
+        """Return the number of changes that concern tasks."""
         return len(self.seen) + len(self.over) + len(self.lost) + len(self.gone) + len(self.unwanted)
 
     def __bool__(self) -> bool:
@@ -143,9 +143,10 @@ class ReportChanges:
 
 
 def compare(view: View, report: Report) -> ReportChanges:
-    """Return the changes that `report` makes, and update `view`, so that the same report again changes nothing.
+    """Return the changes that `report` makes, and apply them to `view`. So an equal report later makes no changes.
 
-    If the changes cannot be stored, read the view from the database again. A report of another history is ignored.
+    If the changes cannot be stored, the caller must read the view from the database again. A report with another
+    `history_id` than the view makes no changes.
     """
     changes = ReportChanges()
     if report.history_id != view.history_id:
@@ -249,9 +250,10 @@ def _compare_missing(view: View, here: set[TaskKey], changes: ReportChanges) -> 
 
 @dataclass(frozen=True, slots=True)
 class ExitVerdict:
-    """The next state of a task whose incarnation has ended: dead if `how` is set, pending if `cause` is set.
+    """The next state of a task whose incarnation has ended. The task becomes dead if `how` is set, or pending if
+    `cause` is set.
 
-    `avoid`: the task is placed on other machines for some time.
+    `avoid`: for some time, the task is not placed on the same machine again.
     """
 
     detail: str
@@ -261,7 +263,9 @@ class ExitVerdict:
 
 
 def judge(over: TaskExit, *, moves: int) -> ExitVerdict:
-    """Return the next state of the task that has ended. `moves`: how often failures have moved it before (§4)."""
+    """Return the next state of the task that has ended. `moves`: how often the task has moved to another machine
+    before, because it failed (§4).
+    """
     exit_ = over.exit
     detail = describe(exit_)
     if exit_.cause is EndCause.MACHINE_SHORT:
@@ -296,7 +300,7 @@ def describe(exit_: Exit) -> str:
 
 
 def storable(exit_: Exit | None) -> Exit | None:
-    """Return the exit without NUL characters in `detail`, a text from tasks. PostgreSQL cannot store NUL. None stays
+    """Return the exit without NUL characters in its `detail`, because PostgreSQL cannot store them. Return None for
     None.
     """
     if exit_ is None or "\x00" not in exit_.detail:
@@ -305,12 +309,12 @@ def storable(exit_: Exit | None) -> Exit | None:
 
 
 def storable_text(text: str) -> str:
-    """Return the text without NUL characters, which PostgreSQL cannot store."""
+    """Return the text with each NUL character replaced, because PostgreSQL cannot store NUL characters."""
     return text.replace("\x00", "\ufffd")
 
 
 def storable_address(text: str) -> str:
-    """Return an IP address in its shortest form, or "" if the text is not an IP address."""
+    """Return the IP address `text` in its shortest form, or "" if `text` is not an IP address."""
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:
@@ -318,11 +322,11 @@ def storable_address(text: str) -> str:
 
 
 def exit_json(exit_: Exit | None) -> dict[str, Any] | None:
-    """Return the exit as JSON for rows and events, None if there is no exit."""
+    """Return the exit as JSON, as rows and events contain it. Return None for None."""
     result: dict[str, Any] | None = None if exit_ is None else msgspec.to_builtins(exit_)
     return result
 
 
 def exit_mark(stored: Mapping[str, Any] | None) -> tuple[str, float] | None:
-    """Return (cause, time) of a stored exit, to compare it with another exit. Return None if there is none."""
+    """Return (cause, time) of a stored exit, or None if there is no exit. Equal exits have equal pairs."""
     return None if not stored else (str(stored.get("cause", "")), float(stored.get("at", 0.0)))

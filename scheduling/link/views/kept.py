@@ -1,4 +1,4 @@
-"""Kept allocs: folders that stay on a machine after their alloc has left, until log savers have ended (§4)."""
+"""Kept allocs. The folder of an ended alloc stays on its machine until the log savers have saved its logs (§4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RESTART = RestartPolicy(on="failure", max_failures=1_000_000, window_s=3600.0, 
 @dataclass(slots=True)
 class MachineTasks:
     """What one machine should do: the instructions for its Borglet. `view`: the machine's incarnations according to
-    the database, with which the shard compares the reports of the machine.
+    the database. The shard compares the machine's reports with this view.
     """
 
     view: View
@@ -29,7 +29,7 @@ class MachineTasks:
 
 
 def specs_of(rows: Iterable[KeptAlloc]) -> set[tuple[int, int]]:
-    """Return the pairs (job id, version) of the specs of all log savers in the kept allocs that are not released."""
+    """Return (job id, version) for the spec of each log saver. Kept allocs that are already released are left out."""
     return {(saver["job_id"], saver["version"]) for row in rows if not row.released for saver in row.savers}
 
 
@@ -41,10 +41,11 @@ def add_kept(
     cell: str,
     extra: Sequence[str],
 ) -> None:
-    """Add kept allocs and their log savers to `found`, which has the tasks of each machine by its id.
+    """Add the kept allocs in `rows` and their log savers to `found`, which has the instructions of each machine by its
+    id.
 
-    `found` must already contain the tasks that are being stopped. `known`: specs by (job id, version). Log savers
-    that have finished, or have no readable spec, do not run.
+    `found` must already contain the tasks that are being stopped. `known`: specs by (job id, version). Log savers that
+    have finished, or whose spec cannot be read, are not added.
     """
     for row in rows:
         here = found[row.machine_id]
@@ -73,9 +74,10 @@ def _saver(
     cell: str,
     extra: Sequence[str],
 ) -> RunTask:
-    """Return the instruction to run a log saver, a task that saves the logs of an alloc after the alloc has ended. The
-    environment variable `BORG_ALLOC_ENDED` shows the log saver that its alloc has ended. `saver`: the item of the list
+    """Return the instruction to run a log saver, a task that saves the logs of an ended alloc. `saver`: the element of
     `row.savers` at `position`.
+
+    The environment variable `BORG_ALLOC_ENDED` tells the task that the alloc has ended.
     """
     task = job.task(saver["index"])
     return RunTask(
@@ -102,6 +104,6 @@ def _saver(
 
 
 def task_key(text: str) -> TaskKey:
-    """Return the key of a task from its text form, which `str(TaskKey)` returns."""
+    """Return the task key that `text` contains in the form of `str(TaskKey)`."""
     job, index, incarnation = text.split("/")
     return TaskKey(job, int(index), int(incarnation))

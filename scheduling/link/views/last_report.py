@@ -1,9 +1,10 @@
-"""The last report of a machine. It is decoded only if something other than usage is new. No I/O.
+"""The last report of a machine. A report is decoded completely only if it contains something new besides usage. No
+I/O.
 
-    frame ─► WireReport ─► the same tasks, allocs, generation as before? ─┬─ yes: only usage is new
-                                                                         └─ no:  decoded, compared with the `View`
+    message ─► WireReport ─► same tasks, allocs, generation as before? ─┬─ yes: only usage is new
+                                                                        └─ no:  decode, compare with the `View`
 
-Nearly all reports contain only new usage. To decode the tasks of two thousand reports per second would cost too much.
+Nearly all reports contain only new usage. Decoding the tasks of two thousand reports per second would cost too much.
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ _NO_TASK = 0
 
 @dataclass(slots=True)
 class LastReport:
-    """The last report of a machine. `settled`: True if the report agrees with the current view of the machine, so
-    nothing must be changed.
+    """The last report of a machine. `settled`: the report agrees with the machine's present view, so there is nothing
+    to change.
 
-    `wire`: the first of the reports that differ only in usage, without its usage. `columns`, `figures`, `task_ids`,
-    `incarnations`: the measured usage of the last one (see `MeasuredUsage`). `report`: the decoded report; None while
-    the report is settled.
+    `wire`: the report, not decoded and without usage. `columns`, `figures`, `task_ids`, `incarnations`: the usage in
+    the newest report (see `MeasuredUsage`). `report`: the decoded report, or None while the report is settled.
     """
 
     wire: WireReport
@@ -43,17 +43,17 @@ class LastReport:
     incarnations: array[int] = field(default_factory=lambda: array("q"))
 
     def opened(self) -> Report:
-        """Return the decoded report. Decodes it if necessary."""
+        """Return the decoded report."""
         if self.report is None:
             self.report = opened(self.wire)
         return self.report
 
     def settle(self) -> None:
-        """Mark the report as settled, because it changes nothing, and free the memory of its decoded form."""
+        """Mark the report as settled, and free the memory of its decoded form."""
         self.settled, self.report = True, None
 
     def assign(self, view: View, machine_id: int) -> None:
-        """Set the task and the incarnation of each row of the measured usage. The first row is for the machine."""
+        """Set the task id and the incarnation of each row of the usage. The first row belongs to the machine itself."""
         self.task_ids, self.incarnations = array("q", (-machine_id,)), array("q", (0,))
         for task in self.opened().tasks:
             expected = view.run.get(task.key)
@@ -62,17 +62,17 @@ class LastReport:
             self.incarnations.append(task.key.incarnation)
 
     def measured(self, machine_id: int) -> MeasuredUsage | None:
-        """Return the measured usage, or None before `assign`."""
+        """Return the usage of the machine and its tasks, or None if `assign` was not called yet."""
         if not self.task_ids:
             return None
         return MeasuredUsage(machine_id, self.columns, self.figures, self.task_ids, self.incarnations)
 
 
 def merge_report(before: LastReport | None, wire: WireReport) -> LastReport:
-    """Return the newest report of a machine. If `wire` differs from the earlier report `before` only in usage, the
+    """Return the last report of a machine after the message `wire`. If `wire` differs from `before` only in usage, the
     function stores the new usage in `before` and returns `before`.
 
-    Raises `MalformedMessage`, which names the wrong field.
+    Raises `MalformedMessage` if `wire` is not valid; the error names the wrong field.
     """
     if before is None or not _same(before.wire, wire):
         return _new(wire)
@@ -107,9 +107,9 @@ def _new(wire: WireReport) -> LastReport:
 
 
 def _figures(wire: WireReport, tasks: int) -> tuple[int, array[int]]:
-    """Return (number of columns, usage numbers) without the columns that only a newer version of the Borglet sends.
+    """Return (number of columns, usage numbers). Columns that only a newer version of the Borglet sends are left out.
 
-    `tasks`: the number of tasks in the report. Raises `MalformedMessage`.
+    `tasks`: the number of tasks in the report. Raises `MalformedMessage` if the number of usage numbers is wrong.
     """
     columns, figures = wire.usage_columns, wire.usages
     if columns > _COLUMNS:

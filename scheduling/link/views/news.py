@@ -1,4 +1,4 @@
-"""Find the machines whose desired state may have changed, from new rows of the journal."""
+"""Find the machines whose desired state may have changed. The changes are read from the journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _KINDS = [*_BY_MACHINE, *_BY_TASK, *_BY_JOB, *_BY_CELL]
 
 
 def concerned_machines(cell_id: int, revision: int, *, newest: int) -> set[int] | None:
-    """Return the ids of the machines that the revisions after `revision` up to `newest` concern; None: all machines.
+    """Return the ids of the machines whose desired state may have changed after revision `revision`, up to revision
+    `newest`. Return None if all machines may have changed.
 
     Makes at most two queries.
     """
