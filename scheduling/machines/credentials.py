@@ -1,4 +1,4 @@
-"""The secrets of machines: rotation, renewal and revocation. The cell stores only their digests.
+"""The secrets of machines: rotation, renewal and revocation. The cell stores only the digests of the secrets.
 
 machine_rotate, or age ─► Poll.rotate ─► secrets_offered: the old and the new secret are valid
                                                  │ the machine uses the new secret
@@ -39,7 +39,9 @@ def is_hex(text: str, length: int) -> bool:
 
 
 def void(machine: Machine) -> None:
-    """Make all secrets of a machine invalid and end its session, without saving the row."""
+    """Make all secrets of a machine invalid and end its session. Changes `machine` in memory only; the caller saves
+    it.
+    """
     machine.secret_digest, machine.next_digest = "", ""
     machine.secret_at, machine.rotation_asked = None, False
     machine.session += 1
@@ -54,9 +56,11 @@ def must_be_there(machine: Machine) -> None:
 
 @contextlib.contextmanager
 def locked_machine(principal: Principal, machine: Machine) -> Iterator[tuple[JournalEntry, Machine]]:
-    """Yield a journal entry and the locked row of a machine that an SRE changes. On exit, `machine` is reloaded.
+    """Yield a journal entry, and the machine's row, which stays locked for the changes of an SRE. At the end,
+    `machine` gets the new values of the row.
 
-    Raises `Forbidden`, and `Conflict` for a machine that was removed. Locks: the cell's row, then the machine's.
+    Raises `Forbidden` if the caller is not an SRE, and `Conflict` if the machine was removed. Locks: the cell's row,
+    then the machine's.
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     with journal.write(machine.cell_id, principal) as entry:
@@ -67,7 +71,8 @@ def locked_machine(principal: Principal, machine: Machine) -> Iterator[tuple[Jou
 
 
 def machine_rotate(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
-    """Ask the machine for a new secret with the next poll. The first use of the new secret makes the old one invalid.
+    """Ask the machine, in the next poll, to make a new secret. The old secret is valid until the machine uses the new
+    one.
 
     Locks: the cell's row, then the machine's.
     """
@@ -83,10 +88,10 @@ def machine_rotate(*, principal: Principal, machine: Machine, reason: str = "") 
 
 
 def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Machine:
-    """Revoke a machine: its secrets become invalid, its connection is closed, and it is marked down.
+    """Revoke a machine: make its secrets invalid, close its connection, and mark it as down.
 
-    Its tasks are placed on other machines at the cell's rate. If the machine joins again with a new token, it stops its
-    copies of these tasks. Locks: the cell's row, then the machine's.
+    The machine's tasks are then placed on other machines, at the limited rate of the cell. If the machine joins again
+    with a new token, it stops its copies of these tasks. Locks: the cell's row, then the machine's.
     """
     with locked_machine(principal, machine) as (entry, row):
         if row.secret_digest:
@@ -102,10 +107,11 @@ def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Ma
 
 
 def secrets_offered(cell_id: int, offers: Mapping[int, tuple[int, str]], *, principal: Principal) -> dict[int, str]:
-    """Accept new secrets in addition to the present ones. Return the accepted digests by machine id.
+    """Accept the new secrets that machines offer. Their present secrets stay valid too. Return the accepted digests by
+    machine id.
 
-    `offers`: machine id -> (session, digest). Offers of old sessions are ignored. Locks: the row of the cell, then the
-    rows of the machines.
+    `offers`: machine id -> (session, digest of the new secret). An offer is ignored if its session is not the
+    machine's newest session. Locks: the row of the cell, then the rows of the machines.
     """
     taken: dict[int, str] = {}
     with journal.write(cell_id, principal) as entry:
@@ -131,10 +137,10 @@ def secrets_offered(cell_id: int, offers: Mapping[int, tuple[int, str]], *, prin
 
 
 def secrets_renewed(cell_id: int, used: Sequence[tuple[int, str]], *, principal: Principal) -> set[tuple[int, str]]:
-    """Make the old secrets of machines invalid, because these machines have used their new ones.
+    """Make the old secrets of machines invalid, because these machines have used their new secrets.
 
-    `used`: (machine id, digest of the new secret). Return the pairs whose new secret was still valid. Locks: the row of
-    the cell, then the rows of the machines.
+    `used`: (machine id, digest of the new secret). Return the elements of `used` whose new secret is valid. Locks: the
+    row of the cell, then the rows of the machines.
     """
     with journal.write(cell_id, principal) as entry:
         execute(

@@ -1,4 +1,4 @@
-"""The progress of drains, and the reasons why they wait. `evacuation` decides which tasks a drain evicts.
+"""The progress of drains, and the reasons why drains wait. `evacuation` decides which tasks a drain evicts.
 
 The number of queries is the same for any number of drains.
 """
@@ -27,9 +27,9 @@ HIDDEN = "another tenant's job"
 
 @dataclass(frozen=True, slots=True)
 class WaitingForBudget:
-    """A job whose tasks wait for its disruption budget. `tasks`: the number of its waiting tasks on the machine.
+    """A job whose tasks wait for its disruption budget. `tasks`: the number of its tasks that wait on the machine.
 
-    `down`: how many of the job's tasks are down. `may`: how many may be down.
+    `down`: how many tasks of the job are down. `may`: how many tasks of the job may be down.
     """
 
     job: str
@@ -42,9 +42,9 @@ class WaitingForBudget:
 class DrainProgress:
     """The progress of one drain. `left`: the number of tasks that are still placed on the machine.
 
-    `leaving`: the number of those tasks that are evicted at the cell's rate. `waiting`: the jobs whose tasks wait for a
-    disruption budget. `stopping`: the number of evicted tasks whose processes may still run, for example during their
-    notice period. `overdue`: the deadline has passed.
+    `leaving`: the number of tasks among them that do not wait for a disruption budget. `waiting`: the jobs whose tasks
+    wait for a disruption budget. `stopping`: the number of evicted tasks whose processes may still run, for example
+    during their notice period. `overdue`: the deadline has passed.
     """
 
     drain: Drain
@@ -60,7 +60,7 @@ class DrainProgress:
 
     @property
     def done(self) -> bool:
-        """Return whether the machine is empty, according to its Borglet."""
+        """Return whether no task is left on the machine and no evicted task is still stopping."""
         return self.left == 0 and self.stopping == 0
 
     @property
@@ -76,7 +76,9 @@ def drains_of(cell: Cell) -> QuerySet[Drain]:
 def progress_of(
     principal: Principal, cell: Cell, drains: Sequence[Drain], *, now: dt.datetime | None = None
 ) -> list[DrainProgress]:
-    """Return the progress of drains, without names of jobs that the caller may not see. Makes at most seven queries."""
+    """Return the progress of drains. The names of jobs that the caller may not see are hidden. Makes at most seven
+    queries.
+    """
     now = now or timezone.now()
     machines = [drain.machine_id for drain in drains]
     here = Task.objects.filter(machine__in=machines, state=TaskState.RUNNING.value).order_by()

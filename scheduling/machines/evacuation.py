@@ -1,10 +1,10 @@
-"""The eviction of tasks from machines that are down or draining, at the cell's rate (§4).
+"""The eviction of tasks from machines that are down or draining, at a limited rate (§4).
 
-    master, each second ─► tasks_leave ─┬─ down: evicted, machine-failure, as the brake `lost` allows (`brakes`)
-                                        └─ draining: evicted, machine-shutdown, within each job's budget
+    master, each second ─► tasks_leave ─┬─ machine down:     evict its tasks, at the rate of the brake `lost`
+                                        └─ machine draining: evict its tasks, within the budget of each job
 
-The rate is limited, because a network partition looks like many dead machines. Each eviction has the event that changed
-the machine as its cause.
+The rate is limited, because a network partition looks like many dead machines. The journal event of each eviction has
+a cause: the event with which the machine became down or draining.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from scheduling.tasks.disruption_budgets import Budgets, inside_allocs
 
 
 def tasks_leave(cell_id: int, settings: CellSettings, *, seconds: float, late: int = 0) -> int:
-    """Evict tasks from down and draining machines. Return the number of evicted tasks.
+    """Evict tasks from machines that are down or draining. Return the number of evicted tasks.
 
-    The brake of the cell limits evictions from down machines. Evictions from draining machines are limited to the
-    drain rate times `seconds`. `late`: the number of machines whose report is overdue and that are not down yet.
+    The brake `lost` limits how many tasks are evicted from machines that are down. The cell's drain rate times
+    `seconds` limits how many tasks are evicted from draining machines. `late`: the number of machines whose report is
+    overdue and that are not down yet.
     """
     allowance = brakes.lost_allowance(cell_id, settings, late=late)
     drain = max(1, int(settings.drain_per_s * seconds)) if settings.drain_per_s else 0
@@ -45,7 +46,7 @@ def tasks_leave(cell_id: int, settings: CellSettings, *, seconds: float, late: i
 
 
 def tasks_evict_from(cell_id: int, limit: int) -> int:
-    """Evict at most `limit` tasks from machines that are down, highest priority first."""
+    """Evict at most `limit` tasks from machines that are down. Tasks with the highest priority are evicted first."""
     if limit <= 0:
         return 0
     leaving = list(_on_machines(cell_id, DOWN)[: min(limit, journal.CHUNK)])
@@ -55,10 +56,10 @@ def tasks_evict_from(cell_id: int, limit: int) -> int:
 def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
     """Evict at most `limit` tasks from draining machines, within the disruption budget of each job.
 
-    A job may have `disruption_budget` tasks down in the whole cell, or `max_down` without a budget. All draining
-    machines share this budget. Tasks that are not up are evicted at once and use no budget. A task that has been down
-    for more than `patience_s` uses no budget, so that a task that never comes up cannot block a drain. An alloc is
-    evicted with its inner tasks when the budgets of their jobs allow it (§2.4). After the deadline of a drain with
+    A job may have `disruption_budget` tasks down in the whole cell. If it has no such budget, it may have `max_down`
+    tasks down. Tasks that are not up are evicted at once and use no budget. A task that has been down for more than
+    `patience_s` seconds uses no budget, so it cannot block a drain for ever. An alloc is evicted together with the
+    tasks inside it, when the budgets of their jobs allow this (§2.4). After the deadline of a drain with
     `break_budgets`, no budget applies.
     """
     here = _on_machines(cell_id, DRAINING)
@@ -87,7 +88,9 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
 
 
 def jobs_concerned(here: QuerySet[Task]) -> set[int]:
-    """Return the ids of the jobs of these tasks. For an alloc, this includes the jobs of the tasks inside it."""
+    """Return the ids of the jobs of the tasks in `here`. If a task is an alloc, add the jobs of the tasks inside the
+    alloc.
+    """
     jobs = set(here.order_by().values_list("job_id", flat=True).distinct())
     if not jobs:
         return jobs
@@ -97,8 +100,8 @@ def jobs_concerned(here: QuerySet[Task]) -> set[int]:
 
 
 def _on_machines(cell_id: int, state: str) -> QuerySet[Task]:
-    """Return the running tasks on machines in `state`, highest priority first. The allocs of alloc sets are included,
-    and the tasks inside allocs are not.
+    """Return the running tasks on machines in the state `state`, highest priority first. Allocs are included. Tasks
+    inside allocs are left out.
     """
     return (
         Task.objects.filter(machine__cell_id=cell_id, machine__state=state, state=counters.RUNNING, alloc__isnull=True)
@@ -135,7 +138,7 @@ def _format_eviction(machine: Machine, cause: EvictionCause) -> str:
 
 
 def _latest_states(machine_ids: Iterable[int]) -> dict[int, Cause]:
-    """Return the newest state change of each machine as a `Cause` for later events, by machine id."""
+    """Return the event of each machine's newest change of state, by machine id. Later events use it as their cause."""
     rows = query(
         "SELECT m.id, e.revision, e.seq FROM unnest(%s::bigint[]) AS m(id) CROSS JOIN LATERAL ("
         " SELECT revision, seq FROM scheduling_event WHERE machine_id = m.id AND kind = 'machine.state'"

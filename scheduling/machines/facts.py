@@ -1,4 +1,4 @@
-"""The facts that a machine reports when it joins or returns, parsed and checked. Pure."""
+"""The facts that a machine reports about itself when it joins or returns. They are parsed and checked. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _HOSTNAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The checked facts of a machine. `capacity`: amounts of the fixed resources, then of the cell's own resources."""
+    """The checked facts of a machine. `capacity`: amounts of the built-in resources, then of the
+    cell's own resources.
+    """
 
     hostname: str
     address: str
@@ -40,15 +42,15 @@ class Facts:
 
     @classmethod
     def of(cls, row: object) -> Facts:
-        """Return the facts of a machine (hostname, address, capacity, attributes, …) from its database row."""
+        """Return the facts in the database row of a machine: hostname, address, capacity, attributes and others."""
         return msgspec.convert(row, cls, from_attributes=True)
 
     def columns(self) -> dict[str, Any]:
-        """Return the facts by column name of the machine's row, without the hostname, which never changes."""
+        """Return the facts as columns of the machine's row. The hostname is left out, because it never changes."""
         return {name: getattr(self, name) for name in COLUMNS} | {"capacity": list(self.capacity)}
 
     def as_request(self, *, extra: Sequence[str], **changed: Any) -> JoinRequest:
-        """Return the join request of a machine with these facts, except those in `changed`."""
+        """Return a request to join with these facts. `changed`: fields of the request that get other values."""
         facts = dataclasses.asdict(self) | {"capacity": as_mapping(self.capacity, extra=extra)} | changed
         return JoinRequest(token="", **facts)
 
@@ -57,9 +59,10 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(Facts) if field.name 
 
 
 def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Facts | None, dict[str, str]]:
-    """Return the facts in `request`, or None if a field is wrong, and the problem of each wrong field.
+    """Return (facts, problems). `facts` is None if a field of `request` is wrong. `problems`: the name of each wrong
+    field -> what is wrong.
 
-    A machine without `ports` in its capacity has all ports of its range.
+    If the capacity in the request has no `ports`, the machine has all ports of its range.
     """
     problems: dict[str, str] = {}
     if not _HOSTNAME.fullmatch(request.hostname):
@@ -87,12 +90,11 @@ def read_facts(request: JoinRequest, *, extra: Sequence[str] = ()) -> tuple[Fact
 
 
 def counted(own: Mapping[str, int], reported: Mapping[str, int]) -> tuple[dict[str, int], str]:
-    """Return the part of the `reported` capacity that is accepted, and a text that lists the reported amounts above
-    `own`, or "".
+    """Return the part of the `reported` capacity that is accepted, and a text that lists the rejected amounts, or "".
 
-    `own`: the amounts that the cell has accepted for the machine. A secret proves which machine reports, but not how
-    large the machine is. So a report may lower an amount, and only an SRE may raise it above `own`. The disk is an
-    exception: machines report its free space, which may grow.
+    `own`: the capacity that the cell has accepted for the machine. A report may lower an amount, but it may not raise
+    an amount above `own`. Only an SRE may do this. The disk is an exception, because a machine reports its free space,
+    which may grow.
     """
     more = {name: n for name, n in reported.items() if name != NAMES[DISK] and name in own and n > own[name]}
     accepted = {**reported, **{name: own[name] for name in more}}
@@ -100,7 +102,7 @@ def counted(own: Mapping[str, int], reported: Mapping[str, int]) -> tuple[dict[s
 
 
 def wrong_facts(problems: Mapping[str, str]) -> Rejected:
-    """Return the rejection of wrong fields. `problems`: field -> what is wrong with it. The text of the rejection
+    """Return the rejection of a request with wrong fields. `problems`: field -> what is wrong with it. The message
     names at most three fields.
     """
     shown = "; ".join(f"{path}: {what}" for path, what in list(problems.items())[:3])

@@ -1,4 +1,4 @@
-"""Machines join a cell with a token: their facts are checked, and each gets a secret, which is shown once.
+"""Machines join a cell with a token. Their facts are checked, and each machine gets a secret, which is sent only once.
 
 token + JoinRequest ─► check of each field ─► the token's uses decrease ─► Machine row, MachineSet event
 """
@@ -35,7 +35,8 @@ _MAX_TTL_S = 30 * 86_400
 
 
 def join_token_issue(*, principal: Principal, cell: Cell, uses: int = 1, ttl_s: float = 3600) -> str:
-    """Return a new token with which `uses` machines can join within `ttl_s` seconds. Only its digest is stored.
+    """Return a new token with which `uses` machines can join within `ttl_s` seconds. The cell stores only a hash of
+    it.
 
     The token is `borg1.<key>.<secret>.<fingerprint of the authority>`. A machine recognises its cell by the
     fingerprint.
@@ -61,7 +62,9 @@ def join_token_issue(*, principal: Principal, cell: Cell, uses: int = 1, ttl_s: 
 
 
 def machine_join(request: JoinRequest) -> JoinAnswer:
-    """Add one machine to its cell. Raises `Rejected`, which names the wrong field. See `machines_join`."""
+    """Add one machine to its cell. Raises `Rejected` if the request is not valid; the error names the wrong field. See
+    `machines_join`.
+    """
     try:
         return machines_join([request])[0]
     except Rejected as error:
@@ -71,12 +74,13 @@ def machine_join(request: JoinRequest) -> JoinAnswer:
 
 
 def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
-    """Add machines to one cell with one token. If one is rejected, none is added. Return the answers in the order of
-    `requests`.
+    """Add machines to one cell with one token. If one machine is rejected, none is added. Return one answer per
+    request, in the same order.
 
-    A machine with a known hostname gets a new secret that replaces the old one, unless it has reported recently. Raises
-    `Rejected` with the codes `invalid` (fields such as `[3].capacity.cpu`), `join-token-…` and `machine-live`. Locks:
-    the row of the token, then the row of the cell, then the rows of the machines.
+    A machine with a known hostname gets a new secret, which replaces the old one. Raises `Rejected` with the code
+    `invalid` for a wrong field (such as `[3].capacity.cpu`), `join-token-…` for a wrong token, or `machine-live` if a
+    machine with this hostname has reported recently. Locks: the row of the token, then the row of the cell, then the
+    rows of the machines.
     """
     if not 1 <= len(requests) <= MAX_BULK:
         raise invalid("machines", f"the request has {len(requests)} machines; send 1 to {MAX_BULK}")

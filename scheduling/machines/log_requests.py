@@ -1,10 +1,11 @@
-"""Requests for parts of a task's log, sent to its machine through the shard that holds the connection.
+"""Requests for parts of a task's log. The shard that is connected to the machine passes them on to the machine.
 
     web process ── publish ──► shard ── Poll.logs ──► Borglet
         ▲── publish ────────── shard ◄── Report.logs ──┘
 
-Both hops are channels of Redis: one per shard for requests, and one per request for its answer. Redis does not write
-published messages to its append-only file. So the output of tasks, which may contain secrets, stays on their machine.
+Each `publish` goes through a channel of Redis. A shard has one channel for requests, and each request has its own
+channel for the answer. Redis does not store published messages. So the output of tasks, which may contain secrets, is
+stored only on their machine.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ MAX_BYTES = 2**20
 
 
 class LogUnavailable(Rejected):
-    """Raised when the machine of a log is not connected or does not answer in time."""
+    """Raised if the machine that has the log is not connected or does not answer in time."""
 
     status = 503
 
 
 class RoutedLogRequest(msgspec.Struct, frozen=True):
-    """A log request on its way to the shard, with the machine that has the log."""
+    """The message with which a web process sends a log request to a shard. `machine_id`: the
+    machine that has the log.
+    """
 
     machine_id: int
     request: LogRequest
@@ -51,10 +54,10 @@ def fetch(
     limit_lines: int = 1000,
     timeout_s: float = 10.0,
 ) -> LogChunk:
-    """Return part of a task's log. The parameters are those of `LogRequest`. A problem of the Borglet is in the
-    chunk's `error`.
+    """Return part of a task's log. `stream` to `limit_lines`: as in `LogRequest`. If the Borglet cannot read the log,
+    the chunk's `error` says why.
 
-    Raises `LogUnavailable` if there is no answer within `timeout_s`.
+    Raises `LogUnavailable` if the machine does not answer within `timeout_s` seconds.
     """
     request = LogRequest(uuid.uuid4().hex, key, stream, offset, limit_bytes, search, ignore_case, since, limit_lines)
     try:
@@ -91,18 +94,18 @@ def answer_channel(request_id: str) -> str:
 
 
 async def answer(connection: redis.asyncio.Redis, chunk: LogChunk) -> None:
-    """Send an answer to the process that waits for it. Raises `redis.RedisError` if Redis cannot be reached."""
+    """Send the part of a log to the process that requested it. Raises `redis.RedisError` if Redis cannot be reached."""
     await connection.publish(answer_channel(chunk.request_id), msgspec.json.encode(chunk))
 
 
 def not_connected(request: LogRequest) -> LogChunk:
-    """Return the answer that a shard gives if the machine is no longer connected to it."""
+    """Return the answer of a shard to which the machine is no longer connected."""
     return LogChunk(request.request_id, 0, 0, "", error="the machine has just disconnected; try again")
 
 
 class _Listener:
-    """A subscription to the answer of one request. Enter it before sending the request. Entering it raises
-    `redis.RedisError` if Redis cannot be reached.
+    """A context manager that waits for the answer to one request. It subscribes on entry, so enter it before you send
+    the request. The entry raises `redis.RedisError` if Redis cannot be reached.
     """
 
     def __init__(self, request_id: str, timeout_s: float) -> None:
@@ -128,7 +131,7 @@ class _Listener:
         self._pool.disconnect()
 
     def wait(self) -> bytes | None:
-        """Return the machine's answer, or None after the time limit."""
+        """Return the machine's answer, or None if none came in time."""
         deadline = time.monotonic() + self._timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             message = self._pubsub.get_message(ignore_subscribe_messages=True, timeout=left_s)

@@ -1,4 +1,4 @@
-"""The states of machines: up, draining, down, removed. Every change is in the journal. Quota receives the capacity.
+"""The states of machines: up, draining, down, removed. The journal contains every change of state.
 
     joining.machines_join ──► up ◄────── machines_return ────── down
                               │ ▲                                 ▲
@@ -6,7 +6,8 @@
                             draining ─────────────────────────────┘
                                                    machine_remove ──► removed
 
-`scheduling.machines.evacuation` evicts tasks from down and draining machines.
+`scheduling.machines.evacuation` evicts tasks from machines that are down or draining. `publish_capacity` reports the
+capacity of the cell to quota.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ MAX_DEADLINE_S = 30 * 86_400.0
 
 
 def store_facts(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, extra: Sequence[str]) -> None:
-    """Change facts of a locked machine. Equal facts change nothing. Raises `Rejected`, which names the wrong field."""
+    """Store changed facts in the locked row of a machine. Does nothing if no fact has changed. Raises `Rejected` if a
+    fact is not valid; the error names the wrong field.
+    """
     if set_facts(row, facts, extra=extra):
         if "capacity" in facts:
             row.granted = []
@@ -56,11 +59,10 @@ def store_facts(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, 
 
 
 def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[str, Any]) -> Machine:
-    """Set some amounts of a machine's capacity; the other amounts do not change. Reports of the machine cannot raise an
-    amount.
+    """Set some amounts of a machine's capacity. The other amounts do not change.
 
-    `capacity`: quantities in the form of job files. Raises `Rejected`, which names the wrong field. Locks: the cell's
-    row, then the machine's.
+    `capacity`: quantities in the form of job files. Raises `Rejected` if a quantity is not valid; the error names the
+    wrong field. Locks: the cell's row, then the machine's.
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     if not capacity:
@@ -78,8 +80,8 @@ def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[st
 
 
 def set_facts(machine: Machine, changed: Mapping[str, Any], *, extra: Sequence[str]) -> bool:
-    """Check the facts in `changed` and set them on `machine`, without saving it. Return whether a value changed. Raises
-    `Rejected` if a fact is not valid. `extra`: the names of the cell's further resources.
+    """Check the facts in `changed`, and set them on `machine` without saving it. Return whether a value changed.
+    Raises `Rejected` if a fact is not valid. `extra`: the names of the cell's own resources.
     """
     before = Facts.of(machine)
     request = before.as_request(extra=extra, **changed)
@@ -105,13 +107,14 @@ def machines_drain(
     break_budgets: bool = False,
     confirm: int | None = None,
 ) -> list[Machine]:
-    """Drain machines of a cell: evict their tasks at the cell's rate, within the disruption budgets of the jobs.
+    """Drain machines of a cell: evict their tasks at a limited rate, within the disruption budgets of the jobs. Return
+    the machines whose drain began or changed.
 
-    `deadline_s`: seconds until the machines should be empty. With `break_budgets`, the tasks that are left then are
-    evicted in spite of the budgets. A new drain replaces the deadline of an older one. A machine that is down drains
-    after its return. `confirm`: the number of running tasks to evict; required if it is above the share `confirm_share`
-    of the cell. Return the machines whose drain began or changed. Raises `Rejected`, which names the wrong field.
-    Locks: the cell's row, then the machines' by id.
+    `deadline_s`: seconds until the machines should be empty. `break_budgets`: after the deadline, evict the remaining
+    tasks in spite of the budgets. `confirm`: the number of tasks to evict; required if it is above the share
+    `confirm_share` of the cell's tasks. A new drain replaces the deadline of an older one. A machine that is down is
+    drained after it returns. Raises `Rejected` if `deadline_s` or `break_budgets` is wrong. Locks: the cell's row,
+    then the machines' in order of id.
     """
     require(principal, Action.MACHINE_ADMIN, cell=cell.name)
     _check_deadline(deadline_s, break_budgets=break_budgets)
@@ -148,7 +151,7 @@ def machines_drain(
 
 
 def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "") -> Machine:
-    """End the drain of a machine. A machine that is down stays down until it connects again."""
+    """End the drain of a machine. If the machine is down, it stays down until it connects again."""
     with locked_machine(principal, machine) as (entry, row):
         ended, _ = Drain.objects.filter(machine=row).delete()
         if ended or row.state == DRAINING:
@@ -159,8 +162,8 @@ def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "")
 
 
 def _announce_wish(entry: JournalEntry, row: Machine, state: events.MachineState) -> None:
-    """Append the event `state`, which contains the state that an SRE requested for a machine. If the machine is down,
-    append a second event with the state down, because the machine stays down.
+    """Append the event `state`, with the state that an SRE has requested for a machine. If the machine is down, it
+    stays down, so a second event with the state down follows.
     """
     entry.append(state)
     if row.state == DOWN:
@@ -175,7 +178,7 @@ def _check_deadline(deadline_s: float | None, *, break_budgets: bool) -> None:
 
 
 def _confirm_drain(cell: Cell, rows: Sequence[Machine], drains: Mapping[int, Drain], confirm: int | None) -> None:
-    """Raise `Conflict` if the drain stops so many tasks that it needs a confirmation, and `confirm` is too low."""
+    """Raise `Conflict` if the drain would stop so many tasks that it needs a confirmation, and `confirm` is too low."""
     draining = set(Drain.objects.filter(machine__cell=cell).order_by().values_list("machine_id", flat=True))
     if all(row.id in drains for row in rows):
         return
@@ -190,8 +193,8 @@ def _tasks_on(machine_ids: Iterable[int]) -> dict[int, int]:
 
 
 def machines_down(*, principal: Principal, cell_id: int, machine_ids: Sequence[int], reason: str) -> list[int]:
-    """Mark machines that are up or draining as down. Return their ids. Locks: the row of the cell, then the rows of the
-    machines.
+    """Mark the machines that are up or draining as down. Return the ids of these machines. Locks: the row of the cell,
+    then the rows of the machines.
     """
     with journal.write(cell_id, principal) as entry:
         rows = _lock(cell_id, machine_ids, [UP, DRAINING])
@@ -200,7 +203,9 @@ def machines_down(*, principal: Principal, cell_id: int, machine_ids: Sequence[i
 
 
 def machines_return(entry: JournalEntry, machine_ids: Sequence[int], reason: str) -> list[int]:
-    """Mark machines that are down as up or draining. Return the ids of these machines. Locks their rows by id."""
+    """Mark the machines that are down as up again, or as draining if they have a drain. Return the ids of these
+    machines. Locks the machines' rows in order of id.
+    """
     rows = _lock(entry.cell_id, machine_ids, [DOWN])
     if rows:
         draining = set(Drain.objects.filter(machine__in=rows).order_by().values_list("machine_id", flat=True))
@@ -209,10 +214,10 @@ def machines_return(entry: JournalEntry, machine_ids: Sequence[int], reason: str
 
 
 def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> None:
-    """Remove a machine from its cell. Its secret becomes invalid, and its hostname may join again.
+    """Remove a machine from its cell. Its secret becomes invalid. A machine with the same hostname may join later.
 
-    Raises `Conflict` if tasks run on it, unless it is down: then its tasks are evicted. An SRE must stop the processes
-    that may still run on the machine.
+    If tasks are placed on the machine, the function raises `Conflict`; but if the machine is down, it evicts them.
+    Processes of these tasks may still run on the machine, and an SRE must stop them.
     """
     with locked_machine(principal, machine) as (entry, row):
         tasks = list(Task.objects.filter(machine=row, state=counters.RUNNING).values_list("id", "incarnation"))
@@ -254,11 +259,11 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
 def quarantine_release(
     *, principal: Principal, machine: Machine, keys: Iterable[str] | None, action: str, reason: str = ""
 ) -> Machine:
-    """Store the decision of an SRE about incarnations in quarantine: stop them, or let them run.
+    """Store an SRE's decision about incarnations in quarantine: stop them, or let them run.
 
-    `keys`: `uid/index/incarnation` of each; None: all incarnations without a decision. `action`: `stop` ends the
-    incarnations, `keep` lets them run. Raises `Rejected` if `action` is unknown or an incarnation is not in quarantine.
-    Locks: the row of the cell, then the row of the machine.
+    `keys`: the incarnations, as `uid/index/incarnation`; None: all incarnations without a decision. `action`: `stop`
+    or `keep` (let them run). Raises `Rejected` if `action` is unknown or an incarnation is not in quarantine. Locks:
+    the row of the cell, then the row of the machine.
     """
     if action not in ("stop", "keep"):
         raise invalid("action", f"{action!r} is unknown; give stop or keep")
@@ -279,8 +284,8 @@ def quarantine_release(
 
 
 def quarantine_set(entry: JournalEntry, machine: Machine, items: Sequence[Mapping[str, Any]], reason: str) -> None:
-    """Store `items` as the machine's list of quarantined tasks, and append an event with the machine's present state.
-    The caller holds the lock of the machine's row. `items`: one mapping per quarantined task.
+    """Store `items` as the machine's list of incarnations in quarantine, one mapping per incarnation. Append an event
+    with the present state of the machine. The caller must have locked the machine's row.
     """
     if list(items) == machine.quarantined:
         return
@@ -314,7 +319,7 @@ def _set_rows(entry: JournalEntry, machine_ids: Sequence[int], state: str, reaso
 
 
 def publish_capacity(entry: JournalEntry) -> None:
-    """Report the cell's capacity to quota: the sum of all machines, also those that are down."""
+    """Report the cell's capacity to quota. It is the sum over all machines, including those that are down."""
     cell = Cell.objects.only("name", "extra_resources").get(pk=entry.cell_id)
     rows = query(
         "SELECT part.position, sum(part.amount)::bigint FROM scheduling_machine AS m,"

@@ -1,4 +1,4 @@
-"""The times of the next polls: a timetable for all machines, and a limit on early polls. Pure."""
+"""The times at which machines are polled next: a timetable of all machines, and a limit on early polls. Pure."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ T = TypeVar("T", bound=Hashable)
 
 
 def poll_interval(machines: int, setting_s: float = 0.0) -> float:
-    """Return the seconds between two polls of one machine. `setting_s`: the cell's setting; 0: choose by the number
-    of machines.
+    """Return the seconds between two polls of one machine. `setting_s`: the cell's setting; 0: the number of
+    `machines` decides.
     """
     return setting_s or min(LONGEST_S, max(SHORTEST_S, machines / _MACHINES_PER_S))
 
@@ -36,8 +36,8 @@ def early_rate(machines: int) -> float:
 
 
 class Timetable(Generic[T]):
-    """A heap of items with one time each. An item whose time moves to later keeps its entry in the heap. The entry gets
-    the later time when it reaches the front. Polls move the time of a machine to later at each answer.
+    """A set of items, each with a time, from which the earliest item can be found quickly. The time of an item may
+    change, and it is cheap to change it to a later time.
     """
 
     def __init__(self) -> None:
@@ -89,18 +89,18 @@ class Timetable(Generic[T]):
 
 @dataclass(slots=True)
 class EarlyAnswerPace:
-    """A limit on how soon a machine is polled again after it answered a poll early because its state changed. After
-    each of the first `BURST` early answers, the next poll follows in `GAP_S` seconds or sooner. After more early
-    answers, it is delayed for longer.
+    """A limit on how soon a machine is polled again after it answered a poll early. A machine answers early if its
+    state has changed. After each of the first `BURST` early answers, the next poll follows in `GAP_S` seconds. After
+    more early answers, the next poll follows later.
     """
 
     left: float = BURST
     at: float = 0.0
 
-    def gap_s(self, now: float, *, per_s: float = REFILL_PER_S, turn_s: float = 0.0) -> float:
-        """Return the seconds to wait before the next poll. Each call uses one of the `BURST` quick polls, which are
-        refilled over time. `per_s`: the result of `early_rate`. `turn_s`: how long a turn of the shard takes while many
-        machines connect; else 0.
+    def gap_s(self, now: float, *, turn_s: float = 0.0) -> float:
+        """Return the seconds to wait before the next poll. Each call uses one of the `BURST` quick polls; used quick
+        polls come back over time. `turn_s`: the seconds that a turn of the shard takes while many machines connect;
+        else 0.
         """
         self.left = min(BURST, self.left + (now - self.at) * per_s) if self.at else float(BURST)
         self.at = now

@@ -1,16 +1,16 @@
-"""The detection of silent machines, and of partitions that look like many dead machines (§4).
+"""The detection of silent machines, and of network partitions, which look like many dead machines (§4).
 
     Redis: contacts, live shards ──► Silence.judge ──► machines to mark as down
     rows:  machines up, draining ────────┘
 
-A machine counts as silent only if this process has watched it for long enough. Counting starts from scratch when no
-shard is alive, when Redis was unreachable or no longer has the contact of a machine, when this process stood still, and
-while a shard is overloaded.
+A machine counts as silent only if this process has watched it for long enough. The process starts to watch from
+scratch when no shard is alive, when Redis was unreachable or has lost the contact of a machine, when the process
+itself stood still, and while a shard is overloaded.
 
-If too many machines fall silent together, in the cell or at one shard, the link is suspected first, for a limited
-time. This time starts again when some of the machines report, because the others may be waiting for their turn. The
-machines of a dead shard have the same time to find another shard. `scheduling.machines.evacuation` moves the tasks
-afterwards.
+If too many machines of the cell or of one shard become silent together, their connections may have failed instead of
+the machines. So they are not marked as down for a limited time. This time starts again when some of these machines
+report. The machines of a dead shard get the same time to find another shard. `scheduling.machines.evacuation` evicts
+tasks from machines that are marked as down.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _WHOLE_CELL = ""
 
 @dataclass(slots=True)
 class _Suspicion:
-    """The suspicion that a shard has failed, so that its machines only seem silent. `late`: the lowest number of late
-    machines so far. `hopeful_at`: the time when this number last fell.
+    """The suspicion that a shard has failed and that its machines still work. `late`: the lowest number of the shard's
+    machines that were late since the suspicion began. `hopeful_at`: the time when this number last fell.
     """
 
     began_at: float
@@ -65,11 +65,11 @@ class _Suspicion:
 
 @dataclass(slots=True)
 class Silence:
-    """The detector of silent machines in one master. Times are seconds by Redis' clock.
+    """The detector of silent machines in one master. Times are in seconds by Redis' clock.
 
-    `late`: the number of machines in the last sweep that missed a poll and are not down. A network partition cuts off
-    many machines, but their last answers have different times, so they do not count as silent all at once. When the
-    first machine counts as silent, `late` already counts the others. So a sweep can detect the partition in time.
+    `late`: the number of machines that had missed a poll in the last sweep and are not marked as down. In a network
+    partition, the machines do not become silent all at once, because each has answered at another time. `late` counts
+    all of them before the first one is silent. So a sweep can detect the partition in time.
     """
 
     late: int = 0
@@ -81,7 +81,7 @@ class Silence:
     _away_until: float = 0.0  # by the clock of this process
 
     def sweep(self, cell_id: int, settings: CellSettings) -> list[int]:
-        """Mark the silent machines of a cell as down, and return them."""
+        """Mark the silent machines of a cell as down, and return the ids of these machines."""
         self.late = 0
         if time.monotonic() < self._away_until:
             return []
@@ -114,10 +114,10 @@ class Silence:
         *,
         holders: Callable[[], Mapping[int, str]] = dict,
     ) -> list[int]:
-        """Return the ids of the machines to mark as down now. This method itself reads neither Redis nor the database.
+        """Return the ids of the machines to mark as down now. Reads neither Redis nor the database.
 
-        `ids`: the machines that are not down. `holders`: returns the shard of each machine's last connection; it is
-        called only if a machine is silent.
+        `ids`: the machines that are up or draining. `holders`: a function that returns, by machine id, the shard to
+        which the machine connected last; it is called only if a machine is silent.
         """
         now = contacts.now
         ids = frozenset(ids)
@@ -151,7 +151,7 @@ class Silence:
         ]
 
     def _link_overloaded(self, contacts: Contacts) -> bool:
-        """Return whether a shard is overloaded. Then machines may seem silent while they wait for the shard."""
+        """Return whether a shard is overloaded. Machines that wait for an overloaded shard may only seem silent."""
         if not contacts.overloaded:
             self._overloaded_since = None
             return False
@@ -161,8 +161,8 @@ class Silence:
         return contacts.now - self._overloaded_since <= OVERLOAD_BELIEVED_S
 
     def _doubt(self, late: list[int], held_by: Mapping[int, str], settings: CellSettings, now: float) -> set[str]:
-        """Return the shards that are suspected to have failed: too many of their machines stopped reporting together.
-        `""` stands for the whole cell.
+        """Return the names of the shards that may have failed, because too many of their machines stopped reporting
+        together. The name `""` means the whole cell.
         """
         held = Counter(shard for machine in self._since if (shard := held_by.get(machine)) is not None)
         held[_WHOLE_CELL] = len(self._since)
@@ -196,6 +196,8 @@ class Silence:
 
 
 def _shard_died(contacts: Contacts, shard: str, grace_s: float) -> bool:
-    """Return whether a shard has died within `grace_s`, so that its machines may be looking for another shard."""
+    """Return whether a shard died less than `grace_s` seconds ago. Its machines may still be looking for another
+    shard.
+    """
     age = contacts.now - contacts.beats.get(shard, float("-inf"))
     return SHARD_TTL_S < age <= grace_s

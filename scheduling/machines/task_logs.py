@@ -1,4 +1,4 @@
-"""The logs of a task, read from its machine through the link."""
+"""Read the log of a task from the machine on which the task runs or ran."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def task_log(
     since: float = 0.0,
     limit_lines: int = 1000,
 ) -> LogChunk:
-    """Return part of a task's log from byte `offset` on, or only its lines that contain `search`. A negative `offset`
-    counts from the end.
+    """Return part of a task's log from byte `offset` on. A negative `offset` counts from the end. If `search` is
+    given, return only the lines that contain it.
 
-    `incarnation`: the number of an earlier incarnation; 0: the newest. Raises `Rejected`, which names the wrong field;
-    `Conflict` if the task has not run or is simulated; `LogUnavailable` if its machine does not answer.
+    `incarnation`: the number of the incarnation whose log is read; 0: the newest. Raises `Rejected` if an argument is
+    wrong, `Conflict` if the task has not run yet or is simulated, and `LogUnavailable` if its machine does not answer.
     """
     require_tenant(principal, Action.JOB_VIEW, job.tenant.name, job.cell.name)
     if stream not in STREAMS:
@@ -70,7 +70,9 @@ def task_log(
 
 
 def _machine_of(job: Job, task: Task, incarnation: int) -> Machine | None:
-    """Return the machine on which the journal says that an incarnation was placed, or None."""
+    """Return the machine on which an earlier incarnation of the task was placed, or None if the
+    journal does not say.
+    """
     placed = Event.objects.filter(
         cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind="task.placed", data__incarnation=incarnation
     )

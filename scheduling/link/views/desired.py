@@ -237,7 +237,7 @@ def _run_task(
     waits_for: list[TaskKey],
     specs: Specs,
 ) -> RunTask:
-    """Return the instruction that tells a Borglet to run a task.
+    """Return the instruction with which a Borglet runs a task.
 
     `job`: the version of the spec that the task runs. `newest`: the newest version of the spec. Its rules for
     publishing names apply to all tasks of the job.
