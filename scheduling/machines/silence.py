@@ -196,8 +196,8 @@ class Silence:
 
 
 def _shard_died(contacts: Contacts, shard: str, grace_s: float) -> bool:
-    """Return whether a shard died less than `grace_s` seconds ago. Its machines may still be looking for another
-    shard.
+    """Return whether a shard is dead, and its last heartbeat is at most `grace_s` seconds old. Its machines may still
+    be looking for another shard.
     """
     age = contacts.now - contacts.beats.get(shard, float("-inf"))
     return SHARD_TTL_S < age <= grace_s

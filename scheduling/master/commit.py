@@ -1,10 +1,10 @@
-"""The commit of a plan, or of the part that is still valid (§3.4, optimistic concurrency).
+"""Write a plan to the database, or the part of the plan that is still valid (§3.4, optimistic concurrency).
 
     Plan made from revision R ──► lock the cell ──► read the changes since R ──► apply the valid part, reject the rest
 
-The journal shows what has changed since revision R, from which the plan was made. The commit rejects an assignment
-whose machine, job or task has changed, and the next pass considers its task again. All other assignments are still
-valid. So any number of schedulers can work on one cell.
+The scheduler made the plan from revision R. The journal shows what has changed since then. The commit rejects each
+assignment whose machine, job or task has changed, and the next pass considers the task again. All other assignments
+are still valid. So any number of schedulers can work on one cell.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _URGENT, _MANY = 100, 500
 @dataclass(slots=True)
 class CommitOutcome:
     """The result of a commit. `applied`: the assignments that were written. `refused`: the assignments that were no
-    longer valid. Together they are all assignments of the plan.
+    longer valid. Every assignment of the plan is in one of these two lists.
 
-    `records`: the written journal records by revision. The master uses them instead of reading the journal.
+    `records`: the journal records that the commit wrote, by revision. The master need not read these from the journal.
     """
 
     applied: list[Assignment] = field(default_factory=list)
@@ -56,10 +56,11 @@ class CommitOutcome:
 
 
 def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journal.CHUNK) -> CommitOutcome:
-    """Write the plan's assignments, about `chunk` of them per revision. A gang is written under one revision, or not
-    at all.
+    """Write the plan's assignments, about `chunk` assignments per revision. All tasks of a gang are written under one
+    revision, or none of them is written.
 
-    Locks: the cell's row, for one chunk at a time; then the tasks that change, in order of id, victims first.
+    Locks: the cell's row, for one chunk at a time; then the tasks that change. Preempted tasks are locked first, in
+    order of id.
     """
     outcome = CommitOutcome()
     gangs = _gangs(cell_id) if plan.assignments else frozenset()
@@ -83,14 +84,14 @@ def commit(cell_id: int, plan: Plan, *, principal: Principal, chunk: int = journ
 
 
 def _gangs(cell_id: int) -> frozenset[int]:
-    """Return the ids of the live jobs whose tasks are placed together or not at all."""
+    """Return the ids of the live jobs that are gangs: their tasks are placed all together or not at all."""
     rows = Job.objects.filter(cell_id=cell_id, gang=True).exclude(state=JobState.DEAD.value)
     return frozenset(rows.order_by().values_list("id", flat=True))
 
 
 def _parts(assignments: Sequence[Assignment], chunk: int, gangs: frozenset[int]) -> Iterator[Sequence[Assignment]]:
-    """Yield the assignments in order, in chunks of about `chunk`. The first chunk of a long plan is small, so that
-    urgent tasks start sooner. A chunk is longer if it would otherwise split a gang.
+    """Yield the assignments in order, in chunks of about `chunk` assignments. The first chunk of a long plan is small,
+    so that urgent tasks start sooner. A chunk may be longer, because a gang is never split.
     """
     last = {a.job_id: position for position, a in enumerate(assignments) if a.job_id in gangs}
     first = 0
@@ -116,14 +117,14 @@ def _recheck(
     unfreed: set[int],
     braked: bool = False,
 ) -> tuple[list[Assignment], list[Assignment]]:
-    """Return the assignments that are still valid, and the others. If one task of a gang is not valid, none of its
-    tasks is.
+    """Return (assignments that are still valid, all other assignments). If one task of a gang is not valid, none of
+    its tasks is.
 
-    `since`: the revision from which the plan was made. `own`: later revisions that this commit wrote itself. `unfreed`:
-    machines that keep their victims, because this commit rejected the assignment that would preempt them. The function
-    also rejects other assignments to these machines, except into allocs, because they may need the victims' capacity.
-    It adds further such machines to `unfreed`. `braked`: a brake stops preemption now (`scheduling.policy.brakes`), so
-    assignments with victims are not valid.
+    `since`: the revision from which the plan was made. `own`: later revisions that this commit wrote itself.
+    `unfreed`: ids of machines whose tasks are not preempted, because an assignment with these victims was rejected.
+    Other assignments to these machines are rejected too, except into allocs, because they may need the victims'
+    capacity. The function adds further such machines to `unfreed`. `braked`: a brake stops preemption now
+    (`scheduling.policy.brakes`), so assignments with victims are not valid.
     """
     touched = _touched(cell_id, since, own)
     inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}
@@ -158,7 +159,7 @@ def _recheck(
 
 
 def _with_budgets(jobs: set[int]) -> set[int]:
-    """Return the jobs among `jobs` that have a disruption budget. An assignment that evicts tasks of these jobs is not
+    """Return those of `jobs` that have a disruption budget. Assignments that evict tasks of these jobs are not
     committed, because other evictions may have used up the budget since the plan was made.
     """
     if not jobs:

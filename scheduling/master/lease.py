@@ -1,9 +1,8 @@
-"""The lease of a scheduler of a cell (§3.1): a row with the holder, the epoch, and the time of expiry by the
-database's clock.
+"""The lease of a scheduler of a cell (§3.1): a database row with the holder, the epoch and the time of expiry.
 
-The lease only avoids double work. If two masters work at once, the re-check in `scheduling.master.commit` keeps the
-cell correct. Each desired state carries the epoch of the lease, so that a Borglet rejects messages of an older
-master.
+The lease only avoids double work. If two masters work at once, the check in `scheduling.master.commit` keeps the cell
+correct. Each message with a desired state contains the epoch of the lease, so a Borglet can reject messages of an
+older master.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ STUCK_AFTER_S = 300.0
 
 
 def _started(pid: int) -> str:
-    """Return the start time of a process of this host, in clock ticks since boot, or "" if it has ended."""
+    """Return the start time of a process on this host, in clock ticks since the host started, or "" if the process has
+    ended.
+    """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -47,13 +48,13 @@ _SPACE = hashlib.sha256(
 
 
 def own_holder() -> str:
-    """Return the name of this process as a holder of leases. A restarted process has another name."""
+    """Return the name with which this process holds leases. After a restart, the process has another name."""
     return f"{socket.gethostname()}:{os.getpid()}:{_SPACE}-{_started(os.getpid())}"
 
 
 def is_gone(holder: str) -> bool:
-    """Return whether the holder of a lease was a process of this host that has ended. If so, the next master does not
-    wait until the lease expires.
+    """Return whether `holder` names a process of this host that has ended. In this case the next master takes the
+    lease at once.
 
     Return False for processes of other hosts.
     """
@@ -63,7 +64,9 @@ def is_gone(holder: str) -> bool:
 
 
 def renew(cell_id: int, *, scheduler: str, holder: str, ttl_s: float = TTL_S) -> int | None:
-    """Extend the lease of `holder` to `ttl_s` seconds from now. Return its epoch, or None if the holder has lost it."""
+    """Extend the lease of `holder`, so that it expires in `ttl_s` seconds. Return the lease's epoch, or None if
+    `holder` no longer has the lease.
+    """
     rows = query(
         "UPDATE scheduling_lease SET expires_at = clock_timestamp() + make_interval(secs => %s)"
         " WHERE cell_id = %s AND scheduler = %s AND holder = %s AND expires_at > clock_timestamp()"
@@ -77,10 +80,10 @@ def renew(cell_id: int, *, scheduler: str, holder: str, ttl_s: float = TTL_S) ->
 def renewed(
     cell_id: int, *, scheduler: str, needed: Callable[[], bool], holder: str, ttl_s: float = TTL_S
 ) -> Iterator[None]:
-    """Renew the lease in a thread while the `with` block runs, whenever `needed` returns true.
+    """While the `with` block runs, renew the lease in a thread, as long as `needed` returns true.
 
-    The thread has a database connection of its own. It never takes a lease: if `holder` does not hold the lease,
-    or has lost it, the thread changes nothing.
+    The thread has its own database connection. It never takes a lease: if `holder` does not have the lease, the thread
+    changes nothing.
     """
     done = threading.Event()
 
@@ -105,11 +108,10 @@ def renewed(
 
 
 def take(cell_id: int, *, scheduler: str, holder: str, ttl_s: float = TTL_S, instead_of: str = "") -> int | None:
-    """Take a free or expired lease under a new epoch, with an event. Return the epoch, or None if another holder has
-    the lease.
+    """Take the lease if it is free or expired. Return the new epoch, or None if another holder has the lease.
 
-    `instead_of`: a holder that has ended (`is_gone`), whose lease may be taken before it expires. Locks: the cell's
-    row, then the lease's.
+    `instead_of`: a holder whose process has ended (`is_gone`); its lease may be taken before it expires. Appends an
+    event to the journal. Locks: the cell's row, then the row of the lease.
     """
     epoch = None
     with journal.write(cell_id, system("master")) as entry:
@@ -129,7 +131,7 @@ def take(cell_id: int, *, scheduler: str, holder: str, ttl_s: float = TTL_S, ins
 
 
 def release(cell_id: int, *, scheduler: str, holder: str) -> None:
-    """Release the lease, so that the next master can start at once."""
+    """Release the lease, so that the next master can take it at once."""
     execute(
         "UPDATE scheduling_lease SET expires_at = clock_timestamp()"
         " WHERE cell_id = %s AND scheduler = %s AND holder = %s",
@@ -138,13 +140,13 @@ def release(cell_id: int, *, scheduler: str, holder: str) -> None:
 
 
 def held() -> set[tuple[int, str]]:
-    """Return all leases that have not expired, as pairs of the cell's id and the scheduler's name."""
+    """Return (cell id, name of the scheduler) for each lease that has not expired."""
     rows = query("SELECT cell_id, scheduler FROM scheduling_lease WHERE expires_at > clock_timestamp()")
     return set(rows)
 
 
 def in_force(cell_id: int) -> dict[str, tuple[str, int]]:
-    """Return the leases of a cell that have not expired: (holder, epoch) by name of the scheduler."""
+    """Return (holder, epoch) of each lease of a cell that has not expired, by name of the scheduler."""
     rows = query(
         "SELECT scheduler, holder, epoch FROM scheduling_lease WHERE cell_id = %s AND expires_at > clock_timestamp()",
         [cell_id],

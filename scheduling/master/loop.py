@@ -1,12 +1,12 @@
-"""The master of a cell (§3.1). It follows the journal with a warm state, and schedules in passes.
+"""The master of a cell (§3.1). It keeps the state of the cell in memory, and schedules in passes.
 
     journal.tail ─► CellState ─► schedule_pass ─► commit ─► journal
                         ▲                           │
                         └────────── news ───────────┘
 
-A call of `Master.run` loads the state, takes or renews the lease, and works for some time. The warm state stays in
-this process for the next call. The re-check of the commit keeps the cell correct even if several processes run the
-master. A cell may have several schedulers (`scheduling.master.schedulers`), each for its own jobs.
+A call of `Master.run` loads the state, takes or renews the lease, and works for some time. The state stays in this
+process for the next call. Several processes may run the master at once, because the commit checks each assignment
+again. A cell may have several schedulers (`scheduling.master.schedulers`), each for its own jobs.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ _CHANGES_NO_PLACEMENT = (
 
 @dataclass(slots=True)
 class Master:
-    """The master: one object per cell, scheduler and process. `state` is None before the first call of `run` and
-    after an unexpected error.
+    """The master: one object per cell, scheduler and process. `state`: the cell's state in memory; None before the
+    first call of `run` and after an unexpected error.
 
-    A master loads its state before it takes the lease, and keeps the state when it loses the lease. `load` reads the
-    state of a cell from its rows. `holder` and `lease_ttl_s` are written into the lease.
+    A master loads the state before it takes the lease, and keeps the state when it loses the lease. `load`: a function
+    that reads the state of a cell from database rows. `holder`, `lease_ttl_s`: the name and the seconds for the lease.
     """
 
     cell_id: int
@@ -123,13 +123,13 @@ class Master:
     _view: ViewPublisher | None = None
 
     def prepare(self) -> None:
-        """Load the state before the first call of `run`. A master that was restarted can then place tasks sooner."""
+        """Load the state before the first call of `run`, so that a restarted master can place tasks sooner."""
         self._warm()
         self._advanced = time.monotonic()
 
     def run(self, seconds: float) -> bool:
-        """Work for `seconds`. Return False as soon as another process holds the lease, or the settings of the cell no
-        longer name this scheduler.
+        """Work for `seconds` seconds. Return False as soon as another process holds the lease, or the cell's settings
+        no longer list this scheduler. Otherwise return True.
         """
         self._kept, self.wanted = 0.0, True
         waiter = wakeups.Waiter([self.cell_id])
@@ -164,12 +164,12 @@ class Master:
                 close_old_connections()
 
     def _is_busy(self) -> bool:
-        """Return whether the present call of `tick` takes so long that the lease could expire before the call ends."""
+        """Return whether the running call of `tick` takes so long that the lease could expire before the call ends."""
         return self.lease_ttl_s / 3 < time.monotonic() - self._renewed < lease.STUCK_AFTER_S
 
     def tick(self) -> bool:
-        """Read the journal, do the maintenance that is due, and run a pass if a task may be placed. Return whether
-        more work can be done immediately.
+        """Read the journal, do the maintenance that is due, and run a pass if a pending task may be placed. Return
+        whether there is more work to do at once.
         """
         news = self._advance()
         now = time.monotonic()
@@ -206,7 +206,7 @@ class Master:
         return self._placeable and self._warm().pending > 0
 
     def _place(self, now: float) -> None:
-        """Run a pass if a task may be placed, or if classes of pending tasks have to be explained."""
+        """Run a pass if a pending task may be placed, or if the reasons why tasks are pending have to be found."""
         state = self._warm()
         waited = now - self._passed
         due = self._placeable or waited >= RETRY_EVERY_S
@@ -217,7 +217,7 @@ class Master:
             self._pass(state)
 
     def _retire(self) -> None:
-        """Release the lease and discard the cell's state in memory, because the cell's settings no longer list this
+        """Release the lease and discard the state in memory. Called when the cell's settings no longer list this
         scheduler.
         """
         lease.release(self.cell_id, scheduler=self.scheduler.name, holder=self.holder)
@@ -264,7 +264,7 @@ class Master:
         return self.state
 
     def _advance(self) -> bool:
-        """Bring the cell's state in memory up to date with the journal. Return whether there were new events."""
+        """Apply the new events of the journal to the state in memory. Return whether there were new events."""
         now = time.monotonic()
         kept_s, self._advanced = now - self._advanced, now
         if self.state is not None and kept_s <= _KEEP_WARM_S:
@@ -278,8 +278,8 @@ class Master:
         return True
 
     def _follow(self, state: CellState) -> bool:
-        """Apply new journal events to the state. Return False if the state has to be loaded from the rows instead.
-        After any error the state is discarded.
+        """Apply new journal events to the state. Return False if the state has to be loaded from database rows
+        instead. An unexpected error discards the state.
         """
         try:
             while records := journal.tail(self.cell_id, after=state.revision, known=self._own):
@@ -300,8 +300,8 @@ class Master:
     def _news(
         self, state: CellState, records: list[journal.JournalRecord]
     ) -> Iterator[tuple[events.Event, int, float]]:
-        """Yield each event with its revision and time. Raises `_Unfollowable` before an event that `state` cannot
-        apply.
+        """Yield (event, revision, time) of each record. Raises `_Unfollowable` if the next event cannot be applied to
+        `state`.
         """
         lived_in = set(np.unique(state.tasks.job_alloc_set).tolist())
         for record in records:
@@ -340,8 +340,9 @@ class Master:
         )
 
     def _run_maintenance(self) -> bool:
-        """Do the cell's work other than placement, such as drains and updates. Only one scheduler of the cell does
-        this work. A task that is submitted meanwhile waits for one part of it. Return whether there were new events.
+        """Do the regular work of the cell besides placement and updates, such as drains. Return whether there were new
+        journal events. Only one scheduler of a cell does this work. Between its parts, tasks that were submitted
+        meanwhile are placed.
         """
         news, backlog = self._advance(), self._is_waited_for
         for part in (self._find_silent_machines, self._evacuate, self._publish_view, self._reclaim):
@@ -398,7 +399,7 @@ class Master:
             self._placeable = True  # look again as soon as the news is in
 
     def _decide(self, state: CellState, policy: Policy) -> tuple[Plan, CommitOutcome, pass_log.Pass] | None:
-        """Make a plan and commit it. Return None if no pending task belongs to this scheduler."""
+        """Make a plan and commit it. Return None if this scheduler has no pending task."""
         at, started = time.time(), time.perf_counter()
         plan = schedule_pass(
             state, policy, now=timezone.now().timestamp(), rng=self._rng, memory=self._memory, explainer=self._explainer
@@ -412,12 +413,14 @@ class Master:
 
 
 class _Unfollowable(Exception):
-    """Raised if journal events cannot be applied to the state in memory, which must then be loaded from the rows."""
+    """Raised if journal events cannot be applied to the state in memory. The state must then be loaded from database
+    rows.
+    """
 
 
 def _widens(event: events.Event, state: CellState) -> bool:
-    """Return whether the event adds a resource to the cell. If so, the state must be created again, because its
-    arrays have fixed columns.
+    """Return whether the event adds a resource to the cell. The state must then be created again, because its arrays
+    have one column per resource.
     """
     return (
         isinstance(event, events.CellSet)
@@ -430,5 +433,5 @@ _masters: dict[tuple[int, Scheduler], Master] = {}
 
 
 def master_of(cell_id: int, scheduler: Scheduler) -> Master:
-    """Return the `Master` of this process for a cell and a scheduler. It keeps the cell's state between calls."""
+    """Return this process's `Master` for a cell and a scheduler. Later calls return the same object."""
     return _masters.setdefault((cell_id, scheduler), Master(cell_id, scheduler))

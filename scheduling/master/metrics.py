@@ -1,8 +1,8 @@
 """Metrics of cells for Prometheus.
 
-`CellCollector` reads values from rows when Prometheus scrapes a web process. Other values, such as the duration of a
-pass, are counted by the process that does the work. With `PROMETHEUS_MULTIPROC_DIR` the processes of a host share these
-counts, so that `/metrics` also shows the counts of the master.
+`CellCollector` reads some values from the database when Prometheus requests the metrics. Other values, such as the
+duration of a pass, are counted by the process that does the work. If `PROMETHEUS_MULTIPROC_DIR` is set, the processes
+of a host share these counts, so that `/metrics` also contains the counts of the master.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ machine_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Collects the metrics of all cells. It makes nine queries and one Redis command for any number of rows."""
+    """Collects the metrics of all cells. Makes nine queries and sends one Redis command, for any number of cells and
+    jobs.
+    """
 
     def collect(self) -> Iterator[Metric]:
         cells = {cell.id: cell for cell in Cell.objects.only("name", "revision")}
@@ -100,8 +102,8 @@ class CellCollector(Collector):
         yield missing
 
     def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
-        """Yield the utilisation of cells, from the figures that reclamation published last. Yield nothing if Redis is
-        unreachable.
+        """Yield the utilisation of cells, from the newest figures in Redis (`scheduling.master.utilisation`). Yield
+        nothing if Redis cannot be reached.
         """
         sums = GaugeMetricFamily(
             "borg_cell_resources",
@@ -138,7 +140,7 @@ def _notices(cells: Mapping[int, Cell]) -> CounterMetricFamily:
 
 
 def _brakes(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
-    """Yield the metrics of brakes that wait for an SRE (`scheduling.policy.brakes`)."""
+    """Yield metrics of the brakes that wait for a decision of an SRE (`scheduling.policy.brakes`)."""
     labels = ["cell", "brake"]
     held = GaugeMetricFamily(
         "borg_brake_held", "1 while a brake (lost, stops) holds tasks back until an SRE decides", labels=labels

@@ -1,9 +1,9 @@
-"""Results of passes: the newest ones of each scheduler in Redis, and sums of all passes for Prometheus.
+"""Results of scheduling passes. Redis has the newest results of each scheduler, and Prometheus has sums of all passes.
 
     Master ─ record ─► Redis: a capped list per (cell, scheduler) ─ recent ─► Sigma, SRE console
                    └─► metrics of this process ─► /metrics
 
-No decision depends on these results: Redis may lose them, and a pass does not wait for Redis.
+The scheduler does not use these results. So Redis may lose them, and a pass does not wait for Redis.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _KEPT_S = 7 * 86_400
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a pass. `at`: its start, seconds since the epoch. `conflicts`: number of assignments that the
-    commit rejected.
+    """The result of a pass. `at`: when it began, in seconds since the epoch. `conflicts`: the number of assignments
+    that the commit rejected.
     """
 
     at: float
@@ -45,7 +45,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary of some passes. Durations are in ms. A percentage is None if there is nothing to count."""
+    """A summary of some passes. Durations are in ms. A percentage is None if it would be a part of zero."""
 
     passes: int
     placed: int
@@ -78,7 +78,7 @@ def of(plan: Plan, outcome: CommitOutcome, *, at: float, pass_s: float, commit_s
 
 
 def record(cell_id: int, cell: str, scheduler: str, one: Pass) -> None:
-    """Store the statistics of a pass, without blocking the scheduler."""
+    """Store the result `one` of a pass, without making the scheduler wait."""
     metrics.passes.labels(cell, scheduler).observe(one.pass_ms / 1000)
     metrics.commits.labels(cell, scheduler).observe(one.commit_ms / 1000)
     metrics.placements.labels(cell, scheduler).inc(one.placed)
@@ -92,13 +92,15 @@ def record(cell_id: int, cell: str, scheduler: str, one: Pass) -> None:
 
 
 def recent(cell_id: int, scheduler: str, number: int = KEPT) -> list[Pass]:
-    """Return the last passes, newest first. Raises `redis.RedisError` while Redis is unreachable."""
+    """Return the newest `number` passes of a scheduler, newest first. Raises `redis.RedisError` if Redis cannot be
+    reached.
+    """
     found = wakeups.client().lrange(_key(cell_id, scheduler), 0, number - 1)
     return [msgspec.json.decode(one, type=Pass) for one in found]
 
 
 def summary(passes: Sequence[Pass]) -> Summary | None:
-    """Return the summary of passes; None without passes."""
+    """Return the summary of `passes`, or None if `passes` is empty."""
     if not passes:
         return None
     deciding, committing = (

@@ -1,4 +1,4 @@
-"""Pending tasks and their waiting times by priority, to show starvation (§2.5)."""
+"""The number of pending tasks per priority, and how long they have waited. This shows starvation (§2.5)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from scheduling.journal.sql import query
 
 @dataclass(frozen=True, slots=True)
 class PendingQueue:
-    """The pending tasks of one priority in a cell. The oldest of them has been pending since `since`."""
+    """The pending tasks of one priority in a cell. `since`: the time since which the oldest of these tasks has been
+    pending.
+    """
 
     cell_id: int
     band: str

@@ -1,11 +1,12 @@
-"""The reclamation cycle (§5.5): it reads usage, writes reservations, and evicts tasks from machines that are short.
+"""The reclamation cycle (§5.5). It reads usage, changes reservations, and evicts tasks from machines that lack RAM or
+disk.
 
     Redis: usage of all tasks ─► samples ─► changes that are large enough ─► one chunk per turn ─► rows + journal
-    warm state, UsageHistory ──────┘ └────► machines short of RAM or disk ─► evictions
+    CellState, UsageHistory ──────┘ └─────► machines short of RAM or disk ─► evictions
 
-The cycle is part of the maintenance that the master does, and reads the master's warm state. Every 5 s, a turn
-processes the samples, which takes about 100 ms for 150,000 tasks. This and the following turns each write one chunk of
-the changes, so that no pass waits for long.
+The cycle is part of the maintenance that the master does, and uses the master's state in memory. Every 5 s, one turn
+processes the samples, which takes about 100 ms for 150,000 tasks. This turn and the following turns each write one
+chunk of the changes, so that no pass waits for long.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ _ME = "reclamation"
 
 
 class ReservationChanges(NamedTuple):
-    """The reservations that one call of `Reclaimer.turn` writes. `raised`: how many of them increase."""
+    """The changes that one call of `Reclaimer.turn` writes. `wanted`: the new reservations. `raised`: how many of the
+    reservations increase.
+    """
 
     task_id: NDArray[np.int64]
     incarnation: NDArray[np.int32]
@@ -62,8 +65,8 @@ class ReservationChanges(NamedTuple):
 
 @dataclass(slots=True)
 class Reclaimer:
-    """The reclamation of a cell. Each master has one. A new `Reclaimer` knows no peaks of usage, so it observes tasks
-    for 300 s before it lowers reservations.
+    """Changes the reservations of a cell. Each master has one `Reclaimer`. A new `Reclaimer` does not know earlier
+    usage, so it observes tasks for 300 s before it lowers their reservations.
     """
 
     cell_id: int
@@ -76,10 +79,10 @@ class Reclaimer:
     _prod: tuple[tuple[Band, ...], NDArray[np.bool_]] | None = None
 
     def turn(self, state: CellState, bands: tuple[Band, ...], settings: CellSettings, *, now: float) -> int:
-        """Do one bounded piece of work: process the samples when that is due, and write one chunk of changes. Return
-        the number of written changes.
+        """Do a limited amount of work: process the samples if that is due, and write one chunk of changes. Return the
+        number of written changes.
 
-        `now`: seconds, monotonic. `state` must contain the changes that earlier turns wrote.
+        `now`: seconds of the monotonic clock. `state` must contain the changes that earlier turns wrote.
         """
         if now - self._looked >= EVERY_S:
             self._look(state, bands, settings, passed_s=min(now - self._looked, 3600.0))
@@ -102,8 +105,8 @@ class Reclaimer:
         self._publish(state, found, samples.demand, settings, now, short)
 
     def _samples(self, settings: CellSettings) -> tuple[Samples, float]:
-        """Return the recent usage samples, and the time of Redis' clock. If Redis is unreachable, there are no
-        samples, and reservations stay unchanged.
+        """Return the recent usage samples, and the present time by Redis' clock. If Redis cannot be reached, return no
+        samples; then reservations do not change.
         """
         try:
             read = live.read_cell(self.cell_id)
@@ -131,8 +134,8 @@ class Reclaimer:
         return fixed
 
     def _plan(self, state: CellState, found: Reservations) -> None:
-        """Put the most important changes of reservations into `_due`, the list of changes to write, increases first.
-        All other changes are computed again from later samples.
+        """Put the most important changes of reservations into `_due`, the list of changes to write. Increases come
+        first. Changes that are left out are computed again later.
         """
         raises = int(found.raised.sum())
         chosen = most_urgent(found, at_most=max(CHANGES_A_LOOK, min(raises, 4 * RAISES_A_TURN)))
@@ -165,9 +168,10 @@ class Reclaimer:
     def _relieve(
         self, state: CellState, found: Reservations, demand: NDArray[np.int64], bands: tuple[Band, ...], share: float
     ) -> int:
-        """Evict tasks from machines whose used RAM or disk is more than the part `share` (0 to 1) of their capacity.
-        Return the number of these machines; 0 if `share` is 0. Tasks that are already stopping are not evicted again.
-        `demand`: the measured usage, by index of the sample.
+        """Evict tasks from machines that use more than the share `share` (0 to 1) of their RAM or disk. Return the
+        number of these machines; 0 if `share` is 0.
+
+        `demand`: the measured usage, one row per sample.
         """
         if share == 0:
             return 0
@@ -227,7 +231,7 @@ class Reclaimer:
         return len({shortage.machine for shortage in short})
 
     def _prod_of(self, bands: tuple[Band, ...]) -> NDArray[np.bool_]:
-        """Return a boolean for each priority: whether it is in a prod band."""
+        """Return an array with one boolean per priority: whether the priority is in a prod band."""
         if self._prod is None or self._prod[0] != bands:
             prod = np.zeros(MAX_PRIORITY + 1, dtype=np.bool_)
             for band in bands:
@@ -270,7 +274,7 @@ class Reclaimer:
 
 
 def jobs_without_reclamation(cell_id: int) -> list[int]:
-    """Return the ids of live jobs whose spec switches reclamation off (a capability, §2.5). One indexed query."""
+    """Return the ids of live jobs whose spec turns reclamation off (§2.5). Makes one query."""
     rows = query(
         "SELECT j.id FROM scheduling_jobspec AS s JOIN scheduling_job AS j"
         " ON j.id = s.job_id AND j.spec_version = s.version"
@@ -281,7 +285,7 @@ def jobs_without_reclamation(cell_id: int) -> list[int]:
 
 
 def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -> dict[str, int]:
-    """Return the sum of `vectors`, less the sum of `but`, by name of the resource."""
+    """Return the sum of the rows in `vectors`, minus the sum of the rows in `but`, by name of the resource."""
     total = vectors.sum(axis=0)
     if but is not None:
         total = total - but.sum(axis=0)

@@ -1,11 +1,11 @@
-"""The schedulers of a cell (§3.4): one for all work, or one for services and one for batch.
+"""The schedulers of a cell (§3.4): one scheduler for all work, or one for services and one for batch work.
 
     Cell.settings.schedulers ─► `wanted`: the schedulers that the cell needs ─► `unheld`: those that do not run
         ─► `masters_ensure` starts them: each has its own Celery queue, process and copy of the cell's state
 
-Schedulers work at the same time, each on its own copy of the cell. The commit checks each placement again. If two
-schedulers conflict, the later one decides again. Only the first scheduler does the other work: machines that do not
-report, drains and updates.
+Schedulers work at the same time, each with its own copy of the cell's state. The commit checks each assignment again.
+If two schedulers conflict, the assignment that comes later is rejected. Only the first scheduler of a cell does the
+maintenance: it finds machines that do not report, and continues drains and updates.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A scheduler of a cell. `name`: its name in leases and metrics. `keeps_house`: whether it also does the cell's
-    other work, such as drains and updates.
+    """A scheduler of a cell. `name`: its name in leases and metrics. `keeps_house`: it also does the cell's
+    maintenance, such as drains and updates.
 
-    `chunk`: how many placements the scheduler commits under one revision. Other writers wait for the cell's lock during
-    that time.
+    `chunk`: how many placements the scheduler commits under one revision. During a commit, other writers wait for the
+    cell's lock.
     """
 
     name: str
@@ -53,14 +53,16 @@ def wanted(settings: CellSettings) -> tuple[Scheduler, ...]:
 
 
 def queue_of(cell: str, scheduler: Scheduler) -> str:
-    """Return the name of the Celery queue of a scheduler. The workers of this queue must run one task at a time. Cell
-    names contain no dot, so queue names are unambiguous.
+    """Return the name of the Celery queue of a scheduler. A worker of this queue must run only one Celery task at a
+    time.
     """
     return f"cell.{cell}" if scheduler.keeps_house else f"cell.{cell}.{scheduler.name}"
 
 
 def unheld() -> list[tuple[str, Scheduler]]:
-    """Return (cell, scheduler) for each scheduler that the settings name and that does not run. Makes two queries."""
+    """Return (cell name, scheduler) for each scheduler that a cell's settings list and that has no valid lease. Makes
+    two queries.
+    """
     held = lease.held()
     missing: list[tuple[str, Scheduler]] = []
     for cell_id, name, settings in Cell.objects.order_by("id").values_list("id", "name", "settings"):

@@ -1,8 +1,9 @@
-"""The snapshot of a cell: events that rebuild its present state. Every reader of the journal starts from it.
+"""The snapshot of a cell: events from which the present state of the cell can be built. Every reader of the journal
+starts with a snapshot.
 
-    rows ── snapshot ──► (revision, events) ── apply, one by one ──► warm state, names, checkpoint
+    rows ── snapshot ──► (revision, events) ── apply, one by one ──► state in memory, names, checkpoint
 
-The events are synthetic: they state present facts, not history. Applied to an empty state, the events give the same
+These events describe the present state, not what happened in the past. Applied to an empty state, they give the same
 state as the whole journal (`scheduling.master.validate` compares the two).
 """
 
@@ -35,7 +36,9 @@ from scheduling.tasks.counters import DEAD, RUNNING
 
 @dataclass(slots=True)
 class CellSnapshot:
-    """The events that rebuild a cell as of `revision`, each with its time in seconds since the epoch."""
+    """The state of a cell at `revision`, as events from which it can be built. `events`: (event, time in seconds since
+    the epoch).
+    """
 
     cell_id: int
     cell: str
@@ -45,7 +48,7 @@ class CellSnapshot:
 
 
 def take(cell_id: int) -> CellSnapshot:
-    """Return the snapshot of a cell, read in one transaction. It takes about twelve queries for any number of rows."""
+    """Return the snapshot of a cell, read in one transaction. Makes about twelve queries for any number of tasks."""
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         cell = Cell.objects.get(pk=cell_id)
@@ -58,7 +61,7 @@ def take(cell_id: int) -> CellSnapshot:
 
 
 def load_state(cell_id: int) -> CellState:
-    """Read the database rows of a cell, and return the state that the scheduler keeps in memory."""
+    """Return the state of a cell as the scheduler keeps it in memory, read from database rows."""
     with collection_paused():
         taken = take(cell_id)
         state = CellState(taken.extra_resources)
@@ -77,9 +80,9 @@ def _machines(cell_id: int) -> Iterator[Event]:
 
 
 def _jobs(cell: Cell) -> list[tuple[Event, float]]:
-    """Return the events of live jobs, and of ended jobs that still have incarnations on machines, each with its time.
+    """Return (event, time) of each live job, and of each ended job that still has incarnations on machines.
 
-    Jobs are sorted by id, so that an alloc set comes before the jobs inside it, which are always newer.
+    The jobs are sorted by id. So an alloc set comes before the jobs inside it, because these jobs are newer.
     """
     live = ~Q(state=JobState.DEAD.value) | Q(tasks__departures__isnull=False)
     jobs = list(Job.objects.filter(live, cell=cell).distinct().select_related("tenant").order_by("id"))
@@ -107,7 +110,9 @@ FROM scheduling_task WHERE job_id = ANY(%s) ORDER BY id"""
 
 
 class _TaskRow(NamedTuple):
-    """The row of a task. `reservation`: None if it equals the limit. `since`: seconds since the epoch."""
+    """The row of a task. `reservation`: None if it equals the limit. `since`: when the task got its state, in seconds
+    since the epoch.
+    """
 
     job_id: int
     index: int  # type: ignore[assignment]
@@ -179,7 +184,9 @@ def _task(task: _TaskRow) -> Iterator[tuple[Event, float]]:
 
 
 def _departure(task: _TaskRow, departure: Departure) -> Iterator[tuple[Event, float]]:
-    """Yield (event, time in seconds) of an incarnation that has to stop and whose processes have not ended yet."""
+    """Yield the events (with their time in seconds) for an incarnation that has to stop and whose processes have not
+    ended yet.
+    """
     time = departure.since.timestamp()
     yield _placed(task, departure.machine_id, departure.incarnation, departure.ports), time
     yield (
@@ -229,7 +236,7 @@ def _updates(cell_id: int) -> Iterator[tuple[Event, float]]:
 
 
 class _Requirements:
-    """The requirements of tasks, by job and version of the spec. The constructor reads the specs of all jobs."""
+    """The requirements of tasks, by job and version of the spec. They are read from the specs of all jobs."""
 
     def __init__(self, job_ids: list[int], extra: Sequence[str]) -> None:
         used = set(query("SELECT DISTINCT job_id, spec_version FROM scheduling_task WHERE job_id = ANY(%s)", [job_ids]))

@@ -1,4 +1,4 @@
-"""Capacity, limits, reservations and usage of a cell, which reclamation publishes in Redis.
+"""Capacity, limits, reservations and usage of a cell. The master publishes them in Redis during reclamation.
 
 borg:reclaim:<cell>   JSON of `UtilisationFigures`, which expires a minute after the last update
 """
@@ -15,12 +15,12 @@ _KEEP_S = 60
 
 
 class UtilisationFigures(msgspec.Struct, frozen=True):
-    """The utilisation of a cell at one moment, for pages and Prometheus. `at`: time of Redis' clock, seconds since
-    the epoch.
+    """The utilisation of a cell at the time `at` (seconds since the epoch, by Redis' clock), for pages and Prometheus.
 
-    `capacity` (of machines that are up), `limit`, `reservation`, `usage`: sums by name of the resource, in its unit.
-    The usage of CPU includes time that throttling denied. `measured`: running tasks with a fresh sample. `short`:
-    machines that use too much RAM or disk.
+    `capacity` (of machines that are up), `limit`, `reservation`, `usage`: sums by name of the resource, in the
+    resource's unit. The usage of CPU includes the CPU time that tasks did not get because they were throttled.
+    `measured`: the number of running tasks with a recent usage sample. `short`: the number of machines that use too
+    much RAM or disk.
     """
 
     at: float
@@ -34,7 +34,9 @@ class UtilisationFigures(msgspec.Struct, frozen=True):
     usage: dict[str, int]
 
     def reclaimed(self, resource: str) -> float:
-        """Return the share of the limits that is not reserved, which non-prod tasks may use; 0 without limits."""
+        """Return the reclaimed share of a resource: the part of the limits (0 to 1) that is not reserved. Return 0 if
+        there are no limits.
+        """
         limit = self.limit[resource]
         return 1 - self.reservation[resource] / limit if limit else 0.0
 
@@ -45,7 +47,7 @@ def publish(cell_id: int, figures: UtilisationFigures) -> None:
 
 
 def figures_of(cell_ids: Iterable[int]) -> dict[int, UtilisationFigures]:
-    """Return the newest figures of each cell, without cells that have none from the last minute.
+    """Return the newest figures of each cell, by cell id. Cells without figures from the last minute are left out.
 
     Raises `redis.RedisError` if Redis cannot be reached.
     """

@@ -1,4 +1,4 @@
-"""Checks of the invariants of a cell. Tests call them after every scenario, and SREs on a live cell.
+"""Checks of the invariants of a cell. Tests run them after every scenario, and SREs can run them on a live cell.
 
 `manage.py validate CELL` prints the broken invariants. It changes nothing.
 """
@@ -16,7 +16,7 @@ from scheduling.models import Cell
 
 
 def validate(cell_id: int) -> list[str]:
-    """Return a sentence for every broken invariant. Reads one consistent snapshot."""
+    """Return one sentence for each broken invariant of a cell. Reads one consistent snapshot of the database."""
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         state = load_state(cell_id)
@@ -31,8 +31,8 @@ def validate(cell_id: int) -> list[str]:
 
 
 def _journal(cell_id: int, state: CellState) -> list[str]:
-    """Return the differences between the state loaded from rows and the state that results from the journal, one text
-    per difference. Return an empty list if the journal is incomplete.
+    """Return the differences between `state`, loaded from rows, and the state that the journal gives, one text per
+    difference. Return an empty list if the beginning of the journal is missing.
     """
     replayed = replay(cell_id)
     if replayed is None:
@@ -43,9 +43,7 @@ def _journal(cell_id: int, state: CellState) -> list[str]:
 
 
 def replay(cell_id: int) -> CellState | None:
-    """Return the state that results from applying the whole journal, or None if the first event of the journal is
-    missing.
-    """
+    """Return the state that the whole journal gives, or None if the beginning of the journal is missing."""
     records = journal.tail(cell_id, after=0)
     if not records:
         return None
@@ -90,8 +88,8 @@ def _counters(cell_id: int) -> list[str]:
 
 
 def _quota(cell_id: int) -> list[str]:
-    """Return an error for each tenant and band whose quota in use differs from the requests of its live jobs. Priority
-    zero needs no quota, so its jobs are not counted.
+    """Return an error for each tenant, band and resource whose stored quota use differs from the sum over the live
+    jobs. Jobs with priority zero need no quota and are not counted.
     """
     rows = query(
         "WITH asked AS (SELECT j.tenant_id, b.id AS band_id, r.position, sum(r.amount) AS amount"
@@ -114,7 +112,7 @@ def _quota(cell_id: int) -> list[str]:
 
 
 def _ports(cell_id: int) -> list[str]:
-    """Return an error for each port of a machine that two tasks have. Tasks that are still stopping count too."""
+    """Return an error for each port of a machine that two tasks use. Tasks that are still stopping count too."""
     rows = query(
         "SELECT machine_id, port, array_agg(id) FROM ("
         " SELECT machine_id, unnest(ports) AS port, id FROM scheduling_task"
@@ -128,8 +126,8 @@ def _ports(cell_id: int) -> list[str]:
 
 
 def _allocs(cell_id: int) -> list[str]:
-    """Return a sentence for each error of tasks inside allocs (§2.4): a task on another machine than its alloc or in a
-    wrong set, an alloc whose tasks do not fit together, and a job whose alloc set is not live.
+    """Return an error for each task that is not on the same machine as its alloc or is in an alloc of another set, for
+    each alloc whose tasks need more than it has, and for each job whose alloc set is not live (§2.4).
     """
     rows = query(
         "SELECT j.name, t.index, CASE"
@@ -167,8 +165,9 @@ def _allocs(cell_id: int) -> list[str]:
 
 
 def _devices(cell_id: int) -> list[str]:
-    """Return an error for each accelerator that is allocated beyond its capacity, and for each task with wrong
-    accelerators.
+    """Return an error for each accelerator that is allocated beyond its capacity or does not exist. Also return one
+    for each task that has another number of accelerators than its limit needs, or accelerators that its alloc does not
+    have.
 
     Tasks inside an alloc share the accelerators of the alloc.
     """
@@ -204,5 +203,5 @@ def _devices(cell_id: int) -> list[str]:
 
 
 def _resource(position: int) -> str:
-    """Return the name of the resource at a position in SQL's arrays, which begin at 1."""
+    """Return the name of the resource at `position` (from 1) in an SQL array of amounts."""
     return NAMES[position - 1] if position <= len(NAMES) else str(position - 1)
