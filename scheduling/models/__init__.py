@@ -1,4 +1,4 @@
-"""The tables of cells, machines, jobs and tasks. The domain folders contain the rules and the writes."""
+"""The database tables of cells, machines, jobs and tasks. Other packages contain the rules and change the rows."""
 
 from scheduling.models.capacity import CapacitySample
 from scheduling.models.cells import Brake, Cell, JoinToken, Lease

@@ -1,4 +1,4 @@
-"""Sold, requested, reserved and used amounts of a cell per hour, for capacity planning."""
+"""How much of a cell's resources was sold, requested, reserved and used in each hour, for capacity planning."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from scheduling.models.cells import Cell
 
 
 class CapacitySample(models.Model):
-    """The mean amounts of resources of one priority band of a cell in one hour. `samples`: the number of samples.
+    """The mean amounts of resources in one hour, for one priority band of a cell or, if `band` is empty, for the whole
+    cell. `samples`: the number of samples.
 
-    The amounts are vectors over `quota.vocabulary.resources.AXIS`. `band`: empty for the whole cell. Only the row of
-    the whole cell has `capacity` (of machines that are up) and `stranded` (`scheduling.core.reclamation.stranded`).
-    `sold`: grants within capacity, and orders that hold capacity. `granted`: all grants in force, including grants
-    beyond capacity. `asked`: the limits of live jobs. `limit`, `reserved`, `used`: of running tasks.
+    The amounts are vectors over `quota.vocabulary.resources.AXIS`. Only the row of the whole cell has `capacity` (of
+    machines that are up) and `stranded` (`scheduling.core.reclamation.stranded`). `sold`: grants within capacity, and
+    orders for which capacity is held. `granted`: all grants in force, including grants beyond capacity. `asked`: the
+    limits of live jobs. `limit`, `reserved`, `used`: the amounts of running tasks.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="capacity_samples", verbose_name=_("cell"))

@@ -1,4 +1,4 @@
-"""Cells, and rows that belong to a cell as a whole."""
+"""Cells, and what belongs to a whole cell: leases, brakes and join tokens."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from scheduling.policy.brakes import BrakeKind, BrakeState
 
 
 class Cell(models.Model):
-    """A set of machines managed as a unit (§2.2). The row is the cell's lock and holds its newest revision.
+    """A set of machines managed as a unit (§2.2). The row contains the newest revision. A lock of the row locks the
+    cell.
 
-    When the database is restored from a backup, `history_id` changes and `history_ordinal` rises. Tasks that Borglets
-    run and that this database does not contain are then quarantined, and never killed.
+    After the database is restored from a backup, `history_id` is new and `history_ordinal` is higher. If Borglets then
+    run tasks that this database does not contain, these tasks are quarantined and not killed.
     """
 
     name = DnsLabelField(_("name"), unique=True)
@@ -43,7 +44,8 @@ class Cell(models.Model):
 class Lease(models.Model):
     """The lease of a cell's scheduler (§3.1). Times are by the database's clock.
 
-    A scheduler that has lost its lease does no harm: every commit is checked again under the cell's lock.
+    A scheduler that has lost its lease does no harm, because every commit checks its assignments while the cell is
+    locked.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="leases")
@@ -64,8 +66,9 @@ class Lease(models.Model):
 class Brake(models.Model):
     """A limit on how many tasks of a cell may be stopped in a short time (`scheduling.policy.brakes`).
 
-    `level`: the tokens in its token bucket at the time `at`. `wanted`: how many tasks it kept from being stopped when
-    it was last examined. `pulled_at`: when a caller last wanted to stop tasks. Times are by the database's clock.
+    `level`: the tokens in the brake's token bucket at the time `at`. `wanted`: how many tasks the brake kept from
+    being stopped when it was last checked. `pulled_at`: the time of the last request to stop tasks. Times are by the
+    database's clock.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="brakes")
@@ -97,7 +100,7 @@ class Brake(models.Model):
 
 
 class JoinToken(models.Model):
-    """A token with which `uses_left` machines can join a cell. Only a hash of the secret is stored."""
+    """A token with which `uses_left` machines can still join a cell. Only a hash of the secret is stored."""
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="join_tokens")
     key = models.CharField(max_length=16, unique=True)

@@ -1,4 +1,4 @@
-"""The events of the journal (`scheduling.journal.journal`). They never change."""
+"""The events of the journal (`scheduling.journal.journal`). An event never changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 class Event(models.Model):
     """An event of a cell's journal. The primary key of the table is (cell, revision, seq).
 
-    Ids are plain numbers, not foreign keys, because events stay when their objects are deleted.
+    References to other objects are plain ids, not foreign keys, because events stay when the objects are deleted.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -7,7 +7,9 @@ from django.utils.translation import gettext_lazy as _
 
 
 class IdentityKey(models.Model):
-    """The public key of a host whose shards sign identities. The private key never leaves the host."""
+    """The public key of a host. Shards on the host sign identity tokens with the private key, which never leaves the
+    host.
+    """
 
     kid = models.CharField(_("key"), max_length=64, unique=True)
     public = models.TextField(_("public key"))  # PEM

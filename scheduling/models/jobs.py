@@ -19,13 +19,13 @@ KINDS = [("job", _("job")), ("alloc-set", _("alloc set"))]
 
 
 class Job(models.Model):
-    """A job or an alloc set. A new job may have the name of a deleted job, but never its UID.
+    """A job or an alloc set. A new job may have the name of a dead job, but never its UID.
 
-    `tasks_up`: the number of its running tasks: phase `up`, and healthy if they have a health check. `requested`: the
-    amounts charged to quota; none for a job inside an alloc set, because the set is charged. `gang`,
-    `disruption_budget`: see `scheduling.spec.job_spec.JobSpecification`. `published`: the rules for its names, as
-    `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client, so that a repeated
-    submission creates only one job.
+    `tasks_up`: the number of tasks in phase `up` that are healthy or have no health check. `requested`: the amounts
+    that are charged to quota; zero for a job inside an alloc set, because the set is charged. `gang`,
+    `disruption_budget`: see `scheduling.spec.job_spec.JobSpecification`. `published`: the rules for the job's names,
+    as `scheduling.core.vocabulary.published.Published` in JSON. `key`: chosen by the client; if the client submits the
+    job again with the same key, no second job is created.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
@@ -94,9 +94,9 @@ class Job(models.Model):
 
 
 class JobSpec(models.Model):
-    """A version of a job's spec, stored as JSON (`scheduling.spec.job_spec`). Versions are never deleted.
+    """A version of a job's spec, stored as JSON (`scheduling.spec.job_spec`). Old versions are kept.
 
-    `packages`: by digest, the size and format of each package in the spec: {"size_bytes", "format"}.
+    `packages`: the size and format of each package in the spec, by digest: {"size_bytes", "format"}.
     """
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="specs")
@@ -122,7 +122,7 @@ class JobSpec(models.Model):
 
 
 class Update(models.Model):
-    """A rolling change of a job's tasks from one spec to another, which can be undone (§2.3).
+    """A change of a job's tasks from one version of the spec to another, task after task. It can be undone (§2.3).
 
     `max_down`: how many tasks of the job may be down at the same time. `max_disruptions`: how many restarts and moves
     the update may cause; 0: no limit. The update skips tasks that would exceed this limit.
@@ -158,7 +158,9 @@ class Update(models.Model):
 
 
 class PendingVerdict(models.Model):
-    """The reasons why tasks of a job are pending (§2.6), as `Why` values. The journal does not contain them."""
+    """The reasons why tasks of a job are pending (§2.6). `whys`: `Why` values as JSON. The journal does not contain
+    them.
+    """
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="verdict")
     revision = models.BigIntegerField()
@@ -174,7 +176,7 @@ class PendingVerdict(models.Model):
 
 
 class FailingJob(models.Model):
-    """A job that fails since the time `since`. `told_at`: the time when its tenant was notified."""
+    """A job that has been failing since the time `since`. `told_at`: when its tenant was notified."""
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="failing")
     since = models.DateTimeField(_("since"))

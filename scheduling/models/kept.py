@@ -1,4 +1,4 @@
-"""Allocs that have left a machine and whose folder stays on the machine until it is saved (§4)."""
+"""Kept allocs. The folder of an ended alloc stays on its machine until the logs in it are saved (§4)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from scheduling.models.machines import Machine
 
 
 class KeptAlloc(models.Model):
-    """The folder that an ended alloc left on a machine, until it is saved or expires. Log savers are tasks that run
-    there to save the logs of the alloc.
+    """The folder of an ended alloc, which stays on the machine until its logs are saved or a time limit ends. Log
+    savers are tasks that run in the folder and save the logs.
 
-    `key`, `name`: key and name of the alloc's incarnation. `hold`: the capacity that is still in use on the machine:
-    the disk of the alloc, and the requests of the log savers. `savers`: the list of log savers; number i of the list
-    runs as the task with the key (`uid`, i, 1). `waits`: the incarnations inside the alloc that must end before the log
-    savers start. `released`: the folder is no longer needed, but the Borglet has not deleted it yet.
+    `key`, `name`: key and name of the alloc's incarnation. `hold`: the capacity of the machine that is still in use:
+    the disk of the alloc, and the requests of the log savers. `savers`: the log savers; number i of this list runs as
+    the task with the key (`uid`, i, 1). `waits`: the incarnations inside the alloc that must end before the log savers
+    start. `released`: the folder is no longer needed, but the Borglet has not deleted it yet.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)

@@ -16,15 +16,15 @@ REMOVED = "removed"
 
 
 class Machine(models.Model):
-    """A machine and its Borglet. The time of its last report is in Redis, not in a column.
+    """A machine and its Borglet. The time of the machine's last report is in Redis, not in a column.
 
     `session`: the number of the Borglet's newest connection; messages of older connections are ignored.
-    `secret_digest`: digest of the secret with which the Borglet connects. `next_digest`: digest of the next secret; the
-    old and the next secret are valid until the machine uses the next secret. `authority`: digest of the certificates of
-    the TLS authorities that the Borglet trusts. `quarantined`: incarnations that its Borglet runs and this cell's
-    history does not contain. `kept`: the capacity that folders of former allocs still use (`KeptAlloc`); the scheduler
-    subtracts it. `packages`: digests of the installed packages. `granted`: the capacity that was accepted before the
-    Borglet reported less; empty if the Borglet has not reported less.
+    `secret_digest`: digest of the secret with which the Borglet connects. `next_digest`: digest of the next secret;
+    the old and the next secret are valid until the machine uses the next secret. `authority`: digest of the
+    certificates of the TLS authorities that the Borglet trusts. `quarantined`: incarnations that the Borglet runs and
+    that this database does not contain. `kept`: the capacity that the folders of ended allocs still use (`KeptAlloc`);
+    the scheduler does not use this capacity. `packages`: digests of the installed packages. `granted`: the capacity
+    that was accepted before the Borglet reported less; empty if it has not reported less.
     """
 
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="machines", db_index=False)
@@ -78,7 +78,7 @@ class Machine(models.Model):
 
 
 class Drain(models.Model):
-    """The drain of a machine. It ends only when an SRE undrains the machine, not when the machine fails or joins again.
+    """The drain of a machine. It ends only when an SRE ends it, not when the machine goes down or joins again.
 
     `tasks`: the number of tasks on the machine when the drain began. `break_budgets`: after the deadline, tasks are
     evicted in spite of the disruption budgets of their jobs.

@@ -1,5 +1,5 @@
-"""Metering: the hours, with the time when their usage was reported to `quota`, and the amounts that jobs reserved in
-the hours that are not reported yet.
+"""Metering: when the usage of each hour was reported to `quota`, and the sums of reservations in hours that are not
+reported yet.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from scheduling.models.cells import Cell
 
 
 class MeteringHour(models.Model):
-    """One hour of one cell. `looks`: the number of samples. `metered_at`: when its usage was reported to `quota`."""
+    """One hour of one cell. `looks`: the number of samples. `metered_at`: when the hour's usage was reported to
+    `quota`.
+    """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="metering_hours")
     hour = models.DateTimeField()
@@ -28,7 +30,8 @@ class MeteringHour(models.Model):
 
 
 class ReservedInHour(models.Model):
-    """The sum of the reservations of a job's running tasks over all samples of an hour that is not reported yet.
+    """The reservations of a job's running tasks in one hour, summed over all samples. The row is deleted when the hour
+    is reported.
 
     `job_id` is a plain number, because the row may exist longer than the job.
     """

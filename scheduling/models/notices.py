@@ -1,4 +1,4 @@
-"""Counts of evicted tasks, by whether they received their full notice period before SIGKILL (§2.3)."""
+"""How many evicted tasks received their full notice period before SIGKILL, and how many did not (§2.3)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from scheduling.models.cells import Cell
 
 
 class NoticeCount(models.Model):
-    """The number of tasks that left their machines on a day (UTC) for a cause. `delivered`: how much of their notice
-    period these tasks had: full, short, none or unknown.
+    """The number of tasks that left their machines on one day (UTC), by `cause` and by `delivered`. `delivered`: how
+    much of their notice period the tasks received: full, short, none or unknown.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="notice_counts")

@@ -1,4 +1,4 @@
-"""Packages (§3.2): archives of a tenant in the package store of a cell, and tags that name the archives."""
+"""Packages (§3.2). A package is an archive of a tenant in the package store of a cell. Tags are names for packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from scheduling.spec.package_names import FORMATS
 
 
 class Package(models.Model):
-    """A package: a name and an archive, which never changes. The package store has the archive under its `digest`.
+    """A package: a name and an archive. A package never changes. The package store keeps the archive under the
+    `digest`.
 
     `digest`: `sha256:` and 64 hexadecimal digits.
     """
@@ -41,7 +42,7 @@ class Package(models.Model):
 
 
 class PackageTag(models.Model):
-    """A tag of a package. People may move it to another package of the same name; each move is recorded."""
+    """A tag of a package. Users may move the tag to another package with the same name. Each move is recorded."""
 
     package = models.ForeignKey(Package, models.CASCADE, related_name="tags")
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="+")

@@ -1,4 +1,4 @@
-"""The shells that people opened in tasks (§2.5): the user, the task, the time and the duration."""
+"""The shells that users opened in tasks (§2.5): which user, in which task, when, and for how long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from scheduling.models.machines import Machine
 
 
 class ShellSession(models.Model):
-    """A shell. Its states: asked, granted (signed and sent to the machine), open, closed. Any state can become closed.
+    """A shell in a task. Its states: asked, granted (signed and sent to the machine), open, closed. It can become
+    closed from each other state.
 
     `seen_at`: when the portal last reported that the client is connected. Input and output are not stored.
     """

@@ -1,4 +1,4 @@
-"""Tasks, and their incarnations that machines still have to stop (departures)."""
+"""Tasks, and departures: incarnations that their machine still has to stop."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from scheduling.models.machines import Machine
 class Task(models.Model):
     """A task or an alloc. `id` is `scheduling.core.vocabulary.requirement.task_id(job, index)`.
 
-    `incarnation`: the number of placements; after the database is restored from a backup, it continues at the next
-    million. `alloc`: the alloc that contains the task, on the same machine (§2.4). `devices`: the numbers of its
-    accelerators on the machine. `phase`, `health`: as the Borglet last reported. `up`: the task runs, and it is healthy
-    if it has a health check (see `Job.tasks_up`).
+    `incarnation`: how often the task was placed; after the database is restored from a backup, the number continues at
+    the next million. `alloc`: the alloc that contains the task, on the same machine (§2.4). `devices`: the numbers of
+    the task's accelerators on the machine. `phase`, `health`: as the Borglet last reported. `up`: the task runs, and
+    is healthy or has no health check.
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -100,7 +100,8 @@ class Task(models.Model):
 
 
 class Departure(models.Model):
-    """An incarnation that should stop on a machine, until the Borglet reports that its processes have ended.
+    """An incarnation that has to stop on its machine. The row exists until the Borglet reports that all its processes
+    have ended.
 
     `ports`: the ports that the incarnation still uses. `preemptor`: id of the task that starts when the incarnation
     has ended. `notice_s`: always empty at present; the notice period in the job file applies.
@@ -126,7 +127,7 @@ class Departure(models.Model):
 
 
 class CrashedPair(models.Model):
-    """A task and a machine on which it crashed. For some time, the task is placed on other machines (§4)."""
+    """A task and a machine on which the task crashed. For some time, the task is only placed on other machines (§4)."""
 
     task = models.ForeignKey(Task, models.CASCADE, related_name="crashed_pairs")
     machine = models.ForeignKey(Machine, models.CASCADE, related_name="crashed_pairs")

@@ -7,10 +7,11 @@ from django.db import models
 
 
 class InstanceUsage(models.Model):
-    """A usage window of one incarnation, partitioned by the hour of `start_time`.
+    """The usage of one incarnation in one window of about five minutes. The table is partitioned by the hour of
+    `start_time`.
 
     Table, columns and units are those of `instance_usage` in Google's trace of 2019 where possible: CPU in cores,
-    memory in bytes. Ids are plain numbers, because usage stays when a task is deleted. `sample_rate`: samples per
+    memory in bytes. Ids are plain numbers, because the usage stays when a task is deleted. `sample_rate`: samples per
     second.
     """
 

@@ -1,4 +1,4 @@
-"""Check uploaded archives with the same code as machines, so that no machine rejects an archive later."""
+"""Check uploaded archives with the code that machines use too, so that no machine rejects an archive later."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def check(path: Path, format: str) -> str:
-    """Check the content of an archive, and return its format. `format`: the format that the client states, or "".
+    """Check the content of an archive, and return the format of the archive. `format`: the format that the client
+    states, or "".
 
-    Raises `ArchiveRefused`, which names the wrong entry, the problem and what to do.
+    Raises `ArchiveRefused` if machines would reject the archive. The error names the wrong entry, the problem and what
+    to do.
     """
     with path.open("rb") as file:
         found = format or _look(file)
@@ -29,7 +31,9 @@ def check(path: Path, format: str) -> str:
 
 
 def _look(file: BinaryIO) -> str:
-    """Return the format of an archive, recognised from its content. Raises `ArchiveRefused` if it is not supported."""
+    """Return the format of an archive, found from its first bytes or its content. Raises `ArchiveRefused` if the
+    archive is compressed with zstd.
+    """
     head = file.read(4)
     if head == _ZSTD:
         raise ArchiveRefused("the archive is compressed with zstd, which is not supported; pack it as tar+gzip")

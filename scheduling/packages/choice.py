@@ -13,15 +13,16 @@ from scheduling.packages.store import ArchiveStore
 
 
 def store() -> ArchiveStore:
-    """Return the package store of this installation. Raises `ValueError`, which names the setting."""
+    """Return the package store of this installation. Raises `ValueError` if the setting BORG_PACKAGE_STORE is wrong."""
     return open_store(settings.BORG_PACKAGE_STORE)
 
 
 @functools.lru_cache(maxsize=8)
 def open_store(url: str) -> ArchiveStore:
-    """Return the store at `file:///folder` or `s3://bucket/prefix?endpoint=http://host:port&region=…`.
+    """Return the package store at `url`: `file:///folder` or `s3://bucket/prefix?endpoint=http://host:port&region=…`.
 
-    The access keys of S3 come from environment variables. Raises `ValueError`, which names the setting.
+    The access keys of S3 come from environment variables. Raises `ValueError` if `url` is wrong; the error names the
+    setting.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":

@@ -1,7 +1,7 @@
-"""A package store in a folder that all processes of the server share: on one host, or in a network file system.
+"""A package store in a folder that all processes of the server share, on one host or in a network file system.
 
-<folder>/.drafts/           unfinished uploads
-<folder>/<cell>/ab/<hex>    archives, by the first two digits of their digest
+<folder>/.drafts/           unfinished uploads <folder>/<cell>/ab/<hex>    archives, in subfolders by the first two
+digits of their digest
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class DirectoryStore:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Convert an `OSError` that the `with` block raises to `StoreAway`."""
+        """Convert an `OSError` in the `with` block to `StoreAway`."""
         try:
             yield
         except OSError as error:
@@ -85,7 +85,7 @@ class DirectoryStore:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file or a folder to the disk (fsync)."""
+    """Make sure that a file or a folder is written to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,6 @@
-"""Store which packages machines have, because the scheduler prefers machines that have a task's packages (§3.2)."""
+"""Store which packages are installed on machines. The scheduler prefers machines that already have a task's packages
+(§3.2).
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,20 @@ from scheduling.models.machines import REMOVED
 
 
 class InstalledReport(NamedTuple):
-    """The digests of the packages that a machine reported as installed. `session`: the session of its connection."""
+    """The digests of the packages that a machine reports as installed. `session`: the number of the machine's
+    connection.
+    """
 
     session: int
     digests: Sequence[str]
 
 
 def packages_held(cell_id: int, reports: Mapping[int, InstalledReport], *, principal: Principal) -> list[int]:
-    """Store which packages machines have, with one journal event. Return the ids of machines whose packages changed.
+    """Store which packages are installed on machines, and append one journal event. Return the ids of machines whose
+    packages changed.
 
-    Digests without a package in the cell are ignored. Makes two queries and takes no lock if nothing changed. Otherwise
-    locks the row of the cell, then the rows of the machines in order of id.
+    `reports`: by machine id. Digests without a package in the cell are ignored. Makes two queries and takes no lock if
+    nothing changed. Otherwise locks the row of the cell, then the rows of the machines in order of id.
     """
     wanted = sorted({digest for one in reports.values() for digest in one.digests})
     packages = Package.objects.filter(cell_id=cell_id, digest__in=wanted).order_by()
@@ -43,7 +48,7 @@ def packages_held(cell_id: int, reports: Mapping[int, InstalledReport], *, princ
 
 
 def _different(reports: Mapping[int, InstalledReport], known: set[str]) -> dict[int, tuple[set[str], set[str]]]:
-    """Return (stored packages, reported packages) by id for each machine where they differ."""
+    """Return (stored packages, reported packages) by machine id, for each machine for which the two differ."""
     rows = Machine.objects.filter(pk__in=reports).exclude(state=REMOVED).order_by("id")
     found = {}
     for machine, session, packages in rows.values_list("id", "session", "packages"):

@@ -1,4 +1,4 @@
-"""Lists of the packages that a caller may see, with the jobs that use each package."""
+"""Lists of the packages that a caller may see, and of the jobs that use each package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduling.spec import package_names
 
 
 def packages_visible(principal: Principal, *, tenant: str = "") -> QuerySet[Package]:
-    """Return the packages of all cells that the caller may see, with their tags, by id."""
+    """Return the packages that the caller may see in all cells, with their tags, sorted by id."""
     rows = Package.objects.select_related("cell", "tenant").prefetch_related(
         Prefetch("tags", PackageTag.objects.order_by("tag"))
     )
@@ -30,14 +30,14 @@ def packages_visible(principal: Principal, *, tenant: str = "") -> QuerySet[Pack
 
 
 def packages_of(principal: Principal, cell: Cell, *, tenant: str = "", name: str = "") -> QuerySet[Package]:
-    """Return the packages of a cell that the caller may see, with their tags, by id."""
+    """Return the packages that the caller may see in one cell, with their tags, sorted by id."""
     rows = packages_visible(principal, tenant=tenant).filter(cell=cell)
     return rows.filter(name=name) if name else rows
 
 
 def package_named(principal: Principal, cell: Cell, tenant: str, name: str, reference: str) -> Package:
-    """Return a package. `reference`: a tag or a digest. Raises `NotFound` if there is none, or the caller may not see
-    it.
+    """Return the package with this name. `reference`: a tag or a digest. Raises `NotFound` if there is no such
+    package, or the caller may not see it.
     """
     if may(principal, Action.PACKAGE_VIEW, tenant=tenant, cell=cell.name):
         by_digest = package_names.is_digest(reference)
@@ -50,7 +50,7 @@ def package_named(principal: Principal, cell: Cell, tenant: str, name: str, refe
 
 @dataclass(frozen=True, slots=True)
 class ListedPackage:
-    """A package with its tags. `jobs`: the names of the live jobs that may run it."""
+    """A package with its tags. `jobs`: the names of the live jobs that may run the package."""
 
     package: Package
     tags: list[str]
@@ -58,7 +58,7 @@ class ListedPackage:
 
 
 def shown(packages: Sequence[Package]) -> list[ListedPackage]:
-    """Return packages with their tags and jobs. Makes one query per cell."""
+    """Return each package with its tags and the jobs that may run it. Makes one query per cell."""
     used: dict[tuple[int, int, str], list[str]] = {}
     for cell_id in {package.cell_id for package in packages}:
         digests = {package.digest for package in packages if package.cell_id == cell_id}

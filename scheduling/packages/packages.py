@@ -1,10 +1,11 @@
-"""Packages (§3.2): upload, tag and delete. The archives are in the package store (`packages.store`).
+"""Upload, tag and delete packages (§3.2). The archives of packages are in the package store (`packages.store`).
 
     upload ─► draft ─► archive in the store ─► row of the package + record of the change
     sweep ──► old packages without a use ──► row deleted ──► archives without a row are deleted from the store
 
-Uploads share a lock of the cell's store; the sweep holds it alone when it deletes archives. Moving a tag does not
-change running jobs, because their specs are stored with digests (`packages.pinning`).
+Uploads and the sweep lock the store of a cell. Uploads share the lock. The sweep has the lock alone while it deletes
+archives. If a tag is moved, running jobs do not change, because their specs are stored with digests
+(`packages.pinning`).
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _LOCK = 0x70616B73  # "paks"; with the cell's id, the key of the lock between up
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The result of `package_upload` or `package_tag`. `outcome`: uploaded, moved (the tag has a new archive) or
-    unchanged.
+    """The result of `package_upload` or `package_tag`. `outcome`: uploaded, moved (the tag was set to another archive)
+    or unchanged.
     """
 
     package: Package
@@ -49,15 +50,17 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The limits of an upload, in bytes. `most`: for one package. `left`: for all further packages of the tenant."""
+    """How many bytes may be uploaded. `most`: for one package. `left`: for all packages that the tenant uploads from
+    now on.
+    """
 
     most: int
     left: int
 
 
 def may_upload(*, principal: Principal, cell: Cell, tenant: str) -> Allowance:
-    """Return how many bytes the caller may upload for a tenant now. Raises `NotFound` if there is no such tenant or the
-    caller may not see it, and `Forbidden` if the caller may not upload.
+    """Return how many bytes the caller may upload for a tenant now. Raises `NotFound` if the tenant does not exist or
+    the caller may not see it, and `Forbidden` if the caller may not upload for it.
     """
     owner = _owner(principal, cell, tenant)
     loaded = cell_settings.load(cell.settings)
@@ -79,9 +82,10 @@ def package_upload(
 ) -> Stored:
     """Store an archive in the cell's store under `name@tag`. A repeated upload changes nothing.
 
-    `digest`, `format`: what the archive must have; "": unknown. `dry_run`: the archive is not stored, and the caller
-    must roll back the transaction. Raises `Rejected`, which names the wrong field (status 503 for an unreachable
-    store), `NotFound` and `Forbidden`. Locks: the cell's store, shared; the tenant's row; the stream of records.
+    `digest`, `format`: must agree with the archive; "": not checked. `dry_run`: do not store the archive; the caller
+    must roll back the transaction. Raises `Rejected` if an argument or the archive is wrong, or if the store cannot be
+    reached (status 503), and the errors of `may_upload`. Locks: the cell's store, shared; the tenant's row; the stream
+    of records.
     """
     owner = _owner(principal, cell, tenant)
     _check_names(name, tag, digest, format)
@@ -125,9 +129,11 @@ def package_upload(
 
 
 def package_tag(*, principal: Principal, cell: Cell, tenant: str, name: str, tag: str, digest: str) -> Stored:
-    """Set the tag `name@tag` to an archive that is already in the store. Idempotent.
+    """Set the tag `tag` of the package name `name` to the archive with this `digest`, which must already be in the
+    store. A repeated call changes nothing.
 
-    Raises `Rejected`, which names the wrong field. Locks: the cell's store, shared; then the stream of records.
+    Raises `Rejected` if an argument is wrong, and `NotFound` if there is no such package. Locks: the cell's store,
+    shared; then the stream of records.
     """
     owner = _owner(principal, cell, tenant)
     _check_names(name, tag, digest, "")
@@ -141,11 +147,12 @@ def package_tag(*, principal: Principal, cell: Cell, tenant: str, name: str, tag
 
 
 def package_delete(*, principal: Principal, cell: Cell, tenant: str, name: str, reference: str) -> Package | None:
-    """Delete the tag `reference`, and the package if it has no other tag. A digest deletes the package and all its
-    tags.
+    """Delete a tag. If the package has no other tag, delete the package too. If `reference` is a digest, delete the
+    package with all its tags.
 
-    Return the deleted package, or None. Raises `Conflict` while a live job may run it. A later sweep deletes the
-    archive from the store. Locks: the cell's row, as submissions do, then the stream of records.
+    Return the deleted package, or None if only a tag was deleted. Raises `Conflict` if the package would be deleted
+    and a live job may run it. A later sweep deletes the archive from the store. Locks: the cell's row, then the stream
+    of records.
     """
     owner = _owner(principal, cell, tenant)
     with records.write(principal) as entry:
@@ -228,8 +235,8 @@ def _over_quota(tenant: str, size: int, left: int) -> Rejected:
 
 
 def lock_store(cell: Cell, *, exclusive: bool) -> None:
-    """Lock the cell's store until the end of the transaction. Uploads share the lock; the sweep holds it
-    exclusively.
+    """Lock the cell's store until the end of the transaction. `exclusive`: False for uploads, which share the lock;
+    True for the sweep, which holds the lock alone.
     """
     function = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"
     execute(f"SELECT {function}(%s, %s)", [_LOCK, cell.pk])
@@ -237,7 +244,7 @@ def lock_store(cell: Cell, *, exclusive: bool) -> None:
 
 @contextmanager
 def _reachable_store() -> Iterator[ArchiveStore]:
-    """Yield the package store. Raise `Rejected` if the store cannot be reached."""
+    """Yield the package store. Raises `Rejected` if the store cannot be reached in the `with` block."""
     try:
         yield the_store()
     except StoreAway as error:

@@ -1,4 +1,4 @@
-"""Add the digest to each package reference in a job's spec (pinning) when the job is submitted or updated.
+"""Pinning: add a digest to each package reference in a job's spec, when the job is submitted or updated.
 
 spec: web@v2 ─► pin ─► spec: web@v2@sha256:…  ─► JobSpec.spec, its digest
                   └──► {digest: size, format} ─► JobSpec.packages ─► RunTask.packages
@@ -23,7 +23,7 @@ from scheduling.spec.problems import rejection
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The result of pinning: a spec whose package references contain digests. `packages`: the value for
+    """The result of pinning. `spec`: the spec with a digest in each package reference. `packages`: the value for
     `JobSpec.packages`.
     """
 
@@ -32,8 +32,8 @@ class Pins:
 
 
 def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[Pins | Rejected]:
-    """Return for each (tenant id, spec) the spec with a digest in each package reference, or the rejection of the spec.
-    Makes at most one query.
+    """Pin several specs, each given as (tenant id, spec). Return for each spec its result, or its rejection if a
+    package does not exist or a reference is wrong. Makes at most one query.
     """
     mentioned: list[dict[str, Reference] | Rejected] = []
     for _, job_spec in asked:
@@ -57,8 +57,8 @@ def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[
 
 
 def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins:
-    """Return the spec with a digest in each package reference. Raises `Rejected` if a package does not exist or a
-    reference is wrong; the error names the places of these references in the job file.
+    """Pin one spec. Raises `Rejected` if a package does not exist or a reference is wrong; the error names the place
+    of each wrong reference in the job file.
     """
     (done,) = pin(cell, [(tenant_id, job_spec)])
     if isinstance(done, Rejected):
@@ -67,8 +67,9 @@ def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins
 
 
 def pinned_for(principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> spec.JobSpecification:
-    """Return the spec with a digest in each package reference. Raises `Forbidden` if the caller may not write this job,
-    `NotFound` if the caller may not see the tenant or there is none, and `Rejected` if a package reference is wrong.
+    """Return the spec with a digest in each package reference. If it has such references, this raises `Forbidden` if
+    the caller may not write the job, `NotFound` if the tenant does not exist or the caller may not see it, and
+    `Rejected` if a package does not exist or a reference is wrong.
     """
     if not _names_any(job_spec):
         return job_spec

@@ -23,7 +23,7 @@ _ABSENT = {"404", "NoSuchKey", "NotFound"}
 
 
 class S3Store:
-    """An `ArchiveStore` that keeps the archives in a bucket of S3. All threads share one boto3 client."""
+    """An `ArchiveStore` that keeps the archives in an S3 bucket. All threads share one boto3 client."""
 
     def __init__(self, bucket: str, prefix: str, *, endpoint: str = "", region: str = "") -> None:
         self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
@@ -90,7 +90,7 @@ class S3Store:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Convert errors of boto3 that the `with` block raises to `NotThere` or `StoreAway`."""
+        """Convert an error of boto3 in the `with` block to `NotThere` or `StoreAway`."""
         try:
             yield
         except (BotoCoreError, ClientError, boto3.exceptions.Boto3Error, OSError) as error:

@@ -24,11 +24,12 @@ LOOKED_AT = 5_000
 
 
 def packages_sweep(cell: Cell, *, now: dt.datetime | None = None, at_once: int = SWEPT_AT_ONCE) -> int:
-    """Delete packages that are untagged, unused by live jobs and older than the cell's `package_keep_days`.
+    """Delete packages that are untagged, that no live job may run, and that are older than the cell's
+    `package_keep_days`.
 
     Then delete from the store the archives that have no row in the database. Return the number of deleted archives.
-    Deletes at most `at_once` packages and `at_once` archives. Locks the cell's store exclusively. Raises `StoreAway` if
-    the store cannot be reached.
+    Deletes at most `at_once` packages and `at_once` archives. Takes the exclusive lock of the cell's store. Raises
+    `StoreAway` if the store cannot be reached.
     """
     now = now or timezone.now()
     _forget_untagged(cell, now, at_once)

@@ -1,8 +1,9 @@
-"""Uploads into the package store. An upload is a file on this host (a draft) until it is checked and stored.
+"""Uploads into the package store. A draft is a file on this host that contains an upload until it is checked and
+stored.
 
 with Draft(store, most_bytes=…) as draft:
     draft.take(stream)                  # digest and size are known now
-    draft.check(format="", digest="")   # it is a valid archive, and the announced one
+    draft.check(format="", digest="")   # it is a valid archive, with the stated format and digest
     draft.keep(cell)                    # stored completely or not at all
 # the draft is deleted, also after an error
 """
@@ -28,14 +29,14 @@ ABANDONED_S = 86400.0
 
 
 class Readable(Protocol):
-    """A stream of bytes."""
+    """A stream from which bytes can be read."""
 
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes, or b"" at the end."""
+        """Return at most `size` bytes, or b"" at the end of the stream."""
 
 
 class Draft:
-    """An unfinished upload. `digest`, `size_bytes`: of the bytes read so far. `format`: set by `check`."""
+    """An unfinished upload. `digest`, `size_bytes`: of the bytes that were read so far. `format`: set by `check`."""
 
     def __init__(self, store: ArchiveStore, *, most_bytes: int) -> None:
         self._store, self._most_bytes = store, most_bytes
@@ -60,7 +61,7 @@ class Draft:
         return f"sha256:{self._hash.hexdigest()}"
 
     def take(self, stream: Readable) -> None:
-        """Read the whole stream, and append it to the draft file. Raises `Rejected` if the upload is larger than
+        """Read the whole stream, and append it to the draft file. Raises `Rejected` if the draft becomes larger than
         allowed.
         """
         while chunk := stream.read(CHUNK_BYTES):
@@ -72,10 +73,10 @@ class Draft:
         self._file.flush()
 
     def check(self, *, format: str, digest: str) -> None:
-        """Check that machines accept the archive, and that it has this format and digest. An empty `digest` is not
-        checked.
+        """Check that machines accept the archive, and that it has this `format` and this `digest`. An empty value is
+        not compared.
 
-        Raises `Rejected`, which names the field and the wrong entry of the archive.
+        Raises `Rejected` if the check fails; the error names the wrong field and the wrong entry of the archive.
         """
         if digest and digest != self.digest:
             found = f"the archive has {self.digest} ({self.size_bytes} bytes)"
@@ -91,13 +92,15 @@ class Draft:
 
 
 def too_large(size: int, most: int) -> Rejected:
-    """Return the rejection of an archive of `size` bytes. `most`: the cell's limit in bytes."""
+    """Return the rejection of an archive that is too large. `size`: the archive's bytes. `most`: the cell's limit in
+    bytes.
+    """
     detail = f"the archive has {size} bytes or more, and this cell accepts {most}; split it, or ask an SRE for more"
     return Rejected("too-large", detail, fields={"archive": detail}, figures={"most_bytes": most}, status=413)
 
 
 def sweep_drafts(store: ArchiveStore) -> int:
-    """Delete the drafts that killed processes have left behind. Return the number of drafts."""
+    """Delete the drafts of processes that were killed. Return the number of deleted drafts."""
     old = time.time() - ABANDONED_S
     gone = 0
     for path in store.spool().glob(f"{_DRAFT}*"):

@@ -1,4 +1,6 @@
-"""Find the jobs that may run a package, by the digests in stored specs. Each function makes one query."""
+"""Find the jobs that may run a package. The stored specs of jobs contain the digests of packages. Each function makes
+one query.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,10 @@ from scheduling.models import JobSpec, Task
 
 
 def live_specs(cell_id: int, digests: Collection[str]) -> QuerySet[JobSpec]:
-    """Return the spec versions of live jobs that contain one of these digests and may still run.
+    """Return the versions of live jobs' specs that contain at least one of these digests and that tasks may still run.
 
-    These are the newest version, the version before it (for an undo), and each version that a task still runs.
+    These versions are the newest version, the version before it (for an undo), and each version that a task still
+    runs.
     """
     followed = Task.objects.filter(job=OuterRef("job"), spec_version=OuterRef("version"))
     return (
@@ -28,7 +31,7 @@ def live_specs(cell_id: int, digests: Collection[str]) -> QuerySet[JobSpec]:
 
 
 def in_use(cell_id: int, digests: Collection[str]) -> dict[tuple[int, str], list[str]]:
-    """Return, by (tenant id, digest), the names of the live jobs that may run the package with that digest."""
+    """Return the names of the live jobs that may run each package. The keys are (tenant id, digest of the package)."""
     found: dict[tuple[int, str], set[str]] = {}
     if not digests:
         return {}
