@@ -1,11 +1,11 @@
-"""Brakes: limits on what a cell does automatically when many tasks would be disturbed. Pure; times in seconds.
+"""Brakes: limits on what a cell does automatically when this would disturb many tasks. Pure. Times are in seconds.
 
     lost    tasks of lost machines are placed elsewhere: at once ─► at a limited rate ─► only after an SRE allows it
     stops   the cell itself stops tasks (preemption, drains, …): at once ─► only after an SRE allows it
 
-A network partition looks like many dead machines (§4), and a bug in a scheduler looks like a deliberate request.
-Actions that a person requests, such as killing or updating a job, are not limited by brakes. These actions have their
-own confirmations.
+A network partition looks like many dead machines (§4), and a scheduler with a bug may stop many tasks. Brakes do not
+limit actions that a person requests, such as killing or updating a job. For these actions, the person must confirm the
+number of tasks.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ _BURST_S = 5.0
 
 
 class BrakeKind(StrEnum):
-    """The brakes of a cell: on the rescheduling of tasks of lost machines, and on stops of tasks."""
+    """The two brakes of a cell. `LOST` limits how tasks of lost machines are placed elsewhere. `STOPS` limits how many
+    tasks the cell stops.
+    """
 
     LOST = "lost"
     STOPS = "stops"
 
 
 class BrakeState(StrEnum):
-    """The state of a brake: whether it holds tasks back, and what an SRE has decided."""
+    """The state of a brake: whether it lets tasks be stopped or moved, and what an SRE has decided."""
 
     OPEN = "open"
     BOUNDED = "bounded"  # only `lost`: at a limited rate
@@ -51,7 +53,7 @@ class BrakeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Numbers of a cell: its machines, its lost machines (`vanished`) and its running tasks."""
+    """How many machines, lost machines (`vanished`) and running tasks a cell has."""
 
     machines: int
     vanished: int
@@ -60,19 +62,19 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """An allowance (`level`) that grows with time, up to a maximum."""
+    """A token bucket: `level` tokens at the time `at`. The number of tokens grows with time, up to a maximum."""
 
     level: float
     at: float
 
     def at_time(self, now: float, *, per_s: float, most: float) -> Bucket:
-        """Return the bucket at the time `now`. Its level has grown by `per_s` per second, to at most `most`."""
+        """Return the bucket at the time `now`. It gets `per_s` tokens per second, and has at most `most` tokens."""
         return Bucket(min(most, self.level + max(0.0, now - self.at) * per_s), max(now, self.at))
 
 
 def few(extent: Extent, settings: CellSettings) -> bool:
-    """Return whether the number of lost machines is small enough to treat these machines as dead. If all machines of
-    the cell are lost, it is never small enough.
+    """Return whether so few machines are lost that they can be treated as dead. Return False if all machines of the
+    cell are lost.
     """
     most = max(ALWAYS_BELIEVED, settings.believed_share * extent.machines)
     return extent.vanished == 0 or extent.vanished <= min(most, extent.machines - 1)
@@ -81,12 +83,12 @@ def few(extent: Extent, settings: CellSettings) -> bool:
 def lost_state(
     extent: Extent, settings: CellSettings, before: BrakeState, *, calm_s: float = CALM_S, held_s: float = CALM_S
 ) -> BrakeState:
-    """Return the next state of the brake `lost`. An SRE's decision is valid while too many machines are lost.
+    """Return the next state of the brake `lost`. The decision of an SRE is valid while too many machines are lost.
 
-    If all machines are lost, the brake is held in a cell of any size: no other machine is left, and the machines may
-    only be unreachable. The brake becomes stricter at once. It stays in the state `held` for at least `CALM_S` seconds,
-    and it opens after only few machines have been lost for `CALM_S` seconds. `calm_s`: for how long only few machines
-    have been lost. `held_s`: for how long the state has been `before`.
+    The brake becomes stricter at once. It is `held` if all machines are lost, because the machines may only be
+    unreachable. It stays `held` for at least `CALM_S` seconds. It becomes `open` when only few machines have been lost
+    for `CALM_S` seconds. `calm_s`: for how many seconds only few machines have been lost. `held_s`: for how many
+    seconds the state has been `before`.
     """
     some_left = extent.vanished < extent.machines
     if few(extent, settings):
@@ -99,24 +101,26 @@ def lost_state(
 
 
 def lost_rate(extent: Extent, settings: CellSettings) -> float:
-    """Return how many tasks per second may leave lost machines while the rate is limited."""
+    """Return how many tasks per second may be evicted from lost machines while the brake `lost` limits the rate."""
     return min(settings.evictions_per_s, settings.vanished_share_per_min * extent.tasks / 60)
 
 
 def lost_bucket(bucket: Bucket, now: float, per_s: float) -> Bucket:
-    """Return the bucket of permitted evictions from lost machines at the time `now`. Its maximum is at least 1, so that
-    one task can leave even if the rate is slow.
+    """Return the bucket at the time `now`. Each eviction from a lost machine takes one token. `per_s`: new tokens per
+    second. The maximum is at least one token, so that tasks can be evicted even at a slow rate.
     """
     return bucket.at_time(now, per_s=per_s, most=max(1.0, per_s * _BURST_S))
 
 
 def stops_allowed(tasks: int, settings: CellSettings) -> float:
-    """Return how many of the running tasks may be stopped within `WINDOW_S` seconds without the brake `stops`."""
+    """Return how many of the running `tasks` may be stopped within `WINDOW_S` seconds before the brake `stops` is
+    held.
+    """
     return max(float(ALWAYS_STOPPED), settings.stop_share * tasks)
 
 
 def stops_bucket(bucket: Bucket, now: float, allowed: float) -> Bucket:
-    """Return the token bucket `bucket` at the time `now`. Each stop of a task takes one token. An empty bucket has
-    `allowed` tokens again after `WINDOW_S` seconds.
+    """Return the bucket at the time `now`. Each stop of a task takes one token. After `WINDOW_S` seconds, an empty
+    bucket has `allowed` tokens again, which is its maximum.
     """
     return bucket.at_time(now, per_s=allowed / WINDOW_S, most=allowed)

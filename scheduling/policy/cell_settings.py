@@ -22,7 +22,7 @@ LONGEST_POLL_S = 5.0
 
 
 class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The settings of a cell. A missing setting has its default."""
+    """The settings of a cell. A setting that is not stored has its default value."""
 
     scorer: str = "hybrid"
     """How machines are scored (§3.2): hybrid, best-fit or e-pvm."""
@@ -98,8 +98,8 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def load(settings: dict[str, object]) -> CellSettings:
-    """Convert the settings of a cell to a `CellSettings`. Raises `Rejected`, which names the setting and its accepted
-    values.
+    """Return the stored settings of a cell as a `CellSettings`. Raises `Rejected` if a setting is wrong; the error
+    names the setting and the values that it may have.
     """
     try:
         loaded = msgspec.convert(settings, CellSettings)
@@ -130,8 +130,8 @@ def _rejection(problems: Mapping[str, str]) -> Rejected:
 
 
 def accept(settings: dict[str, object]) -> CellSettings:
-    """Check new settings and return them as a `CellSettings`. Raises `Rejected` for the same errors as `load`, and for
-    settings that contradict each other.
+    """Check new settings, and return them as a `CellSettings`. Raises `Rejected` if a setting is wrong, or if two
+    settings contradict each other.
     """
     loaded = load(settings)
     least = POLLS_MISSED * (loaded.poll_interval_s or LONGEST_POLL_S)
@@ -147,7 +147,7 @@ def accept(settings: dict[str, object]) -> CellSettings:
 
 
 def _misread(settings: object, error: msgspec.ValidationError) -> tuple[str, dict[str, str]]:
-    """Return the errors in settings that cannot be read: one message, and messages by field."""
+    """Return why the settings cannot be read: one message for all settings, and one message per wrong field."""
     known = CellSettings.__struct_fields__
     every = f"the settings of a cell are {', '.join(known)}"
     if not isinstance(settings, dict):

@@ -1,4 +1,5 @@
-"""Shells in tasks: requested at the portal, granted by the shard of the machine, and opened by its Borglet.
+"""Shells in tasks. The portal requests a shell, the shard of the machine grants it, and the machine's Borglet opens
+it.
 
     shell_ask ─── row, shell.opened ──► asked
     shell_grant ─── once, at the shard ──► granted ─── signed, to the machine
@@ -49,10 +50,10 @@ def shell_ask(
     plain: bool = False,
     peer: str = "",
 ) -> ShellSession:
-    """Store a request for a shell in a task, with its journal event. `peer`: the client's address.
+    """Store a request for a shell in a task, and append an event to the journal. `peer`: the client's address.
 
-    Raises `Rejected`, and `Conflict` if the task is not up or there are too many shells. Locks the cell's row, so that
-    no other session is created between the count and the new row.
+    Raises `Rejected` if an argument is wrong, and `Conflict` if the task is not up or there are too many shells. Locks
+    the cell's row, so that no other shell is requested at the same time.
     """
     require_shell(principal, job)
     problems = {}
@@ -108,7 +109,9 @@ def shell_ask(
 
 
 def require_shell(principal: Principal, job: Job) -> None:
-    """Raise `Forbidden` if the caller may not open shells, or `NotFound` if the caller may not see the tenant."""
+    """Raise `Forbidden` if the caller may not open shells in the job's tasks, or `NotFound` if the caller may not see
+    the job's tenant.
+    """
     require_tenant(principal, Action.SHELL_OPEN, job.tenant.name, job.cell.name)
 
 
@@ -118,7 +121,7 @@ def may_open_shells(principal: Principal, job: Job) -> bool:
 
 
 def _check_number(job: Job, task: Task, principal: Principal) -> None:
-    """Raise `Conflict` if the caller or the task has too many shells."""
+    """Raise `Conflict` if the caller has too many shells in the cell, or the task has too many shells."""
     open_ones = ShellSession.objects.exclude(state=ShellSession.CLOSED).filter(cell_id=job.cell_id)
     mine = open_ones.filter(actor=principal.name).count()
     if mine >= PER_USER:
@@ -139,7 +142,9 @@ def _check_number(job: Job, task: Task, principal: Principal) -> None:
 
 
 def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
-    """Return the signed grant for the Borglet. Raises `Conflict` on a second call, or if the shell is not allowed."""
+    """Return the signed message with which the Borglet opens the shell. Raises `Conflict` on a second call, if the
+    request is too old, or if the task has left the machine.
+    """
     now = timezone.now()
     with transaction.atomic():
         row = (
@@ -175,15 +180,18 @@ def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
 
 
 def shell_connected(session: uuid.UUID, *, machine_id: int) -> bool:
-    """Mark a session as open. Return False if it was not granted to this machine or was opened before."""
+    """Mark a session as open. Return False if the session is not in the state granted, or belongs
+    to another machine.
+    """
     waiting = ShellSession.objects.filter(pk=session, machine_id=machine_id, state=ShellSession.GRANTED)
     return bool(waiting.update(state=ShellSession.OPEN))
 
 
 def shell_seen(session: uuid.UUID, *, principal: Principal, typed: int, printed: int) -> str:
-    """Record that the client is still connected. Return the reason why the shell must end now, or "" if it may go on.
+    """Record that the client is still connected. Return the reason why the shell must end now, or "" if it may
+    continue.
 
-    `typed`, `printed`: the bytes of input and output so far.
+    `typed`, `printed`: how many bytes of input and output there were so far.
     """
     row = ShellSession.objects.select_related("job__tenant", "job__cell").filter(pk=session).first()
     if row is None or row.state == ShellSession.CLOSED:
@@ -199,10 +207,10 @@ def shell_seen(session: uuid.UUID, *, principal: Principal, typed: int, printed:
 def shell_close(
     session: uuid.UUID, *, principal: Principal, how: str, typed: int | None = None, printed: int | None = None
 ) -> bool:
-    """Close a session and append its event. Return False if it is already closed.
+    """Close a session and append its event. Return False if the session is already closed.
 
-    `how`: how it ended. `typed`, `printed`: the bytes of input and output; None: as last recorded. Locks the cell's
-    row, then the row of the session.
+    `how`: how the session ended. `typed`, `printed`: the bytes of input and output; None: the last recorded numbers
+    are right. Locks the cell's row, then the row of the session.
     """
     row = ShellSession.objects.filter(pk=session).first()
     if row is None or row.state == ShellSession.CLOSED:
@@ -233,7 +241,9 @@ def shell_close(
 
 
 def shells_sweep() -> int:
-    """Close the shell sessions whose portal process has died. Return how many sessions were closed."""
+    """Close the shell sessions whose portal process has ended without closing them. Return the number of closed
+    sessions.
+    """
     silent = timezone.now() - dt.timedelta(seconds=LOST_S)
     lost = ShellSession.objects.exclude(state=ShellSession.CLOSED).filter(seen_at__lt=silent)
     closed = 0

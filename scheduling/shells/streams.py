@@ -3,9 +3,9 @@
     portal ── in ──► shard ── WebSocket /shell ──► Borglet ── terminal
            ◄─ out ──       ◄───────────────────────
 
-The portal and the shard of the machine need no direct connection. A sender may be ahead of the receiver by at most
-one window (`borglet.messages`); a sender that exceeds the window is disconnected. Entries are deleted after the
-receiver has read them, and an unused stream expires after `_TTL_S`.
+The portal and the machine's shard need no direct connection. A sender may send at most one window of bytes
+(`borglet.messages`) that the receiver has not read yet. A sender that sends more is disconnected. Entries of a stream
+are deleted after the receiver has read them. An unused stream expires after `_TTL_S` seconds.
 """
 
 from __future__ import annotations
@@ -45,17 +45,19 @@ _TTL_S = 120
 
 
 class Overrun(Exception):
-    """Raised when the frames that wait for a receiver are too many."""
+    """Raised if too many frames wait for the receiver."""
 
 
 class ShellUnavailable(Rejected):
-    """Raised when the task's machine cannot be reached for a shell."""
+    """Raised if no shell can be opened because the task's machine is not connected or Redis cannot be reached."""
 
     status = 503
 
 
 class ShellRequest(msgspec.Struct, frozen=True):
-    """The message that tells a machine's shard about a new session. The shard checks the session's database row."""
+    """The message that announces a new session to the shard of a machine. The shard then reads the database row of the
+    session.
+    """
 
     machine_id: int
     session: str
@@ -66,8 +68,8 @@ def channel(shard: str) -> str:
 
 
 def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> None:
-    """Send the request for a shell to the shard that serves the machine. Raises `ShellUnavailable` if the machine is
-    not connected or Redis cannot be reached.
+    """Send the request for a shell to the shard to which the machine is connected. Raises `ShellUnavailable` if the
+    machine is not connected or Redis cannot be reached.
     """
     try:
         holder = contact.holder_of(cell_id, machine_id)
@@ -85,7 +87,7 @@ def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> Non
 
 
 def connect(url: str) -> redis.asyncio.Redis:
-    """Return a Redis client for shells. Its timeout lets a read wait for `TAKE_S` seconds."""
+    """Return a Redis client for shells. Its timeout is long enough to wait `TAKE_S` seconds for input."""
     return redis.asyncio.Redis.from_url(url, socket_timeout=TAKE_S + 10.0, socket_connect_timeout=2.0, retry=None)
 
 
@@ -101,7 +103,9 @@ return redis.call('XLEN', KEYS[1])
 
 
 class ShellStream:
-    """The stream of a session in one direction: `in` to the task or `out` to the client. Only one reader may use it."""
+    """The frames of a session in one direction: `in` to the task, or `out` to the client. Only one process may read
+    them.
+    """
 
     def __init__(self, connection: redis.asyncio.Redis, session: str, direction: str) -> None:
         self._redis = connection
@@ -110,16 +114,16 @@ class ShellStream:
         self._read: list[bytes] = []
 
     async def put(self, *frames: bytes) -> None:
-        """Append frames to the shell's stream in Redis. Raises `Overrun` if the reader has left too many frames unread,
-        and `redis.RedisError`.
+        """Append frames to the stream. Raises `Overrun` if too many frames wait for the reader, and `redis.RedisError`
+        if Redis cannot be reached.
         """
         waiting = await self._redis.eval(_PUT, 1, self._key, _TTL_S, *frames)
         if waiting > MAX_WAITING:
             raise Overrun(f"{waiting} frames wait for the other side, and at most {MAX_WAITING} may wait")
 
     async def take(self) -> list[bytes]:
-        """Wait up to `TAKE_S` seconds for frames. Return them in order, or an empty list if none came. Raises
-        `redis.RedisError` if Redis cannot be reached.
+        """Wait up to `TAKE_S` seconds for frames, and return them in order. Return an empty list if no frames came.
+        Raises `redis.RedisError` if Redis cannot be reached.
         """
         if self._read:
             read, self._read = self._read, []
@@ -138,14 +142,14 @@ class ShellStream:
 
 
 async def grant(asked: ShellRequest) -> ShellGrant:
-    """Return the signed grant of a requested shell. Raises `Rejected` if the request is too old or the task no longer
+    """Return the signed grant for a requested shell. Raises `Rejected` if the request is too old or the task no longer
     runs on the machine.
     """
     return await in_thread(shell_grant, uuid.UUID(asked.session), machine_id=asked.machine_id)
 
 
 async def reject(connection: redis.asyncio.Redis, session: str, reason: str) -> None:
-    """Send the client the reason why there is no shell. Raises `redis.RedisError` if Redis cannot be reached."""
+    """Send the client the reason why no shell was opened. Raises `redis.RedisError` if Redis cannot be reached."""
     await ShellStream(connection, session, "out").put(shell_frame(ShellFrame.FAILED, reason.encode()))
 
 
@@ -156,11 +160,12 @@ async def relay(
     receive: Callable[[], Awaitable[bytes | str]],
     send: Callable[[bytes], Awaitable[None]],
 ) -> str:
-    """Relay frames between a machine's socket and the streams of a session, until one of them ends.
+    """Pass frames between the WebSocket of a machine and the two streams of a session, until the socket or a stream
+    ends.
 
-    `receive`, `send`: for the socket; `receive` raises an exception if it is closed. Return the reason why the
-    session was cut off, or "" if the machine closed it. Raises `Rejected` for a session that was not granted to this
-    machine.
+    `receive`, `send`: receive from the socket and send to it; `receive` raises an exception if the socket is closed.
+    Return why the session was ended, or "" if the machine ended it. Raises `Rejected` if the session was not granted
+    to this machine.
     """
     try:
         number = uuid.UUID(session)

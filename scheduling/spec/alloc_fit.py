@@ -1,8 +1,8 @@
-"""Checks that jobs fit inside an alloc set (§2.4). Pure.
+"""Check that a job can run inside an alloc set (§2.4). Pure.
 
-alloc set ─ each alloc is an envelope ─┐
+alloc set ─ the limit of each alloc ───┐
                                        ├─► misfits ─► {"task.limit.cpu": why the job can never fit, and what to change}
-job inside ─ each of its tasks ────────┘
+job inside ─ the limit of each task ───┘
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from scheduling.spec.job_spec import JobSpecification
 
 
 def misfits(alloc_set: JobSpecification, job: JobSpecification) -> dict[str, str]:
-    """Return the reasons why a job can never run in an alloc set, by path in its file. Empty if it can.
+    """Return the reasons why a job can never run in an alloc set, by path in its job file. Return an empty dict if the
+    job can run there.
 
-    A task must fit into at least one alloc, and the job's priority must not exceed the priority of the set. Ports
-    belong to the machine: an alloc has none.
+    Each task must fit into at least one alloc. The priority of the job must not be higher than that of the set. Ports
+    are not checked, because allocs have no ports.
     """
     problems: dict[str, str] = {}
     if job.priority > alloc_set.priority:
@@ -36,8 +37,8 @@ def misfits(alloc_set: JobSpecification, job: JobSpecification) -> dict[str, str
 
 
 def fits(limit: Sequence[int], envelope: Sequence[int]) -> bool:
-    """Return whether each amount in `limit` is at most the amount in `envelope`. Ports are not compared. Missing
-    elements of a shorter vector count as zero.
+    """Return whether no amount in `limit` is larger than the same amount in `envelope`, the limit of an alloc. Ports
+    are not compared. Missing elements of a shorter vector count as zero.
     """
     pairs = enumerate(zip_longest(limit, envelope, fillvalue=0))
     return all(asked <= have for position, (asked, have) in pairs if position != PORTS)

@@ -1,4 +1,4 @@
-"""One description per field of a job file, for the JSON Schema, editors and the reference documentation.
+"""One description for each field of a job file. The JSON Schema, editors and the reference documentation use them.
 
 A test checks that every field has a description.
 """

@@ -1,4 +1,4 @@
-"""Job specs, version `borg/v1`: what their tasks request, and how two versions differ. Pure.
+"""Specs of jobs, version `borg/v1`: what the tasks of a job request, and how two versions of a spec differ. Pure.
 
 parser.parse ─► JobSpecification ── groups ──► equal requirements as ranges of indexes
                        ├─────────── task(i) ─► TaskSpec, with its override merged
@@ -34,8 +34,8 @@ _Value = TypeVar("_Value")
 
 
 class Override(msgspec.Struct, frozen=True):
-    """An override for the tasks `first` to `last`. `task`: the result of merging `patch` into the job's `task` (RFC
-    7396).
+    """Other settings for the tasks with the indexes `first` to `last`. `task`: the job's `task` after `patch` was
+    merged into it (RFC 7396).
     """
 
     first: int
@@ -45,19 +45,20 @@ class Override(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the range of indexes as it is written in a job file: `3` or `0-9`."""
+        """Return the range of indexes in the form of a job file: `3` or `0-9`."""
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
 class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
-    """A version of a job's spec, normalised. `base`: the `task` of the job file. `overrides`: sorted, without overlaps.
+    """A version of a job's spec, normalised. `base`: the `task` of the job file. `overrides`: sorted, without
+    overlaps.
 
-    `saves_for_s`: for how many seconds at most the job's tasks run again on a machine that their alloc has left (§4);
-    each task runs until it has ended with status 0. `gang`: all pending tasks are placed together, with the preemptions
-    that this needs, or none is placed. `disruption_budget`: the largest number of tasks that may be down at once
-    because of preemption and drains; 0: no limit. `alloc_set`: the name of the alloc set in which the tasks run (§2.4).
-    `api`: what the tasks may do with the REST API. `names`: how the names are published (§2.6). `sizes`: bytes of the
-    packages by digest, where known. The job file does not contain sizes.
+    `saves_for_s`: after an alloc ends, the tasks that ran in it run again on the same machine for at most this many
+    seconds, until they end with status 0 (§4). `gang`: either all pending tasks are placed together, or none is
+    placed. `disruption_budget`: how many tasks may be down at once because of preemption and drains; 0: no limit.
+    `alloc_set`: the name of the alloc set in which the tasks run (§2.4). `api`: what the tasks may do with the REST
+    API. `names`: how the names of the job are published (§2.6). `sizes`: the known sizes of packages in bytes, by
+    digest; the job file does not contain them.
     """
 
     base: TaskSpec
@@ -79,7 +80,7 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return self.base
 
     def segments(self) -> Iterator[tuple[int, int, TaskSpec]]:
-        """Yield `(first, last, task)` for ranges of equal tasks, in order of the indexes."""
+        """Yield `(first, last, task)` for ranges of tasks with the same spec, in order of the indexes."""
         after = 0
         for override in self.overrides:
             if after < override.first:
@@ -109,8 +110,8 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return tuple(sorted((digest, self.sizes[digest]) for digest in digests & self.sizes.keys()))
 
     def groups(self, first: int = 0, last: int | None = None) -> tuple[Group, ...]:
-        """Return the tasks with the indexes `first` to `last`, both included, in groups of equal requirements. If
-        `last` is None, the last task of the job is the end.
+        """Return the tasks with the indexes `first` to `last`, both included, in groups with equal requirements. If
+        `last` is None, `last` is the job's last task.
         """
         last = self.tasks - 1 if last is None else last
         if not self.overrides and (first, last) == (0, self.tasks - 1):
@@ -138,42 +139,44 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return result
 
     def charged(self) -> Vector:
-        """Return the amounts that need quota. They are zero for a job inside an alloc set, because the quota of the
-        set covers it (§2.4).
+        """Return the amounts that the job needs as quota. They are zero for a job inside an alloc set, because the set
+        is charged instead (§2.4).
         """
         return (0,) * len(self.base.limit) if self.alloc_set else self.total
 
     def max_down(self) -> int:
-        """Return how many tasks an update may have down at once."""
+        """Return how many tasks an update may have down at the same time."""
         return self.update.max_down or max(1, self.tasks // 10)
 
     def may_be_down(self) -> int:
-        """Return how many tasks may be down at once because of preemption and drains. This is the disruption budget
-        or, if the spec has none, the limit of updates.
+        """Return how many tasks may be down at the same time because of drains. This is the disruption budget. If the
+        spec has none, it is the limit for updates (`max_down`).
         """
         return self.disruption_budget or self.max_down()
 
     def published(self) -> Published:
-        """Return the settings with which DNS publishes the job's names. Tasks with weight 1 are not listed."""
+        """Return the settings with which DNS publishes the job's names. The weights in the result leave out tasks with
+        weight 1.
+        """
         weights = ((first, last, task.weight) for first, last, task in self.segments() if task.weight != 1)
         return Published(self.names.ttl_s, tuple(joined(weights)))
 
     def leave_s(self, task: TaskSpec, *, ttl_s: int) -> float:
-        """Return the seconds between the removal of a task from DNS answers and SIGTERM. By default, this is the time
-        for which clients cache the address, plus one second. `ttl_s`: how long clients may cache an answer by
-        default, in seconds.
+        """Return how many seconds before SIGTERM a stopping task is removed from DNS answers. If the spec does not say
+        it, this is one second more than clients may cache an answer, or zero if the task has no ports. `ttl_s`: for
+        how many seconds clients may cache an answer by default.
         """
         if self.names.leave_s is not None:
             return self.names.leave_s
         return min((self.names.ttl_s or ttl_s) + 1.0, MAX_LEAVE_S) if task.ports else 0.0
 
     def at(self, *, cell: str, tenant: str) -> JobSpecification:
-        """Return a copy of this specification with these values of `cell` and `tenant`. A job file may omit both."""
+        """Return a copy of this spec with this `cell` and this `tenant`. A job file need not contain them."""
         return msgspec.structs.replace(self, cell=cell, tenant=tenant)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a job file, ready for JSON, that parses to an equal spec. It contains the newer fields (`_LATER`) only
-        if they are set.
+        """Return a job file that parses to an equal spec. The newer fields (`_LATER`) are left out if they have their
+        default.
         """
         return {
             "apiVersion": API_VERSION,
@@ -194,14 +197,14 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         } | fields_set(self, _LATER)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the spec in hexadecimal. Equal specs have equal digests, even if their files are
+        """Return the SHA-256 of the spec in hexadecimal. Equal specs have equal digests, even if their job files are
         written differently.
         """
         return hashlib.sha256(self.canonical).hexdigest()
 
     @cached_property
     def canonical(self) -> bytes:
-        """Return `to_json` as JSON with sorted keys."""
+        """Return the result of `to_json` as JSON text with sorted keys."""
         return msgspec.json.encode(self.to_json(), order="deterministic")
 
     @cached_property
@@ -210,12 +213,16 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
 
 
 def change(old: JobSpecification, new: JobSpecification, index: int) -> SpecChange:
-    """Return the effect of `new` on the running task `index` of `old`. Raises `IndexError` if a spec lacks the task."""
+    """Return the effect of `new` on the running task `index` of `old`. Raises `IndexError` if one of the specs has no
+    such task.
+    """
     return _change(old, new, old.task(index), new.task(index))
 
 
 def changes(old: JobSpecification, new: JobSpecification) -> list[tuple[int, int, SpecChange]]:
-    """Return `(first, last, change)` for ranges of task indexes, in order. They cover the tasks of both specs."""
+    """Return `(first, last, change)` for ranges of task indexes, in order. The ranges cover the tasks that both specs
+    have.
+    """
     both = ((first, last, before, after) for first, last, before, after in compared(old, new) if before is not None)
     return joined((first, last, _change(old, new, before, after)) for first, last, before, after in both)
 
@@ -223,8 +230,8 @@ def changes(old: JobSpecification, new: JobSpecification) -> list[tuple[int, int
 def compared(
     old: JobSpecification | None, new: JobSpecification
 ) -> Iterator[tuple[int, int, TaskSpec | None, TaskSpec]]:
-    """Yield `(first, last, before, after)` for ranges of task indexes, in order. They cover all tasks of `new`.
-    `before` is None for new tasks.
+    """Yield `(first, last, before, after)` for ranges of task indexes, in order. The ranges cover all tasks of `new`.
+    `before` is None for tasks that `old` does not have.
     """
     before = deque([] if old is None else [(last, task) for _, last, task in old.segments()])
     for first, last, task in new.segments():
@@ -237,7 +244,7 @@ def compared(
 
 
 def joined(ranges: Iterable[tuple[int, int, _Value]]) -> list[tuple[int, int, _Value]]:
-    """Join adjacent ranges `(first, last, value)` of equal values."""
+    """Return the ranges `(first, last, value)`, with neighbouring ranges joined if their values are equal."""
     result: list[tuple[int, int, _Value]] = []
     for first, last, value in ranges:
         if result and result[-1][1:] == (first - 1, value):

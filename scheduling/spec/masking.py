@@ -1,8 +1,8 @@
 """Masks that hide environment values that look like secrets from people who may only view a job. Pure.
 
-A value looks like a secret if its variable has such a name (`DB_PASSWORD`, `apiKey`), or if the value is a URL with a
-password, a connection string with a password, or a private key. Masks hide such values from viewers and from tokens
-with scope read. Masks do not protect stored values; `scheduling/README.md` lists where values are stored.
+A value looks like a secret if its variable has a name such as `DB_PASSWORD` or `apiKey`. It also looks like a secret
+if it is a private key, or a URL or connection string that contains a password. Masks hide such values from viewers and
+from tokens with scope read. Stored values are not masked; `scheduling/README.md` lists where values are stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VALUES = re.compile(
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Return whether the environment variable `name` with `value` looks like a secret."""
+    """Return whether the environment variable `name` looks like a secret, because of its name or its `value`."""
     if not value:
         return False
     if name not in _NO_SECRETS and (
@@ -43,7 +43,7 @@ def looks_secret(name: str, value: str) -> bool:
 def masked(file: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a job file in which `MASK` replaces each environment value that looks like a secret.
 
-    Overrides are masked too. `file`: as returned by `JobSpecification.to_json`.
+    The values in overrides are masked too. `file`: the result of `JobSpecification.to_json`.
     """
     shown = dict(file)
     if isinstance(file.get("task"), Mapping):

@@ -1,4 +1,4 @@
-"""JSON merge patches (RFC 7396), the form of overrides of single tasks. Pure."""
+"""JSON merge patches (RFC 7396). Overrides of single tasks in a job file have this form. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 
 def merged(base: Any, patch: Any) -> Any:
-    """Return `base` with `patch` merged into it (RFC 7396). Objects are merged by key, null removes a key, and any
-    other value replaces the old one.
+    """Return `base` with `patch` merged into it (RFC 7396). Objects are merged key by key. A null in the patch removes
+    the key. Any other value in the patch replaces the old value.
     """
     if not isinstance(patch, dict):
         return patch

@@ -1,4 +1,4 @@
-"""Sentences for plans: the effect of a changed job on clients that find the job by name (§2.6). Pure."""
+"""Describe how a new version of a job affects clients that find the job by name (§2.6). Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ MOST_RANGES = 5  # ranges of changed weights that are listed one by one
 
 
 def format_name_changes(old: JobSpecification | None, new: JobSpecification, *, ttl_s: int) -> tuple[str, ...]:
-    """Return sentences about the changes of a job's names. `old`: None for a new job. `ttl_s`: how long clients may
-    cache an answer by default, in seconds.
+    """Return sentences that describe what changes for clients of the job's names. `old`: None for a new job. `ttl_s`:
+    for how many seconds clients may cache an answer by default.
     """
     return (*_times(old, new, ttl_s), *_service(old, new), *_weights(old, new))
 
@@ -53,8 +53,8 @@ def _weights(old: JobSpecification | None, new: JobSpecification) -> Iterator[st
 
 
 def _changed(old: JobSpecification | None, new: JobSpecification) -> list[tuple[int, int, tuple[int | None, int]]]:
-    """Return `(first, last, (before, after))` for each range of tasks whose weight changes. New tasks are listed if
-    their weight is not 1.
+    """Return `(first, last, (old weight, new weight))` for each range of tasks whose weight changes. For new tasks,
+    the old weight is None; they are left out if their weight is 1.
     """
     weights = (
         (first, last, (None if before is None else before.weight, after.weight))

@@ -1,4 +1,4 @@
-"""The limit on nested lists and objects in a request. Pure."""
+"""A limit on how deep lists and objects may be nested in a request. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ TOO_DEEP = f"is nested too deeply: more than {MAX_DEPTH} levels; remove some lev
 
 
 def too_deep(value: Any) -> bool:
-    """Return whether lists and dicts in `value` are nested more than `MAX_DEPTH` levels deep. It visits each value
-    once.
-    """
+    """Return whether lists and dicts in `value` are nested more than `MAX_DEPTH` levels deep."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         containers = [one for one in level if isinstance(one, dict | list)]

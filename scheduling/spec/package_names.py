@@ -1,7 +1,8 @@
-"""Names of packages: `web`, `web@v2`, `web@sha256:…`, and in stored specs pinned as `web@v2@sha256:…`. Pure.
+"""Names of packages in job files: `web`, `web@v2`, `web@sha256:…`. Stored specs contain `web@v2@sha256:…`. Pure.
 
-A name alone means the tag `latest`. A tag can move to other content, but a digest cannot. A submission or an update
-appends the digest to the name. The digest decides what the job runs.
+A name without a tag means the tag `latest`. A tag can move to another archive, but a digest always means the same
+archive. When a job is submitted or updated, the digest is added to the name. The job then runs the archive with this
+digest.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def is_digest(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reference:
-    """A reference to a package. If it has a `digest`, the digest selects the content, and the `tag` is only shown to
-    users.
+    """A reference to a package. If it has a `digest`, the digest decides which archive is used, and the `tag` is only
+    shown to users.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Reference:
 
     @property
     def wanted_tag(self) -> str:
-        """Return the tag that selects the content, or "" if the digest selects the content."""
+        """Return the tag that decides which archive is used, or "" if the digest decides it."""
         return "" if self.digest else self.tag or LATEST
 
     def pinned(self, digest: str) -> Reference:
@@ -55,8 +56,8 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """Return the package reference in `text`. Raises `ValueError`, whose message says what is wrong and how to
-    correct it.
+    """Return the package reference in `text`. Raises `ValueError` if it is not valid; the message says what is wrong
+    and how to correct it.
     """
     name, *rest = text.split("@")
     if not is_name(name):

@@ -1,7 +1,7 @@
-"""Pins of packages: each package that a spec names gets a digest. Pure.
+"""Pins of packages: a digest is added to each package reference in a spec. Pure.
 
-A stored spec contains `web@v2@sha256:…`, so equal specs run equal bytes. A tag that moves has no effect before the next
-submission or update, which writes the digest that the tag then has.
+A stored spec contains `web@v2@sha256:…`, so equal specs run equal archives. If a tag is moved, this has no effect on a
+job before the job's next update. The update then uses the digest that the tag has at that time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from scheduling.spec.task_spec import TaskSpec
 
 
 def mentions(spec: JobSpecification) -> dict[str, Reference]:
-    """Return every package that the spec names. The keys are the texts in the job file. Raises `Rejected`, with the
-    place in the spec, if a text is not a valid reference or a task lists a package twice.
+    """Return the packages that a spec lists, by their text in the job file. Raises `Rejected` if a text is not a valid
+    reference or a task lists a package twice; the error names the place in the spec.
     """
     found: dict[str, Reference] = {}
     problems: dict[str, str] = {}
@@ -42,7 +42,7 @@ def mentions(spec: JobSpecification) -> dict[str, Reference]:
 
 
 def path_of(spec: JobSpecification, text: str) -> str:
-    """Return the first path at which the spec names the package `text`."""
+    """Return the path of the first place in the spec that lists the package `text`."""
     for path, task in _tasks(spec):
         if text in task.packages:
             return f"{path}.packages[{task.packages.index(text)}]"
@@ -50,8 +50,8 @@ def path_of(spec: JobSpecification, text: str) -> str:
 
 
 def pinned(spec: JobSpecification, digests: Mapping[str, str]) -> JobSpecification:
-    """Return a copy of the spec in which each package has its digest. `digests`: by the text that names the package
-    in the spec.
+    """Return a copy of the spec in which each package reference has a digest. `digests`: the digest for each text that
+    the spec lists.
     """
     written = {text: str(package_names.parse(text).pinned(digest)) for text, digest in digests.items()}
     if all(text == pin for text, pin in written.items()):
