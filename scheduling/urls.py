@@ -1,4 +1,4 @@
-"""Routes of this app below /api/v1/."""
+"""The URLs of this app under /api/v1/."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     stops   the cell itself stops tasks (preemption, drains, …): at once ─► only after an SRE allows it
 
 A network partition looks like many dead machines (§4), and a scheduler with a bug may stop many tasks. Brakes do not
-limit actions that a person requests, such as killing or updating a job. For these actions, the person must confirm the
-number of tasks.
+limit actions that a person requests, such as killing or updating a job. If such an action concerns many tasks, the
+person must confirm it.
 """
 
 from __future__ import annotations

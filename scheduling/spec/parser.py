@@ -1,6 +1,6 @@
 """The parser of job files, version `borg/v1`. Pure.
 
-bytes or dict ── parse ──► JobSpecification, or Rejected with fields: {"task.limit.cpu": what is wrong, and the cure}
+bytes or dict ── parse ──► JobSpecification, or Rejected with fields: {"task.limit.cpu": what is wrong, what to do}
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """The limits that a cell sets for job files. `bands`: the priority bands; None allows every priority. None is used
-    for stored specs, because bands may have changed since.
+    """The limits that a cell sets for job files. `bands`: the priority bands; None: every priority is valid. None is
+    used for stored specs, because the bands may have changed after a spec was stored.
 
     `extra`: names of the cell's own resources.
     """
@@ -55,10 +55,10 @@ class CellLimits:
 
 
 def parse(data: bytes | Mapping[str, Any], *, limits: CellLimits = CellLimits()) -> JobSpecification:
-    """Return the checked, normalised spec of a job file.
+    """Return the checked and normalised spec that a job file contains.
 
-    Raises `Rejected` with code `invalid-spec` if the file is not valid. The `fields` of this error list all problems by
-    their path in the file.
+    Raises `Rejected` with the code `invalid-spec` if the file is not valid. The `fields` of this error contain all
+    problems by their path in the file.
     """
     problems = Problems()
     given = decode(data)
@@ -72,15 +72,15 @@ def parse(data: bytes | Mapping[str, Any], *, limits: CellLimits = CellLimits())
 def load(
     stored: Mapping[str, Any], *, extra: Sequence[str] = (), packages: Mapping[str, Any] | None = None
 ) -> JobSpecification:
-    """Return the spec that `to_json` returned earlier, without a check of current bands and limits. `packages`: by
-    digest, the stored packages, whose sizes the requirements of tasks include.
+    """Return the spec from JSON that `to_json` returned earlier. The priority is not compared with the present bands.
+    `packages`: by digest, the stored packages; their sizes are added to the spec.
     """
     spec = parse(stored, limits=CellLimits(bands=None, extra=extra))
     return with_sizes(spec, packages) if packages else spec
 
 
 def with_sizes(spec: JobSpecification, packages: Mapping[str, Any]) -> JobSpecification:
-    """Return a copy of the spec with the sizes of packages. `packages`: by digest, dictionaries with the key
+    """Return a copy of the spec that contains the sizes of its packages. `packages`: by digest, a dict with the key
     `size_bytes`.
     """
     sizes = {digest: int(known["size_bytes"]) for digest, known in packages.items()}
@@ -88,8 +88,9 @@ def with_sizes(spec: JobSpecification, packages: Mapping[str, Any]) -> JobSpecif
 
 
 def decode(data: bytes | Mapping[str, Any]) -> Any:
-    """Return the content of a job file, unchecked. Raise `Rejected` with code `invalid-spec` if the data is not JSON,
-    too long, or nested too deeply."""
+    """Return the content of a job file, without checking its fields. Raises `Rejected` with the code `invalid-spec` if
+    the data is not JSON, too long, or nested too deeply.
+    """
     if not isinstance(data, bytes | bytearray):
         return data
     if len(data) > MAX_BYTES:
@@ -164,7 +165,7 @@ def _check_published(names: Names, allocation: bool, problems: Problems) -> None
 
 
 def _check_inside(file: JobFile, problems: Problems) -> None:
-    """Check the fields that a job inside an alloc set cannot have."""
+    """Add a problem for each field that a job inside an alloc set cannot have."""
     for name in ("max_per_rack", "max_per_power_domain"):
         if getattr(file.spread, name):
             detail = f"the tasks run where the allocs are; set it in the alloc set {file.alloc_set} instead"
@@ -174,7 +175,9 @@ def _check_inside(file: JobFile, problems: Problems) -> None:
 
 
 def _read_urgency(file: JobFile, problems: Problems, bands: Sequence[Band] | None) -> tuple[int, bool]:
-    """Return the priority, and whether the job is latency-sensitive. The name of a band means its lowest priority."""
+    """Return (priority, whether the job is latency-sensitive). If the file gives the name of a band as priority, this
+    is the lowest priority of the band.
+    """
     priority = file.priority
     known = DEFAULT_BANDS if bands is None else bands
     if isinstance(priority, str):

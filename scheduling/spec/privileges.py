@@ -1,7 +1,6 @@
-"""Options of a job file that need a capability (§2.5): no reclamation, and whole cores.
+"""Options of a job file that need a capability (§2.5): `reclamation: false` and `whole_cores`.
 
-An update needs the capability only if it asks for more of such an option than the version before. Otherwise the job
-keeps the option.
+An update needs the capability only if it adds such an option or asks for more whole cores than the version before.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from scheduling.spec.job_spec import JobSpecification
 def privilege_refusal(
     principal: Principal, cell: str, wanted: JobSpecification, before: JobSpecification | None = None
 ) -> Forbidden | None:
-    """Return the rejection if the job has options that `principal` may not use, else None. `before`: the spec before
-    an update.
+    """Return the rejection if the job has options that `principal` may not use, else None. `before`: for an update,
+    the version before it.
     """
     if not wanted.reclamation and (before is None or before.reclamation):
         cure = "remove `reclamation: false`"
@@ -28,7 +27,7 @@ def privilege_refusal(
 
 
 def whole_cores_milli(spec: JobSpecification) -> int:
-    """Return the CPU that all tasks with whole cores request together, in milli-cores."""
+    """Return the CPU that all tasks with `whole_cores` request together, in milli-cores."""
     return sum((last - first + 1) * task.limit[CPU] for first, last, task in spec.segments() if task.whole_cores)
 
 

@@ -1,4 +1,4 @@
-"""Problems of a job file, each with its path and the cure. Pure."""
+"""Collect the problems of a job file. Each problem has its path in the file, and says what to do. Pure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ LABEL_CURE = "use lower-case letters, digits and hyphens, a letter first, at mos
 
 
 class Problems:
-    """The problems of a file: `{path: message}`, in the order in which they were found. A message says what was found
-    and what to do.
+    """The problems of a job file. `found`: {path: message}, in the order in which the problems were found. A message
+    says what is wrong and what to do.
     """
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
 
     def add(self, path: str, message: str) -> None:
-        """Add a problem, unless there is one with the same path. Long messages are cut, because they may quote the
-        file.
-        """
+        """Add a problem, unless the path already has one. A long message is cut, because it may quote the file."""
         self.found.setdefault(path[:200], message[:500])
 
     def number(self, path: str, value: float, low: float, high: float) -> None:
@@ -39,7 +37,7 @@ class Problems:
             self.add(path, f"{shown} is out of range; give a number from {least} to {most}")
 
     def text(self, path: str, value: str, longest: int) -> None:
-        """Add a problem if the text `value` has a NUL character or more than `longest` characters."""
+        """Add a problem if `value` has a NUL character or more than `longest` characters."""
         if "\x00" in value:
             self.add(path, "contains a NUL character; remove it")
         elif len(value) > longest:
@@ -62,7 +60,7 @@ MOST_NAMED = 10  # problems in the text of a rejection; its `fields` have all of
 
 
 def rejection(problems: Mapping[str, str]) -> Rejected:
-    """Return the rejection of a job file. `problems`: the messages by path in the file."""
+    """Return the rejection of a job file. `problems`: {path in the file: message}."""
     named = [f"{path}: {message}" for path, message in problems.items()]
     more = [f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
     return Rejected("invalid-spec", "; ".join(named[:MOST_NAMED] + more), fields=problems)
@@ -85,11 +83,11 @@ _GIVE = {
 
 
 def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _Shape | None:
-    """Convert `given` to a struct, and add each part of a wrong shape to `problems` under its path.
+    """Convert `given` to a struct of type `shape`. Add a problem for each part of `given` that has a wrong type or
+    name.
 
-    msgspec stops at the first wrong part. So this function removes the wrong part from a copy and reads the copy
-    again, at most `MOST_SHAPES` times. The caller checks the values in the result. Return None if a required field is
-    missing.
+    `path`: the path of `given` in the job file. Wrong parts are left out of the result, and the caller checks the
+    values in the result. Returns None if a required field is missing or there are more than `MOST_SHAPES` wrong parts.
     """
     for attempt in range(MOST_SHAPES):
         try:
@@ -106,8 +104,8 @@ def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _
 
 
 def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) -> tuple[str, str]:
-    """Add the problem that msgspec reports as `text`. Return its path in the input, and the name of the unknown or
-    missing field at this path.
+    """Add the problem that the msgspec error `text` describes. Return the path that the error names, and the name of
+    the unknown or missing field at this path, or "".
     """
     where = _PATH.search(text)
     inner = where.group(1) if where else ""
@@ -132,8 +130,8 @@ def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) 
 
 
 def _steps(inner: str) -> list[str | int]:
-    """Return the keys and indexes of the path `inner`, for example `["constraints", 2, "relation"]` for
-    `constraints[2].relation`.
+    """Return the keys and indexes in the path `inner`. For `constraints[2].relation`, this is `["constraints", 2,
+    "relation"]`.
 
     Parsing stops at `[...]`, which stands for any key of a mapping.
     """
@@ -144,7 +142,7 @@ def _steps(inner: str) -> list[str | int]:
 
 
 def _removed(given: Any, steps: list[str | int]) -> bool:
-    """Remove from `given` the part at the keys and indexes in `steps`. Return whether there was such a part."""
+    """Remove the part of `given` at the path `steps` (keys and indexes). Return whether there was such a part."""
     try:
         for step in steps[:-1]:
             given = given[step]
@@ -155,7 +153,7 @@ def _removed(given: Any, steps: list[str | int]) -> bool:
 
 
 def _fields_at(shape: type[msgspec.Struct], inner: str) -> list[str]:
-    """Return the field names of the struct at the path `inner` inside `shape`. Examples of paths: `health`,
+    """Return the names of the fields of the struct at the path `inner` in `shape`. A path is for example `health` or
     `constraints[2]`.
     """
     for part in [part for part in re.sub(r"\[.*?\]", "", inner).split(".") if part]:

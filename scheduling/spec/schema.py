@@ -15,7 +15,9 @@ SERVICE_LABEL = "service"  # DNS serves jobs with the same value of this label t
 
 
 class Restart(RestartPolicy, frozen=True, forbid_unknown_fields=True):
-    """The Borglet's restart policy. `max_moves`: how often a task in a crash loop moves to another machine (§4)."""
+    """The rules for restarts, which the Borglet applies. `max_moves`: how often a task that crashes repeatedly is
+    moved to another machine (§4).
+    """
 
     max_moves: int = 3
 
@@ -34,7 +36,7 @@ class HealthFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TaskFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that a task has in a job file as well as in its spec, with the same meaning."""
+    """The fields of a task that mean the same in a job file and in a parsed spec."""
 
     notice_s: float = 10.0
     restart: Restart = Restart()
@@ -49,7 +51,7 @@ class TaskFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskFile(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of `task` in a job file."""
+    """The fields under `task` in a job file."""
 
     command: list[str] = []
     env: dict[str, Any] = {}
@@ -62,7 +64,7 @@ class TaskFile(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The largest number of tasks of the job per machine, rack and power domain; 0: no limit."""
+    """How many tasks of the job may be on one machine, in one rack and in one power domain; 0: no limit."""
 
     max_per_machine: int = 0
     max_per_rack: int = 0
@@ -70,8 +72,8 @@ class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of updates (§2.3). If `max_down` is 0, a tenth of the tasks may be down, at least one. If
-    `max_disruptions` is 0, there is no limit.
+    """Settings of updates (§2.3). `max_down`: how many tasks may be down at once; 0: a tenth of the tasks, but at
+    least one. `max_disruptions`: how many restarts and moves an update may cause; 0: no limit.
     """
 
     max_down: int = 0
@@ -79,11 +81,11 @@ class Rolling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the job's names (§2.6). A change takes effect at once for all tasks.
+    """Settings of the job's names (§2.6). A change of the settings takes effect at once for all tasks.
 
     `ttl_s`: how long clients may cache an answer, in seconds; 0: the default of the installation. `leave_s`: how many
-    seconds before SIGTERM a stopping task is removed from answers. None: one second more than clients may cache an
-    answer, at most ten minutes, and zero for tasks without ports.
+    seconds before SIGTERM a stopping task is removed from answers; None: one second more than clients may cache an
+    answer (at most ten minutes), or zero for tasks without ports.
     """
 
     ttl_s: int = 0
@@ -91,7 +93,7 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that a job has in its job file as well as in its spec, with the same meaning."""
+    """The fields of a job that mean the same in a job file and in a parsed spec."""
 
     name: str
     tenant: str = ""
@@ -109,7 +111,9 @@ class JobFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobFile(JobFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of a job file. `scheduling.spec.task_spec` parses `task` and the overrides."""
+    """The fields of a job file. `task` and the overrides are still unparsed;
+    `scheduling.spec.task_spec` parses them.
+    """
 
     task: dict[str, Any]
     apiVersion: str = API_VERSION  # noqa: N815 - the file's own spelling

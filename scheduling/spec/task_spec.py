@@ -1,7 +1,7 @@
 """The spec of one task: the `task` part of a job file, parsed and checked. Pure.
 
-The parser does not stop at the first problem. It collects all problems, each with its path in the user's file
-(`task.limit.cpu`). Quantities become integers over `quota.vocabulary.resources.AXIS`.
+The parser does not stop at the first problem. It collects all problems, each with its path in the job file (such as
+`task.limit.cpu`). Quantities become integers over `quota.vocabulary.resources.AXIS`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
 
 
 class SpecChange(StrEnum):
-    """The effect of another version of the spec on a running task."""
+    """What happens to a running task when its spec changes: nothing, a change while it runs, or a restart."""
 
     NONE = "none"
     IN_PLACE = "in-place"
@@ -54,8 +54,8 @@ class SpecChange(StrEnum):
 
 
 class TaskSpec(TaskFields, frozen=True, kw_only=True):
-    """The spec of a task, normalised. `limit`: a resource vector, which includes the number of ports. `weight`: the
-    share of clients that DNS sends to this task, relative to other tasks; 0: only if no other task can serve.
+    """The spec of a task, normalised. `limit`: an amount of each resource, including the number of ports. `weight`:
+    how many clients DNS sends to this task, relative to other tasks; 0: only if no other task can serve.
     """
 
     limit: Vector
@@ -68,8 +68,8 @@ class TaskSpec(TaskFields, frozen=True, kw_only=True):
     flags: dict[str, str | bool] = {}
 
     def demands(self) -> tuple[Constraint, ...]:
-        """Return the constraints of a task, including the constraints that follow from its packages, root, network
-        and cores.
+        """Return the constraints of a task, and the constraints that follow from its packages, root file system,
+        network and cores.
         """
         implied = []
         if self.packages or self.root != "host" or self.network != "host":
@@ -84,7 +84,9 @@ class TaskSpec(TaskFields, frozen=True, kw_only=True):
 
     @property
     def argv(self) -> list[str]:
-        """Return the command and its flags, sorted by name: `--name=value`, `--name` for true, nothing for false."""
+        """Return the command and its flags, sorted by name. A flag is `--name=value`, or `--name` if its value is
+        true. If the value is false, the flag is left out.
+        """
         flags = [
             f"--{name}" if value is True else f"--{name}={value}"
             for name, value in sorted(self.flags.items())
@@ -93,7 +95,7 @@ class TaskSpec(TaskFields, frozen=True, kw_only=True):
         return [*self.command, *flags]
 
     def to_json(self, *, extra: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the task as it is written in a job file. `read_task` parses the result to an equal spec."""
+        """Return the task in the form of a job file. `read_task` parses the result to an equal spec."""
         return {
             "command": list(self.command),
             "env": dict(sorted(self.env.items())),
@@ -111,7 +113,7 @@ class TaskSpec(TaskFields, frozen=True, kw_only=True):
 
 
 def fields_set(spec: msgspec.Struct, defaults: Mapping[str, object]) -> dict[str, Any]:
-    """Return the fields of a spec that differ from the given defaults, ready for JSON."""
+    """Return those fields of a spec that differ from `defaults`, ready for JSON."""
     values = {name: getattr(spec, name) for name in defaults}
     return {name: msgspec.to_builtins(value) for name, value in values.items() if value != defaults[name]}
 
@@ -132,10 +134,10 @@ _STATIC = ("command", "flags", "env", "ports", "user", "working_dir", "max_proce
 
 
 def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
-    """Return how a changed spec affects a running task: not at all, in place or by a restart.
+    """Return what the new spec does to a running task: nothing, a change while it runs, or a restart.
 
-    Limits, slack (use beyond the limit), cores, weight, health check, notice before the stop and restart policy change
-    in place. A change of accelerators restarts the task.
+    These fields change while the task runs: limits, slack (use beyond the limit), cores, weight, health check, notice
+    period and restart rules. A change of the accelerators restarts the task.
     """
     if old is new or old == new:
         return SpecChange.NONE
@@ -149,7 +151,7 @@ def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
 
 
 def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return (name, digest) of each package, or (name, tag) if it has no digest. So two tags of the same digest are
+    """Return (name, digest) of each package, or (name, tag) if it has no digest. So two tags with the same digest are
     equal.
     """
     split = [text.split("@") for text in packages]
@@ -158,9 +160,9 @@ def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class TaskRole:
-    """The role of a task. `allocation`: the task is an alloc (§2.4), which runs no command. `inside`: the task runs
-    in an alloc. `stored`: the spec was accepted before, perhaps by older software with fewer checks. `batch`: the job
-    is batch work.
+    """What kind of task is read. `allocation`: the task is an alloc (§2.4), which runs no command. `inside`: the task
+    runs in an alloc. `stored`: the spec was accepted before, perhaps by older software that checked less. `batch`: the
+    job is not latency-sensitive.
     """
 
     allocation: bool = False
@@ -172,10 +174,10 @@ class TaskRole:
 def read_task(
     given: Any, problems: Problems, path: str, *, extra: Sequence[str] = (), role: TaskRole = TaskRole()
 ) -> TaskSpec | None:
-    """Return the task in decoded JSON `given`, and add its errors to `problems`. Return None if its fields or types
-    are wrong.
+    """Return the task in `given` (decoded JSON), and add its errors to `problems`. Return None if a field is unknown
+    or has a wrong type.
 
-    `extra`: names of the cell's own resources.
+    `path`: the path of the task in the job file. `extra`: names of the cell's own resources.
     """
     file = convert(given, TaskFile, problems, path)
     if file is None:
@@ -273,8 +275,8 @@ def _check_flags(flags: dict[str, Any], problems: Problems, path: str, role: Tas
 
 
 def _check_variables(file: TaskFile, problems: Problems, path: str) -> None:
-    """Check that the Borglet defines each variable `$(name)` that the task uses. Otherwise the start of the task
-    would fail.
+    """Add a problem for each variable `$(name)` in the task that the Borglet does not define. A task with such a
+    variable could not start.
     """
     defined = variables.defined(file.ports, packages=bool(file.packages))
     texts = {f"command[{number}]": part for number, part in enumerate(file.command)}
@@ -292,7 +294,7 @@ def _check_variables(file: TaskFile, problems: Problems, path: str) -> None:
 
 
 def _flag(value: Any) -> str | bool:
-    """Return the value of a flag. Numbers become text, so that 3 and '3' are equal."""
+    """Return the value of a flag: a boolean, or else text. So 3 and '3' are equal."""
     return value if isinstance(value, bool) else str(value)
 
 
@@ -322,7 +324,7 @@ def _check_constraints(constraints: list[Constraint], problems: Problems, path: 
 
 
 def _check_place(file: TaskFile, limit: Vector, problems: Problems, path: str) -> None:
-    """Check the options about the machine: root file system, network and cores."""
+    """Check the options that say how a task uses its machine: root file system, network and whole cores."""
     problems.choice(f"{path}.root", file.root, ("host", "packages"))
     if file.root == "packages" and not file.packages:
         problems.add(f"{path}.root", "'packages' needs a package; name one in task.packages, or use root: host")
@@ -361,7 +363,9 @@ def _read_limit(given: dict[str, Any], ports: int, problems: Problems, path: str
 
 
 def _check_accelerators(milli: int, problems: Problems, path: str) -> None:
-    """Check that a task asks for a share of one device, or for whole devices."""
+    """Check that a task asks for a part of one accelerator, or for a whole number of accelerators. `milli`:
+    thousandths of an accelerator.
+    """
     if milli > DEVICE and milli % DEVICE:
         whole = milli // DEVICE
         cure = f"ask for {whole} or {whole + 1}, or for a share of one device, such as '500m'"
@@ -409,7 +413,7 @@ def _limit_json(limit: Vector, extra: Sequence[str]) -> dict[str, int | str]:
 
 
 def _quantity_json(name: str, value: int) -> int | str:
-    """Return the shortest exact text of a quantity: `2` for 2000 milli-cores, `"64Mi"` for 2**26 bytes."""
+    """Return the shortest exact form of a quantity: `2` for 2000 milli-cores, `"64Mi"` for 2**26 bytes."""
     if name in ("cpu", "accelerators"):
         return value // 1000 if value % 1000 == 0 else f"{value}m"
     if name in ("ram", "disk", "disk_bandwidth"):

@@ -1,6 +1,4 @@
-"""Classes that describe changes of tasks, which `scheduling.tasks.transitions` applies; a class for a task as it was
-before a change; and the SQL that changes tasks.
-"""
+"""Classes that describe changes of tasks, and the SQL that changes tasks. `scheduling.tasks.transitions` uses them."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ from scheduling.journal.sql import query
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """An eviction, which makes a running task pending. `cause`: a value of `EvictionCause`.
+    """An eviction: a running task becomes pending again. `cause`: a value of `EvictionCause`.
 
-    `gone`: the task's processes have already ended on the machine. `avoid`: do not place the task on this machine again
-    for a while. `preemptor`: id of the task that preempts this one.
+    `gone`: the task's processes have already ended. `avoid`: for some time, do not place the task on the same machine
+    again. `preemptor`: id of the task that preempts this task.
     """
 
     task_id: int
@@ -35,9 +33,9 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a pending or running task, which is then dead. `how`: finished, failed or killed.
+    """The end of a pending or running task. The task becomes dead. `how`: finished, failed or killed.
 
-    `incarnation`: None stands for any incarnation. `cause`: the reason that is sent to the Borglet.
+    `incarnation`: only this incarnation ends; None: any incarnation. `cause`: the reason that is sent to the Borglet.
     """
 
     task_id: int
@@ -52,7 +50,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class TaskBefore:
-    """The values that a task had before `change_tasks` changed it."""
+    """The values of a task before `change_tasks` changed the task."""
 
     task_id: int
     job_id: int
@@ -71,12 +69,12 @@ SAME_INCARNATION = "t.state = 'running' AND a.number = t.incarnation"
 def change_tasks(
     types: str, columns: str, assignments: str, values: list[Any], *, condition: str = SAME_INCARNATION
 ) -> list[TaskBefore]:
-    """Change tasks with one SQL statement. Return the changed tasks as they were before, sorted by id.
+    """Change tasks with one SQL statement. Return the old values of the changed tasks, sorted by task id.
 
-    `values`: an array of task ids, an array of incarnations, one array for each name in `columns`, and then the
-    parameters of `assignments`. `types`: the SQL types of `columns`. In the SQL of `assignments`, `t` is the row of the
-    task, and `was` is the row of the values of `columns` for this task. `condition`: SQL; only tasks that fulfil it
-    change.
+    `assignments`: SQL that sets columns of the task `t`. It may use `columns`, which are names for additional values,
+    as `was.name`. `types`: the SQL types of these values. `values`: an array of task ids, an array of incarnations,
+    one array per name in `columns`, and then the parameters of `assignments`. `condition`: SQL; only tasks that fulfil
+    it change.
     """
     rows = query(
         f"WITH was AS (SELECT {_BEFORE}, a.* FROM scheduling_task AS t"
@@ -90,5 +88,5 @@ def change_tasks(
 
 
 def as_json(value: dict[str, Any] | None) -> str | None:
-    """Return a value as JSON text, or None."""
+    """Return `value` as JSON text, or None for None."""
     return None if value is None else msgspec.json.encode(value).decode()

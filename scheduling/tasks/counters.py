@@ -1,6 +1,6 @@
-"""The jobs' counters of tasks per state, and the end of jobs without live tasks.
+"""Counters of each job's tasks per state, and the end of jobs whose tasks are all dead.
 
-Each change of tasks updates the counters. The callers hold the cell's row lock through `journal.write`.
+Each change of tasks updates the counters. The caller must have locked the cell's row with `journal.write`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskS
 
 
 def notices_given(entry: JournalEntry, departed: Sequence[tuple[str, str]]) -> None:
-    """Add tasks that have left their machines to the counts of this day (UTC). `departed`: per task, the cause, and how
-    much of its notice period the task had: full, short, none or unknown.
+    """Count tasks that have left their machines on this day (UTC). `departed`: for each task (cause, notice). The
+    notice says how much of its notice period the task received: full, short, none or unknown.
     """
     if not departed:
         return
@@ -45,7 +45,9 @@ def notices_given(entry: JournalEntry, departed: Sequence[tuple[str, str]]) -> N
 
 
 class CounterChanges:
-    """Collects changes of the jobs' counters. `store` writes their sums with one statement."""
+    """Collects changes of the jobs' counters. The method `store` writes the sums of these changes
+    with one statement.
+    """
 
     _STATES = (PENDING, RUNNING, DEAD)
 
@@ -53,8 +55,8 @@ class CounterChanges:
         self._jobs: dict[int, list[int]] = {}  # job id -> [total, pending, running, dead, up]
 
     def move(self, job_id: int, source: str, target: str, *, was_up: bool = False) -> None:
-        """Count one task that changes from state `source` to `target`. `was_up`: whether the task was up before the
-        change.
+        """Count the change of one task from the state `source` to the state `target`. `was_up`: whether the task was
+        up before.
         """
         row = self._row(job_id)
         row[1 + self._STATES.index(source)] -= 1
@@ -71,7 +73,7 @@ class CounterChanges:
             self._row(job_id)[4] += change
 
     def store(self, entry: JournalEntry) -> None:
-        """Write the changes of the task counters to the rows of their jobs, and end jobs whose tasks are all dead."""
+        """Write the changes of the counters to the rows of the jobs. End the jobs whose tasks are all dead."""
         if not self._jobs:
             return
         ids = sorted(self._jobs)
@@ -95,7 +97,7 @@ class CounterChanges:
 
 
 def jobs_end_if_over(entry: JournalEntry, job_ids: Sequence[int]) -> None:
-    """End the jobs whose tasks are all dead, except jobs to which an open update will add tasks."""
+    """End those of the jobs whose tasks are all dead. A job to which an open update will add tasks does not end."""
     if not job_ids:
         return
     rows = query(
@@ -112,7 +114,9 @@ def jobs_end_if_over(entry: JournalEntry, job_ids: Sequence[int]) -> None:
 
 
 def jobs_end(entry: JournalEntry, job_ids: Sequence[int]) -> None:
-    """End jobs whose tasks are all dead: free their names, return their quota and end their updates."""
+    """End jobs whose tasks are all dead: their names can be used again, their quota is released, and their updates
+    end.
+    """
     ended = query(
         "WITH worst AS (SELECT job_id, CASE WHEN bool_or(outcome = 'killed' AND detail <> %s) THEN 'killed'"
         " WHEN bool_or(outcome = 'failed') THEN 'failed' ELSE 'finished' END AS how"

@@ -1,4 +1,6 @@
-"""Departures: incarnations that have to stop on their machine, stored until their processes have ended."""
+"""Departures: incarnations that have to stop on their machine. A departure is stored until all its processes have
+ended.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from scheduling.tasks.counters import notices_given
 
 
 def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, int | None]]) -> None:
-    """Store a departure for each element of `left`: (task, cause, id of the preemptor or None)."""
+    """Store a departure for each element of `left`: (task, cause, id of the task that preempted it or None)."""
     if not left:
         return
     execute(
@@ -39,8 +41,8 @@ def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, int | None
 def tasks_gone(
     entry: JournalEntry, departed: Iterable[tuple[int, int, dict[str, Any] | None]]
 ) -> list[tuple[int, int]]:
-    """Delete the records of tasks that left a machine and whose processes have ended, so that their ports become
-    free. Return (task id, incarnation) of each deleted departure.
+    """Delete the departures of incarnations whose processes have ended, so that their ports become free. Return (task
+    id, incarnation) of each deleted departure.
 
     `departed`: (task id, incarnation, how the processes ended).
     """
@@ -74,8 +76,8 @@ def tasks_gone(
 
 
 def _notice(exit_: dict[str, Any] | None) -> str:
-    """Return how much time a departed task had between SIGTERM and SIGKILL, as its Borglet reported: full, short,
-    none or unknown.
+    """Return how much of its notice period between SIGTERM and SIGKILL a task received: full, short, none or unknown.
+    `exit_`: how the task ended, as its Borglet reported.
     """
     if exit_ is None or exit_.get("cause") == "machine-restarted":
         return "none"

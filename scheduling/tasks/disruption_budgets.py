@@ -1,4 +1,4 @@
-"""Disruption budgets: how many tasks of a job may be down (§2.3, §4)."""
+"""Disruption budgets: how many tasks of a job may be down at the same time (§2.3, §4)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class DisruptionBudget:
 
 
 class Budgets:
-    """Counts how many more tasks of each job may be evicted. Tasks that were never placed do not count as down.
+    """Counts how many more tasks of each job may be evicted. A task counts as down if it is not up or its machine is
+    down.
 
-    A task that has been down for longer than `patience_s` no longer counts as down, because it may never come up.
-    Tasks on a machine that is down count as down, whatever they last reported.
+    Two kinds of tasks do not count as down: tasks that were never placed, and tasks that have been down for longer
+    than `patience_s` seconds, because they may never come up.
     """
 
     def __init__(self, job_ids: set[int], patience_s: float) -> None:
-        """Read the budgets of the jobs with two queries."""
+        """Read the budgets of the jobs. Makes two queries."""
         found = query(
             "SELECT t.job_id, count(*) FROM scheduling_task AS t"
             " LEFT JOIN scheduling_machine AS m ON m.id = t.machine_id"
@@ -52,9 +53,10 @@ class Budgets:
         return [job for job, left in self._left.items() if left > 0]
 
     def take(self, task: Task, inside: Mapping[int, int]) -> bool:
-        """Return whether a task may be evicted now, and if so, count its eviction against the budgets.
+        """Return whether a task may be evicted now. If so, count its eviction against the budget of its job.
 
-        `inside`: if the task is an alloc, the number of tasks that are up inside it, by id of the job.
+        `inside`: if the task is an alloc, the number of tasks that are up inside it, by job id. The budgets of these
+        jobs count too.
         """
         # All tasks of an alloc leave together, so they may exceed a budget if no other task of the job is down.
         costs = _costs(task, inside)
@@ -64,8 +66,8 @@ class Budgets:
         return True
 
     def spend(self, task: Task, inside: Mapping[int, int]) -> None:
-        """Count the eviction of a task against the budgets, even if no budget is left. `inside`: if the task is an
-        alloc, the number of tasks that are up inside it, by id of the job.
+        """Count the eviction of a task against the budget of its job, even if nothing of the budget is left. `inside`:
+        if the task is an alloc, the number of tasks that are up inside it, by job id.
         """
         for job, number in _costs(task, inside).items():
             self._left[job] -= number
@@ -80,8 +82,8 @@ def _costs(task: Task, inside: Mapping[int, int]) -> dict[int, int]:
 
 
 def inside_allocs(tasks: Iterable[Task]) -> dict[int, dict[int, int]]:
-    """Some of `tasks` are allocs. Return how many tasks of each job are up inside each of these allocs: {task id of the
-    alloc: {job id: number}}.
+    """For each alloc among `tasks`, return how many tasks of each job are up inside it: {task id of the alloc: {job
+    id: number}}.
     """
     allocs = [task.id for task in tasks if task.job.kind == KIND]
     found: dict[int, dict[int, int]] = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""Insertion of new tasks, with one statement for many jobs."""
+"""Create the rows of new tasks, with one statement for many jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from scheduling.tasks.counters import CounterChanges
 
 @dataclass(frozen=True, slots=True)
 class NewTasks:
-    """The tasks to create for one job. `groups`: the requirements of the tasks, with the ranges of their indexes."""
+    """The tasks to create for one job. `groups`: the requirements of the tasks, each with the
+    ranges of task indexes.
+    """
 
     job_id: int
     groups: tuple[Group, ...]
@@ -22,9 +24,10 @@ class NewTasks:
 
 
 def tasks_create(entry: JournalEntry, many: Sequence[NewTasks], *, counted: bool = False) -> int:
-    """Create pending tasks with one statement, and return the number of created tasks. The caller appends the event.
+    """Create pending tasks with one statement. Return the number of created tasks. The caller must append the journal
+    event.
 
-    `counted`: whether the counters in the jobs' rows already include these tasks.
+    `counted`: True if the counters in the jobs' rows already include these tasks.
     """
     spans = [
         (new.job_id, new.spec_version, column(group.requirement.limit), first, last)

@@ -1,4 +1,4 @@
-"""Reports of Borglets about running incarnations, written in an open journal entry."""
+"""Store what Borglets report about running incarnations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.tasks.counters import CounterChanges
 
 def tasks_observe(entry: JournalEntry, observations: Sequence[Observation]) -> list[int]:
     """Store the phase, health, restarts, exit and address that Borglets reported for running incarnations. Return the
-    ids of the tasks that changed.
+    ids of the tasks whose values changed.
     """
     by_id = {observation.task_id: observation for observation in observations}
     observed = change_tasks(

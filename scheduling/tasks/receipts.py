@@ -1,7 +1,7 @@
-"""Receipts of a task's placements, read from the journal: the score, the next best machines, and which tasks the task
-preempted or was preempted by (§3.2).
+"""Receipts of a task's placements (§3.2), read from the journal. A receipt shows the score, the next best machines,
+which tasks the task preempted, and which task preempted it.
 
-For jobs that the reader may not see, receipts show only the priority.
+If the reader may not see the job of another task, the receipt shows only the priority of that task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ PREEMPTION = "preemption"
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A task that preempted another, or was preempted. `job`: tenant/name; None if the reader may not see the job."""
+    """A task that preempted another task, or was preempted. `job`: tenant/name; None if the reader may not see the
+    job.
+    """
 
     job: str | None
     index: int | None
@@ -37,9 +39,10 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class PlacementReceipt:
-    """The record of a placement: the score of each scorer, the next best machines, and the preempted tasks.
+    """The record of a placement: the points from each scorer, the next best machines, and the preempted tasks.
 
-    The machine already had `present_bytes` of the `packages_bytes` that the task needs. Both are 0 without packages.
+    `packages_bytes`: the size of the packages that the task needs. `present_bytes`: the part of them that the machine
+    already had. Both are 0 if the task has no packages.
     """
 
     machine: str
@@ -59,7 +62,7 @@ class PlacementReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """How a task lost its machine to a task of higher priority: where, when, and to which task."""
+    """The record of a preemption: on which machine and when the task was preempted, and by which task."""
 
     machine: str
     revision: int
@@ -69,15 +72,15 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Receipts:
-    """The record of a task's newest placement, and of the newest preemption in which the task lost its machine."""
+    """The record of a task's newest placement, and of the newest preemption that stopped the task."""
 
     placement: PlacementReceipt | None = None
     preempted: Preempted | None = None
 
 
 def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipts:
-    """Return the newest placement and the newest preemption of a task, found in its `events`, which are sorted newest
-    first. Makes two queries.
+    """Return the newest placement and the newest preemption of a task. `events`: the events of the task, newest first.
+    Makes two queries.
 
     `sees`: a function that returns whether the reader may see the jobs of a tenant.
     """
@@ -101,9 +104,7 @@ def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipt
 
 
 def hostnames(machines: Iterable[int]) -> dict[int, str]:
-    """Return the hostnames of machines by id. Every reader of a cell may see them. Makes one query, or none without
-    ids.
-    """
+    """Return the hostnames of machines by machine id. Every reader of a cell may see them. Makes at most one query."""
     ids = set(machines)
     return dict(Machine.objects.filter(pk__in=ids).values_list("id", "hostname")) if ids else {}
 

@@ -16,9 +16,9 @@ def reservations_set(
 ) -> int:
     """Set new reservations of running tasks. Return the number of changed tasks.
 
-    `wanted`: int64[N, 3], the amounts of CPU, RAM and disk, which are reduced to the limit if they exceed it. For other
-    resources, the reservation is the limit. Tasks with another incarnation are skipped. The caller holds the cell's
-    lock. Makes two statements for any N.
+    `wanted`: int64[N, 3], the amounts of CPU, RAM and disk. An amount above the task's limit is reduced to the limit.
+    For other resources, the reservation is the limit. A task is skipped if it now has another incarnation. The caller
+    must have locked the cell's row. Makes two statements for any N.
     """
     order = np.argsort(task_ids)  # rows are locked in the order of their ids
     rows = query(
@@ -41,5 +41,5 @@ def reservations_set(
 
 
 def _array(column: NDArray[np.integer]) -> str:
-    """Return the text of a PostgreSQL array, which is three times as fast as a list given to the driver."""
+    """Return a column as the text of a PostgreSQL array, because this is three times as fast as a list."""
     return "{" + ",".join(map(str, column.tolist())) + "}"

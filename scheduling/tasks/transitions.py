@@ -1,8 +1,8 @@
 """State changes of tasks, for many tasks at once, in an open journal entry (Figure 2; `core.vocabulary.states`).
 
-The callers hold the cell's row lock through `journal.write`. Each function changes only the tasks that still have the
-state and incarnation that the caller expects, and returns the changed tasks. It also appends the events, stores
-departures, updates the jobs' counters, ends jobs whose tasks are all dead, and gives the quota of these jobs back.
+The caller must have locked the cell's row with `journal.write`. Each function changes only the tasks that still have
+the state and incarnation that the caller expects, and returns the changed tasks. It also appends the events, stores
+departures, updates the counters of the jobs, ends jobs whose tasks are all dead, and releases the quota of these jobs.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _FEW = 50
 
 
 def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[Assignment]:
-    """Place pending tasks on their machines. Return the applied assignments.
+    """Place pending tasks on their machines. Return the assignments that were applied.
 
-    An assignment into an alloc is applied if the alloc still runs on the machine. The caller evicts victims first, in
-    the same journal entry.
+    An assignment into an alloc is applied only if the alloc still runs on the machine. The caller must evict the
+    preempted tasks before this call, in the same journal entry.
     """
     allocs = alloc_sets.still_there((a.alloc, a.machine_id) for a in assignments if a.alloc)
     possible = [a for a in assignments if not a.alloc or (a.alloc, a.machine_id) in allocs]
@@ -95,18 +95,18 @@ def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[
 
 
 def tasks_evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefore]:
-    """Make running tasks pending again. The tasks inside an evicted alloc are evicted before the alloc (§2.4).
+    """Make running tasks pending again. If an alloc is evicted, the tasks inside it are evicted before it (§2.4).
 
-    Return all evicted tasks as they were before.
+    Return the old values of all evicted tasks, including the tasks inside allocs.
     """
     came = _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in evictions]))
     return sorted([*came, *_evict(entry, evictions)], key=lambda was: was.task_id)
 
 
 def _along(entry: JournalEntry, leaving: Sequence[tuple[int, int | None, Eviction | Ending]]) -> list[Eviction]:
-    """Return an eviction for each task inside the allocs among `leaving`. Running allocs that contain a log saver
-    become kept allocs: the machine keeps their files (§4). `leaving`: (task id, incarnation or None for any, its
-    eviction or end) for each task and alloc that leaves its machine.
+    """Return an eviction for each task inside the allocs in `leaving`. An alloc that contains a running log saver
+    becomes a kept alloc: its folder stays on the machine (§4). `leaving`: (task id, incarnation or None for any, the
+    eviction or end of the task) for each task and alloc that leaves its machine.
     """
     why = {identity: change for identity, _, change in leaving}
     inside = alloc_sets.inner_of([(identity, incarnation) for identity, incarnation, _ in leaving])
@@ -176,9 +176,9 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
 
 
 def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore]:
-    """End pending or running tasks. Jobs without a live task end too. Return the ended tasks as they were before.
+    """End pending or running tasks, and jobs whose tasks are then all dead. Return the old values of the ended tasks.
 
-    The tasks inside an alloc that ends return to the queue before the alloc ends (§2.4).
+    If an alloc ends, the tasks inside it become pending again before it ends (§2.4).
     """
     _evict(entry, _along(entry, [(e.task_id, e.incarnation, e) for e in endings]))
     by_id = {ending.task_id: ending for ending in endings}
@@ -222,7 +222,9 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
 
 
 def tasks_revive(entry: JournalEntry, task_ids: Sequence[int], *, spec_version: int) -> list[int]:
-    """Make dead tasks pending again, with the version `spec_version` of their spec. Return the ids of these tasks."""
+    """Make dead tasks pending again, with the version `spec_version` of the spec. Return the ids of
+    the changed tasks.
+    """
     rows = query(
         "UPDATE scheduling_task SET state = 'pending', outcome = '', detail = '', spec_version = %s, since = %s"
         " WHERE id = ANY(%s) AND state = 'dead' RETURNING id",
@@ -239,11 +241,10 @@ def tasks_revive(entry: JournalEntry, task_ids: Sequence[int], *, spec_version: 
 
 
 def tasks_follow(entry: JournalEntry, changes: Sequence[tuple[int, int, Requirement]]) -> list[int]:
-    """Change tasks to another version of their spec, without a change of their state. Return the ids of the changed
-    tasks.
+    """Set another version of the spec for tasks, without changing their state. Return the ids of the changed tasks.
 
-    `changes`: (task id, version, requirement). The caller has checked that running tasks can change in place. It
-    evicts tasks that must restart, with cause `update`, before this call.
+    `changes`: (task id, version, requirement). The caller must have checked that running tasks need no restart for
+    this version. It must evict tasks that need a restart, with the cause `update`, before this call.
     """
     by_id = {identity: (version, requirement) for identity, version, requirement in changes}
     rows = query(

@@ -1,4 +1,5 @@
-"""Verdicts of the last pass on pending tasks, stored per job (§2.6). The journal does not contain them.
+"""Verdicts: the reasons why tasks are pending, as the last pass found them, stored per job (§2.6). They are not in the
+journal.
 
 Passes run many times per second, and most verdicts stay the same, so only changes are written.
 """
@@ -32,8 +33,8 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class VerdictCache:
-    """The verdicts on pending tasks that a master has written, so that the master writes only changes. A new master
-    writes all again.
+    """The verdicts on pending tasks that a master has written, so that it need not write the same verdict again. A new
+    master starts with an empty cache.
     """
 
     rows: dict[int, _Row] = field(default_factory=dict)  # by job id
@@ -43,13 +44,12 @@ class VerdictCache:
 def store(
     cell_id: int, plan: Plan, *, book: VerdictCache | None = None, now: float = 0.0, most: int = MOST_ROWS
 ) -> int:
-    """Update the stored verdicts on the tasks that the plan leaves pending, one row per job. Return the number of
+    """Store the reasons why the tasks that `plan` leaves pending are pending, one row per job. Return the number of
     written rows.
 
-    Makes at most three statements for any number of jobs. `book`: the verdicts that this master has written before;
-    only changes are written. `now`: seconds on any clock. `most`: the largest number of rows to write. A job gets only
-    the verdicts on its own tasks. Verdicts on tasks that the pass has not examined stay. The verdicts of other jobs
-    stay too, because another scheduler may handle these jobs.
+    `book`: the verdicts that this master has written before; only changes are written. `now`: seconds on any clock.
+    `most`: the largest number of rows to write. Verdicts on tasks that the pass did not examine stay, and so do those
+    of other schedulers' jobs. Makes at most three statements for any number of jobs.
     """
     book = book if book is not None else VerdictCache()
     by_job: dict[int, list[tuple[Why, int]]] = {}
@@ -106,12 +106,12 @@ def store(
 
 
 def read(whys: object) -> list[Why]:
-    """Return the verdicts on pending tasks that are stored in `PendingVerdict.whys`."""
+    """Return the verdicts on pending tasks from `PendingVerdict.whys`."""
     return msgspec.convert(whys, list[Why])
 
 
 def _hashes(why: Why) -> tuple[int, int]:
-    """Return the hash of the reasons in `why`, and the hash of the whole `why` without its tasks and revision."""
+    """Return (hash of the reasons in `why`, hash of the whole `why` without its tasks and revision)."""
     said = msgspec.structs.replace(why, tasks=(), revision=0)
     lasting = msgspec.structs.replace(said, ahead=0, ahead_of=(), ahead_tenants=0, places=(), expected=None)
     return hash(lasting), hash(said)
