@@ -1,4 +1,4 @@
-"""Binds ports, reserves a port for all workers of a resolver, and finds the process that uses a port."""
+"""Bind ports, reserve a port for all workers of a resolver, and find the process that uses a port."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ _LISTENS = ("07", "0A")  # states of an open UDP socket and of a listening TCP s
 
 
 class NoPort(OSError):
-    """The error for a port that cannot be used. The message has the setting, what to do and, if known, who uses it."""
+    """Raised if a port cannot be used. The message names the setting, says what to do and, if this is known, which
+    process uses the port.
+    """
 
 
 def check_free(host: str, ports: Mapping[str, int], *, udp: Collection[str] = ()) -> None:
-    """Raise `NoPort` for the first port that this process cannot bind.
+    """Check that this process can bind all these ports. Raises `NoPort` for the first port that it cannot bind.
 
-    `ports`: the ports by the names of their settings. `udp`: the settings whose port needs UDP besides TCP.
+    `ports`: the ports by the names of their settings. `udp`: the settings whose port is needed for UDP as well as for
+    TCP.
     """
     for setting, port in ports.items():
         for kind in (socket.SOCK_STREAM, *([socket.SOCK_DGRAM] if setting in udp else [])):
@@ -35,7 +38,7 @@ def check_free(host: str, ports: Mapping[str, int], *, udp: Collection[str] = ()
 
 @contextmanager
 def wanted(setting: str, host: str, port: int) -> Iterator[None]:
-    """Convert an `OSError` that the `with` block raises to `NoPort`, whose text names the setting and the port."""
+    """Convert an `OSError` in the `with` block to `NoPort`. Its message names the setting and the port."""
     try:
         yield
     except NoPort:
@@ -46,13 +49,13 @@ def wanted(setting: str, host: str, port: int) -> Iterator[None]:
 
 @contextmanager
 def reserved(host: str, port: int, *, patience_s: float = PATIENCE_S) -> Iterator[int]:
-    """Reserve a port for this process and its children, and yield the number of the port. For port 0, choose a free
-    port.
+    """Reserve a port for this process and its children until the end of the `with` block. Yield the number of the
+    port. If `port` is 0, choose a free port.
 
-    Workers share the port (SO_REUSEPORT). Without a check, a second installation of the same user could share it too,
-    and would receive some of the queries. So this function first binds the port alone, and holds a lock until the end
-    of the block: if two installations start at the same time, one of them fails. The function waits up to `patience_s`
-    seconds for another process to free the port. Raises `NoPort` if the port stays in use.
+    The workers of a resolver share a port (SO_REUSEPORT). A second resolver of the same user could share it by mistake
+    and would receive some of the queries. So this function checks that no other process uses the port, and holds a
+    lock until the end of the block. It waits up to `patience_s` seconds for another process to free the port. Raises
+    `NoPort` if the port stays in use.
     """
     if port:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
@@ -103,7 +106,7 @@ def _no_port(setting: str, host: str, port: int, error: OSError) -> NoPort:
 
 
 def _holder(port: int, protocol: str) -> str | None:
-    """Return the process that listens on `port`, such as `process 42 (nginx)`, or None if this user cannot see it."""
+    """Return the process that listens on `port`, such as `process 42 (nginx)`. Return None if no process is found."""
     inodes = set()
     for table in (protocol, f"{protocol}6"):
         with suppress(FileNotFoundError):  # a machine without IPv6
@@ -123,15 +126,17 @@ def _holder(port: int, protocol: str) -> str | None:
 
 
 def _program(process: Path) -> str:
-    """Return the name of a process and, for Python, its module. Other arguments may be secret."""
+    """Return the name of a process and, if it is Python with `-m`, the name of the module. Other arguments may be
+    secret.
+    """
     arguments = (process / "cmdline").read_text(errors="replace").split("\0")
     module = f" -m {arguments[2]}" if arguments[1:2] == ["-m"] and len(arguments) > 2 else ""
     return (process / "comm").read_text().strip() + module
 
 
 def bound(host: str, port: int, kind: socket.SocketKind, *, shared: bool = True) -> socket.socket:
-    """Return a bound socket. `shared`: other processes of this user may bind the address too. Raises `OSError` if the
-    address cannot be used.
+    """Return a socket that is bound to `host` and `port`. `shared`: other processes of this user may bind the same
+    port. Raises `OSError` if the address cannot be used.
     """
     family, _, _, _, address = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)[0]
     sock = socket.socket(family, kind)
@@ -150,9 +155,10 @@ def bound(host: str, port: int, kind: socket.SocketKind, *, shared: bool = True)
 
 
 def both_bound(host: str, port: int, *, tcp: bool, shared: bool) -> tuple[socket.socket, socket.socket | None]:
-    """Return a UDP socket and, with `tcp`, a TCP socket on the same port. Raises `OSError` if no such port is free.
+    """Return (UDP socket, TCP socket) on the same port. The TCP socket is None if `tcp` is False. Raises `OSError` if
+    the port is not free.
 
-    Without `shared`, no other process can bind the UDP port. Other processes may still bind the TCP port.
+    If `shared` is False, no other process can bind the UDP port. Other processes can always bind the TCP port.
     """
     for tries_left in reversed(range(1 if port else ANY_PORT_TRIES)):
         datagrams = bound(host, port, socket.SOCK_DGRAM, shared=shared)

@@ -1,13 +1,13 @@
-"""Several processes on one port: a parent that forks workers, and replaces a worker that ends.
+"""Several processes on one port. A parent process forks workers, and replaces each worker that ends.
 
     parent ── fork ─► worker 0
                  └──► worker 1 …
     worker ends ─► the parent starts it again after 0.1 s, 0.2 s … 5 s
     worker ends too often in a row ─► the parent ends with status 1
 
-The kernel spreads requests over the sockets that share the port (SO_REUSEPORT), so a worker opens its socket only when
-it can answer. The parent has no open connection and only one thread, so a forked worker inherits no connection and no
-lock of another thread.
+The kernel distributes requests over all sockets on the port (SO_REUSEPORT), so a worker opens its socket only when it
+can answer. The parent has no open connections and only one thread. So a forked worker inherits no connection, and no
+lock that another thread holds.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker process of a group. `of`: the number of workers in the group. `number`: the index of this worker, from
-    0. `again`: whether this worker replaces an earlier worker that has ended.
+    """One worker process. `of`: how many workers run. `number`: the number of this worker, starting at 0. `again`:
+    this worker replaces a worker that has ended.
     """
 
     number: int = 0
@@ -45,18 +45,22 @@ class Worker:
 
     @property
     def first(self) -> bool:
-        """Return whether this is the first worker, which does the work that only one worker may do."""
+        """Return whether this is the first worker. It also does the work that only one worker may do."""
         return self.number == 0
 
     @property
     def waits(self) -> bool:
-        """Return whether this worker must open its socket only when it is ready. Other workers answer until then."""
+        """Return whether this worker must open its socket only when it is ready to answer. Until then, other workers
+        answer.
+        """
         return self.again or not self.first
 
 
 @dataclass(slots=True)
 class _Place:
-    """What the parent stores about one worker. `due`: time of its next start, in seconds of the monotonic clock."""
+    """What the parent stores about one worker. `due`: when the worker is started next, in seconds of the monotonic
+    clock.
+    """
 
     number: int
     pid: int = 0
@@ -67,10 +71,10 @@ class _Place:
 
 
 class Parent:
-    """Starts `processes` worker processes, and restarts those that end.
+    """Starts `processes` worker processes, and restarts workers that end.
 
-    `work`: runs in each worker and returns its exit status. `on_end`: runs in the parent, with the number of a worker,
-    before each restart of that worker.
+    `work`: a function that runs in each worker and returns the exit status. `on_end`: a function that the parent calls
+    when a worker has ended, with the number of the worker, before the worker is restarted.
     """
 
     def __init__(
@@ -87,7 +91,7 @@ class Parent:
         self._places = [_Place(number) for number in range(processes)]
 
     def run(self) -> int:
-        """Run the workers until SIGTERM or SIGINT, and return 0. Return 1 if a worker ends too often.
+        """Run the workers until SIGTERM or SIGINT arrives, then return 0. Return 1 if a worker ends too often.
 
         The process must have only one thread.
         """
@@ -137,7 +141,9 @@ class Parent:
                     yield place, os.waitstatus_to_exitcode(status)
 
     def _plan(self, place: _Place, status: int) -> bool:
-        """Plan the restart of a worker that has ended. Return False if it has ended too often."""
+        """Set the time at which a worker that has ended starts again. Return False if the worker
+        has ended too often.
+        """
         now = time.monotonic()
         place.ends = 1 if now - place.began >= SETTLED_S else place.ends + 1
         if place.ends > self._most_ends:
@@ -150,7 +156,7 @@ class Parent:
         return True
 
     def _stop(self) -> None:
-        """Stop all workers: send SIGTERM, and send SIGKILL to workers that have not ended after `STOP_S` seconds."""
+        """Stop all workers with SIGTERM. Workers that have not ended after `STOP_S` seconds get SIGKILL."""
         deadline = time.monotonic() + STOP_S
         self._signal_all(signal.SIGTERM)
         while any(place.pid for place in self._places):

@@ -1,10 +1,10 @@
-"""A copy in Redis of the capacity and reservations of a cell's machines, as the master last saw them. Plans, which try
-where a job would be placed and change nothing, read it (§2.6).
+"""A copy in Redis of the capacity and reservations of a cell's machines, as the master knows them. Plans read it: a
+plan tries where a job would be placed, and changes nothing (§2.6).
 
     master ─► ViewPublisher ─► borg:view:<cell>, a hash in Redis ─► read ─► plans in all web processes
 
-Reading the same data from database rows takes half a second in a cell of 10,000 machines. The view may be some
-seconds old.
+Reading the same data from database rows takes half a second in a cell of 10,000 machines. The copy may be some seconds
+old.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _HELD, _FACTS = "held", "facts"
 
 
 class _Held(msgspec.Struct, frozen=True, array_like=True):
-    """The stored form of a `CellView`: arrays of N machines, in the order of their ids, as bytes. `facts`: the
-    `version` of the stored `_Facts` (the attributes of the same machines).
+    """The stored form of a `CellView`. Each array has one row per machine, in order of the machine ids, and is stored
+    as bytes. `facts`: the `version` of the stored `_Facts` of the same machines.
     """
 
     facts: str
@@ -49,8 +49,8 @@ class _Held(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Facts(msgspec.Struct, frozen=True, array_like=True):
-    """The stored attributes of the machines. `columns`: for each attribute name, one code per machine as the bytes of
-    an int32[N] array, and the value of each code (see `Attributes.columns`).
+    """The stored attributes of the machines. `columns`: for each name of an attribute, the codes of its values (bytes
+    of an int32 array with one code per machine), and the value for each code (see `Attributes.columns`).
     """
 
     version: str
@@ -59,10 +59,12 @@ class _Facts(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class CellView:
-    """The view of a cell: N machines in the order of their ids, and R resources.
+    """The machines of a cell at one moment. Arrays have one row per machine (N), in order of the machine ids, and one
+    column per resource (R).
 
-    `reserved` [N, R]: the reservations of the tasks. `prod_limit` [N, R]: the limits of the tasks that are placed by
-    limit (§5.5). `at`: the time of publication in seconds since the epoch. `revision`: the newest revision in the view.
+    `reserved` [N, R]: the sum of the tasks' reservations. `prod_limit` [N, R]: the sum of the limits of the tasks that
+    are placed by limit (§5.5). `at`: when the view was stored, in seconds since the epoch. `revision`: the newest
+    revision in the view.
     """
 
     revision: int
@@ -75,7 +77,7 @@ class CellView:
 
 
 class ViewPublisher:
-    """Publishes the view (`CellView`) of one cell's machines to Redis. It runs in the cell's master."""
+    """Stores the `CellView` of one cell in Redis again and again. It runs in the cell's master."""
 
     def __init__(self, cell_id: int) -> None:
         self._cell_id = cell_id
@@ -86,7 +88,7 @@ class ViewPublisher:
         self._due = 0.0
 
     def publish(self, state: CellState) -> None:
-        """Publish the view if the cell has changed since the last time, and publishing is due."""
+        """Store the view if the cell has changed since the last call and enough time has passed."""
         began = time.monotonic()
         if state.revision == self._revision or began < self._due:
             return
@@ -122,8 +124,8 @@ _attributes: dict[int, tuple[str, Attributes]] = {}
 
 
 def read(cell_id: int, *, revision: int) -> CellView | None:
-    """Return the stored view of a cell if its revision is `revision` or later, or if the view is recent. Return None
-    otherwise, and also if Redis is unreachable.
+    """Return the stored view of a cell if it is recent, or if its revision is `revision` or later. Otherwise return
+    None. Also return None if Redis cannot be reached.
     """
     if not wakeups.answers():
         return None
@@ -167,7 +169,7 @@ def _store(client: redis.Redis, key: str, fields: dict[str, bytes]) -> None:
 
 
 def _array(raw: bytes, axis: int) -> Ints:
-    """Return the array [N, R] whose bytes are `raw`. `axis`: the number R of resources."""
+    """Return the array whose bytes are `raw`. Its shape is [N, R]; `axis` is the number R of resources."""
     return np.frombuffer(raw, np.int64).reshape(-1, axis)
 
 

@@ -1,10 +1,11 @@
-"""The current usage of tasks and machines in Redis, for reclamation and live pages. It is never stored in rows.
+"""The current usage of tasks and machines, for reclamation and live pages. It is only in Redis, not in the database.
 
 borg:usage:<cell>   hash: machine id -> `SAMPLE` rows: one for the whole machine, then one per task
 
-The rows contain their task, so the usage of a cell is one reply whose values form one array: 150,000 tasks on 12,260
-machines are read in 60 ms. Each row has its time, and readers decide which rows are too old. The rows of a machine are
-removed when they are `FORGET_S` old, and those of a cell when no shard has written for `KEEP_S`.
+Each row contains its task id. So the usage of a cell is one answer of Redis that forms one array: 150,000 tasks on
+12,260 machines are read in 60 ms. Each row also contains its time, and readers decide which rows are too old. The rows
+of a machine are deleted when they are `FORGET_S` seconds old. The rows of a cell expire when no shard has written for
+`KEEP_S` seconds.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _PACKED_AT_ONCE = 64
 
 
 class CellUsage(NamedTuple):
-    """The usage of a cell. `now`: the time by Redis' clock. `rows`: an array with the dtype `SAMPLE`, with one row for
-    each machine and one for each task. Rows may be old, and the machines are in any order.
+    """The usage of machines and their tasks. `now`: the time by Redis' clock. `rows`: an array with the dtype
+    `SAMPLE`, with one row for each machine and one for each task. Rows may be old, and the machines are in any order.
     """
 
     now: float
@@ -58,9 +59,10 @@ class CellUsage(NamedTuple):
 
 
 def pack(measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
-    """Return the usage of each machine as packed `SAMPLE` rows, by machine id. Tasks without processes are left out.
+    """Return the usage of each machine as the bytes of `SAMPLE` rows, by machine id. Tasks without processes are left
+    out.
 
-    `measured`: the usage of each machine and the time of its measurement.
+    `measured`: (usage of a machine, time of the measurement).
     """
     packed: dict[int, bytes] = {}
     for columns in {one.columns for one, _ in measured}:
@@ -71,7 +73,9 @@ def pack(measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
 
 
 def _pack(columns: int, measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
-    """Pack the usage of machines whose rows have `columns` values each. Return the packed rows by machine id."""
+    """Return the bytes of the `SAMPLE` rows of each machine, by machine id. `columns`: the number of values per row in
+    `measured`.
+    """
     figures = np.frombuffer(b"".join([one.figures for one, _ in measured]), np.int64).reshape(-1, columns)
     sizes = np.array([len(one.task_ids) for one, _ in measured])
     rows = np.zeros(len(figures), dtype=SAMPLE)
@@ -93,8 +97,8 @@ def _pack(columns: int, measured: Sequence[tuple[MeasuredUsage, float]]) -> dict
 
 
 async def store(connection: redis.asyncio.Redis, usages: Mapping[int, Mapping[int, bytes]]) -> None:
-    """Store usage of machines in Redis. `usages`: cell id -> machine id -> packed rows. Raises `redis.RedisError` if
-    Redis cannot be reached.
+    """Store usage in Redis. `usages`: cell id -> machine id -> result of `pack` for the machine. Raises
+    `redis.RedisError` if Redis cannot be reached.
     """
     pipe = connection.pipeline(transaction=False)
     for cell_id, machines in usages.items():
@@ -120,7 +124,7 @@ def read_cell(cell_id: int) -> CellUsage:
 
 
 def read_machines(cell_id: int, machine_ids: Iterable[int]) -> CellUsage:
-    """Return the usage of these machines only. Raises `redis.RedisError` if Redis cannot be reached."""
+    """Return the usage of these machines of a cell. Raises `redis.RedisError` if Redis cannot be reached."""
     ids = [str(machine_id) for machine_id in machine_ids]
     if not ids:
         return CellUsage(0.0, np.empty(0, dtype=SAMPLE))

@@ -1,4 +1,5 @@
-"""Metering: requests, reservations and usage of every job per hour, reported to quota after the hour (§2.5, §5.5).
+"""Metering: requests, reservations and usage of every job per hour. They are reported to quota after the hour (§2.5,
+§5.5).
 
     every 5 minutes: task rows ─► `look` ─► ReservedInHour
     every hour:  jobs, versions of specs ─┐
@@ -7,17 +8,16 @@
 
 Accuracy:
 
-* Limits are exact. They are the amounts charged to quota, from the submission to the end of a job, for each version of
-  its spec while it was current. Jobs inside an alloc set request nothing, because the set has the request.
-* Reservations are sampled every five minutes. For a task that starts or ends, up to one sample (300 s of its
-  reservation) is counted too much or too little, with equal probability. A missing sample counts as the mean of the
-  others. An hour without samples has no reservations. Tasks inside an alloc use the reservation of the alloc.
-* Usage is measured by machines in windows of five minutes. A window counts in the hour in which it begins. A window
-  that arrives more than `SETTLED` after the hour (from a machine that was cut off) is left out, so usage may be too low
-  but not too high. CPU, RAM, disk and disk bandwidth are measured. An accelerator belongs to one task, so its
-  reservation counts as usage.
-* Reservations and usage of a job that changed its band belong to its last band.
-* Limits and usage are exact integers of any size. Sums of samples are limited to 64 bits.
+* Limits are exact. They are the amounts charged to quota, from the submission to the end of a job. Each version of the
+spec counts for the time in which it was the newest. Jobs inside an alloc set have no limits here, because the set is
+charged. * Reservations are sampled every five minutes. If a task starts or ends, up to one sample (300 s of its
+reservation) is counted too much or too little, with equal probability. A missing sample counts as the mean of the
+others. An hour without samples has no reservations. Tasks inside an alloc use the reservation of the alloc. * Usage is
+measured by machines in windows of five minutes. A window counts in the hour in which it begins. A window is left out
+if it arrives more than `SETTLED` after the hour, because its machine was not connected. So usage may be too low but
+not too high. CPU, RAM, disk and disk bandwidth are measured. An accelerator belongs to one task, so its reservation
+counts as usage. * If a job changes its band, its reservations and usage in the hour count for its last band. * Limits
+and usage are exact integers of any size. Sums of samples are limited to 64 bits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _HOUR_S = 3600
 
 
 class HourSink(Protocol):
-    """A function that stores the metered rows of one hour. It is called in the transaction that marks the hour as
+    """A function that stores the metered rows of one hour. It is called inside the transaction that marks the hour as
     reported.
     """
 
@@ -61,8 +61,8 @@ class HourSink(Protocol):
 
 
 def look(cell: Cell, *, now: dt.datetime) -> bool:
-    """Add the current reservations of running tasks to the sums of the present hour. Return False if the last call was
-    too recent or the hour was already reported.
+    """Add the current reservations of running tasks to the sums of the present hour. Return False if nothing was
+    added, because the last call was too recent or the hour was already reported.
 
     Makes two statements. Locks the row of the hour.
     """
@@ -81,11 +81,11 @@ def look(cell: Cell, *, now: dt.datetime) -> bool:
 
 
 def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: HourSink) -> list[dt.datetime]:
-    """Report the usage of every past hour that was not reported yet, oldest hour first, with a call of `meter`. Return
-    these hours.
+    """Report the usage of every past hour that was not reported yet, oldest hour first. Return these hours.
 
-    The first reported hour of a cell is the hour of its first sample. Hours older than `keep_hours` are not reported.
-    Each hour is one transaction: the call of `meter`, and the record that the hour is reported.
+    `meter`: a function that is called with the rows of each hour, in one transaction with the mark that the hour is
+    reported. The first reported hour of a cell is the hour of its first sample. `keep_hours`: older hours are not
+    reported.
     """
     done = []
     for hour in _due(cell, now=now, keep_hours=keep_hours):
@@ -103,16 +103,16 @@ def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: HourSink)
 
 
 def forget_old(*, now: dt.datetime) -> None:
-    """Delete the rows of hours that were reported, or should have been reported, more than 60 days ago."""
+    """Delete the rows of hours that are more than 60 days old, even if they were not reported."""
     MeteringHour.objects.filter(hour__lt=now - _KEPT).delete()
     ReservedInHour.objects.filter(hour__lt=now - _KEPT).delete()
 
 
 def rows_of(cell: Cell, hour: dt.datetime, *, looks: int) -> list[MeteredRow]:
-    """Return the metered amounts of `hour`: one row per job and band, in the order of jobs. Rows with only zeros are
+    """Return the metered amounts of `hour`: one row per job and band, sorted by job. Rows that contain only zeros are
     left out. `looks`: the number of samples in the hour.
 
-    Makes four queries, and one more if specs changed in the hour.
+    Makes four queries, and one more if a job was updated in the hour.
     """
     reserved = _reserved(cell, hour, looks)
     used = _used(cell, hour)
@@ -224,7 +224,9 @@ def _jobs(cell: Cell, hour: dt.datetime, measured: list[int]) -> list[_Job]:
 
 
 def _changed(hour: dt.datetime, jobs: Sequence[_Job]) -> dict[int, list[JobSpec]]:
-    """Return all spec versions, oldest first, of each job that was updated since the hour began."""
+    """Return all versions of the spec, oldest first, of each job that was updated after the hour began. The keys are
+    job ids.
+    """
     several = [job.id for job in jobs if job.version > 1]
     if not several:
         return {}
@@ -236,8 +238,8 @@ def _changed(hour: dt.datetime, jobs: Sequence[_Job]) -> dict[int, list[JobSpec]
 
 
 def _asked(job: _Job, versions: Iterable[JobSpec], extra: tuple[str, ...], known: Sequence[Band]) -> dict[str, Vector]:
-    """Return, by band, the limit of a job multiplied by the seconds for which the job existed in the metered hour. Each
-    version of the spec counts for the time in which it was current.
+    """Return, by band, the sum of (limit × seconds) of a job in the metered hour. Each version of the spec counts for
+    the seconds in which it was the newest.
     """
     rows = list(versions)
     if not rows:
@@ -260,8 +262,8 @@ def _over(vector: Vector, span: dt.timedelta) -> Vector:
 
 
 def _account(priority: int, known: Sequence[Band]) -> str:
-    """Return the name of the band whose quota tasks of `priority` use. Return "" for the free priority, which uses no
-    quota, and for a priority without a band.
+    """Return the name of the band whose quota a job with this `priority` uses. Return "" for the free priority, which
+    uses no quota, and for a priority that is in no band.
     """
     if priority == FREE_PRIORITY:
         return ""

@@ -1,4 +1,4 @@
-"""Five-minute windows of usage in PostgreSQL, for Infrastore and for people. They are written in batches.
+"""Usage in windows of five minutes, stored in PostgreSQL for Infrastore and for pages. Windows are written in batches.
 
     Report.windows ─► the shard finds their tasks ─► store ─► partitions by the hour ─► drop_old
                                                                   └─► Infrastore (Parquet), pages, REST
@@ -33,7 +33,7 @@ _known: set[int] = set()  # hours since the epoch whose partition exists
 
 
 class TaskWindow(NamedTuple):
-    """A usage window that a Borglet reported, with the ids of its cell, machine and task."""
+    """A usage window from a Borglet, together with the ids of its cell, machine and task."""
 
     cell_id: int
     machine_id: int
@@ -42,9 +42,7 @@ class TaskWindow(NamedTuple):
 
 
 def sensible(window: UsageWindow, now: float) -> bool:
-    """Return whether the times and sizes of a window are plausible, so that a machine can have measured it. `now`:
-    seconds since the epoch.
-    """
+    """Return whether the times and amounts of a window are possible. `now`: seconds since the epoch."""
     return (
         window.span_s in _SPANS_S
         and now - OLDEST_S <= window.start <= now + NEWEST_S
@@ -56,7 +54,7 @@ def sensible(window: UsageWindow, now: float) -> bool:
 
 
 def store(many: Sequence[TaskWindow]) -> None:
-    """Write the windows that are not stored yet. Makes three statements, and two more per new hour."""
+    """Write the windows that are not stored yet. Makes three statements, and two more for each new hour."""
     if not many:
         return
     _ensure_partitions({one.window.start // 3600 for one in many})
@@ -68,7 +66,7 @@ def store(many: Sequence[TaskWindow]) -> None:
 
 
 def _line(one: TaskWindow) -> str:
-    """Return the row of a window in the text format of COPY, with the columns in the order of the model."""
+    """Return a window as a line of text for PostgreSQL's COPY, with the columns in the order of the model."""
     window = one.window
     job_id, index = split_task_id(one.task_id)
     start = dt.datetime.fromtimestamp(window.start, dt.UTC)
@@ -111,7 +109,9 @@ def _ensure_partitions(hours: set[int]) -> None:
 
 
 def drop_old(*, keep_hours: int, now: dt.datetime) -> list[str]:
-    """Drop the partitions whose windows all began more than `keep_hours` ago. Return their names."""
+    """Drop the partitions in which all windows began more than `keep_hours` hours ago. Return the names of these
+    partitions.
+    """
     oldest = int(now.timestamp()) // 3600 - max(keep_hours, _LEAST_KEPT_HOURS)
     rows = query(
         "SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid"
@@ -127,7 +127,7 @@ def drop_old(*, keep_hours: int, now: dt.datetime) -> list[str]:
 
 
 def of_task(task: Task, *, since: dt.datetime) -> QuerySet[InstanceUsage]:
-    """Return the windows of all incarnations of a task, oldest first."""
+    """Return the windows of a task that began at `since` or later, for all its incarnations, oldest first."""
     return InstanceUsage.objects.filter(
         collection_id=task.job_id, instance_index=task.index, start_time__gte=since
     ).order_by("start_time", "incarnation")
