@@ -1,7 +1,7 @@
 """A package store in a folder that all processes of the server share, on one host or in a network file system.
 
-<folder>/.drafts/           unfinished uploads <folder>/<cell>/ab/<hex>    archives, in subfolders by the first two
-digits of their digest
+<folder>/.drafts/           unfinished uploads
+<folder>/<cell>/ab/<hex>    archives, in subfolders named after the first two digits of their digest
 """
 
 from __future__ import annotations

@@ -174,8 +174,8 @@ class TaskRole:
 def read_task(
     given: Any, problems: Problems, path: str, *, extra: Sequence[str] = (), role: TaskRole = TaskRole()
 ) -> TaskSpec | None:
-    """Return the task in `given` (decoded JSON), and add its errors to `problems`. Return None if a field is unknown
-    or has a wrong type.
+    """Return the task in `given` (decoded JSON), and add its errors to `problems`. Return None if a required field is
+    missing or too many fields have a wrong type.
 
     `path`: the path of the task in the job file. `extra`: names of the cell's own resources.
     """

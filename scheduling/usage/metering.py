@@ -9,15 +9,17 @@
 Accuracy:
 
 * Limits are exact. They are the amounts charged to quota, from the submission to the end of a job. Each version of the
-spec counts for the time in which it was the newest. Jobs inside an alloc set have no limits here, because the set is
-charged. * Reservations are sampled every five minutes. If a task starts or ends, up to one sample (300 s of its
-reservation) is counted too much or too little, with equal probability. A missing sample counts as the mean of the
-others. An hour without samples has no reservations. Tasks inside an alloc use the reservation of the alloc. * Usage is
-measured by machines in windows of five minutes. A window counts in the hour in which it begins. A window is left out
-if it arrives more than `SETTLED` after the hour, because its machine was not connected. So usage may be too low but
-not too high. CPU, RAM, disk and disk bandwidth are measured. An accelerator belongs to one task, so its reservation
-counts as usage. * If a job changes its band, its reservations and usage in the hour count for its last band. * Limits
-and usage are exact integers of any size. Sums of samples are limited to 64 bits.
+  spec counts for the time in which it was the newest. Jobs inside an alloc set have no limits here, because the set is
+  charged.
+* Reservations are sampled every five minutes. If a task starts or ends, up to one sample (300 s of its reservation) is
+  counted too much or too little, with equal probability. A missing sample counts as the mean of the others. An hour
+  without samples has no reservations. Tasks inside an alloc use the reservation of the alloc.
+* Usage is measured by machines in windows of five minutes. A window counts in the hour in which it begins. A window is
+  left out if it arrives more than `SETTLED` after the hour, because its machine was not connected. So usage may be too
+  low but not too high. CPU, RAM, disk and disk bandwidth are measured. An accelerator belongs to one task, so its
+  reservation counts as usage.
+* If a job changes its band, its reservations and usage in the hour count for its last band.
+* Limits and usage are exact integers of any size. Sums of samples are limited to 64 bits.
 """
 
 from __future__ import annotations
