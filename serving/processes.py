@@ -141,9 +141,7 @@ class Parent:
                     yield place, os.waitstatus_to_exitcode(status)
 
     def _plan(self, place: _Place, status: int) -> bool:
-        """Set the time at which a worker that has ended starts again. Return False if the worker
-        has ended too often.
-        """
+        """Set the time at which an ended worker starts again. Return False if the worker has ended too often."""
         now = time.monotonic()
         place.ends = 1 if now - place.began >= SETTLED_S else place.ends + 1
         if place.ends > self._most_ends:

@@ -7,8 +7,8 @@ by Redis' clock.
     borg:overloaded:<cell>  sorted set: overloaded shard by time of its last heartbeat
 
 Once per second, a shard writes its heartbeat and the report times of its machines in one transaction. So a reader that
-sees a new heartbeat also sees the report times. If Redis loses these keys, `scheduling.machines.silence` waits as long
-as after its start before it marks machines as down.
+sees a new heartbeat also sees the report times. If Redis loses these keys, `scheduling.machines.silence` starts from
+scratch to wait for reports.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ async def beat(
 async def _rescued(
     connection: redis.asyncio.Redis, cell: int, shard: str, taken: Sequence[int], now: float
 ) -> list[str]:
-    """Return those of the machines `taken` that were connected to another shard before, which is now dead. `taken`:
-    the machines that have connected to this shard.
+    """Return those of the machines in `taken` whose former shard is dead. `taken`: the machines that have just
+    connected to this shard.
 
     The caller stores the present time as the last report of each returned machine. Otherwise a machine that had no
     shard for a long time would be marked down before it can report to the new shard.

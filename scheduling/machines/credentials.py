@@ -39,9 +39,7 @@ def is_hex(text: str, length: int) -> bool:
 
 
 def void(machine: Machine) -> None:
-    """Make all secrets of a machine invalid and end its session. Changes `machine` in memory only; the caller saves
-    it.
-    """
+    """Make all secrets and the present session of a machine invalid. The caller must save `machine`."""
     machine.secret_digest, machine.next_digest = "", ""
     machine.secret_at, machine.rotation_asked = None, False
     machine.session += 1
@@ -90,8 +88,8 @@ def machine_rotate(*, principal: Principal, machine: Machine, reason: str = "") 
 def machine_revoke(*, principal: Principal, machine: Machine, reason: str) -> Machine:
     """Revoke a machine: make its secrets invalid, close its connection, and mark it as down.
 
-    The machine's tasks are then placed on other machines, at the limited rate of the cell. If the machine joins again
-    with a new token, it stops its copies of these tasks. Locks: the cell's row, then the machine's.
+    The machine's tasks are then placed on other machines, at a limited rate. If the machine joins again with a new
+    token, it stops its own processes of these tasks. Locks: the cell's row, then the machine's.
     """
     with locked_machine(principal, machine) as (entry, row):
         if row.secret_digest:

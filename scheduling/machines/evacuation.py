@@ -1,6 +1,6 @@
 """The eviction of tasks from machines that are down or draining, at a limited rate (§4).
 
-    master, each second ─► tasks_leave ─┬─ machine down:     evict its tasks, at the rate of the brake `lost`
+    master, each second ─► tasks_leave ─┬─ machine down:     evict its tasks, as fast as the brake `lost` allows
                                         └─ machine draining: evict its tasks, within the budget of each job
 
 The rate is limited, because a network partition looks like many dead machines. The journal event of each eviction has
@@ -88,8 +88,8 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
 
 
 def jobs_concerned(here: QuerySet[Task]) -> set[int]:
-    """Return the ids of the jobs of the tasks in `here`. If a task is an alloc, add the jobs of the tasks inside the
-    alloc.
+    """Return the ids of the jobs of the tasks in `here`. For an alloc, this includes the jobs of
+    the tasks inside it.
     """
     jobs = set(here.order_by().values_list("job_id", flat=True).distinct())
     if not jobs:

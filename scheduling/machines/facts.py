@@ -26,9 +26,7 @@ _HOSTNAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The checked facts of a machine. `capacity`: amounts of the built-in resources, then of the
-    cell's own resources.
-    """
+    """The checked facts of a machine. `capacity`: amounts of the built-in resources, then of the cell's own ones."""
 
     hostname: str
     address: str

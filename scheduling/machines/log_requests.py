@@ -33,9 +33,7 @@ class LogUnavailable(Rejected):
 
 
 class RoutedLogRequest(msgspec.Struct, frozen=True):
-    """The message with which a web process sends a log request to a shard. `machine_id`: the
-    machine that has the log.
-    """
+    """A log request that a web process sends to a shard. `machine_id`: the machine that has the log."""
 
     machine_id: int
     request: LogRequest

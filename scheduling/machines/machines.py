@@ -216,8 +216,8 @@ def machines_return(entry: JournalEntry, machine_ids: Sequence[int], reason: str
 def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> None:
     """Remove a machine from its cell. Its secret becomes invalid. A machine with the same hostname may join later.
 
-    If tasks are placed on the machine, the function raises `Conflict`; but if the machine is down, it evicts them.
-    Processes of these tasks may still run on the machine, and an SRE must stop them.
+    Tasks on the machine are evicted if the machine is down; otherwise the function raises `Conflict`. Processes of
+    evicted tasks may still run on the machine, and an SRE must stop them.
     """
     with locked_machine(principal, machine) as (entry, row):
         tasks = list(Task.objects.filter(machine=row, state=counters.RUNNING).values_list("id", "incarnation"))

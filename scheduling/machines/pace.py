@@ -99,8 +99,8 @@ class EarlyAnswerPace:
 
     def gap_s(self, now: float, *, turn_s: float = 0.0) -> float:
         """Return the seconds to wait before the next poll. Each call uses one of the `BURST` quick polls; used quick
-        polls come back over time. `turn_s`: the seconds that a turn of the shard takes while many machines connect;
-        else 0.
+        polls come back over time. `turn_s`: while many machines connect, the seconds that the shard needs for one
+        round; otherwise 0.
         """
         self.left = min(BURST, self.left + (now - self.at) * per_s) if self.at else float(BURST)
         self.at = now

@@ -1,11 +1,11 @@
 """The detection of silent machines, and of network partitions, which look like many dead machines (§4).
 
-    Redis: contacts, live shards ──► Silence.judge ──► machines to mark as down
-    rows:  machines up, draining ────────┘
+    Redis: report times, live shards ──► Silence.judge ──► machines to mark as down
+    rows:  machines up, draining ────────────┘
 
 A machine counts as silent only if this process has watched it for long enough. The process starts to watch from
-scratch when no shard is alive, when Redis was unreachable or has lost the contact of a machine, when the process
-itself stood still, and while a shard is overloaded.
+scratch if no shard is alive, if Redis was unreachable or has lost the report time of a machine, or if the process
+itself stood still. It also does so while a shard is overloaded.
 
 If too many machines of the cell or of one shard become silent together, their connections may have failed instead of
 the machines. So they are not marked as down for a limited time. This time starts again when some of these machines

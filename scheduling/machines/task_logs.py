@@ -70,9 +70,7 @@ def task_log(
 
 
 def _machine_of(job: Job, task: Task, incarnation: int) -> Machine | None:
-    """Return the machine on which an earlier incarnation of the task was placed, or None if the
-    journal does not say.
-    """
+    """Return the machine on which an incarnation of the task was placed, or None if the journal does not say."""
     placed = Event.objects.filter(
         cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind="task.placed", data__incarnation=incarnation
     )

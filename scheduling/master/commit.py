@@ -121,10 +121,10 @@ def _recheck(
     its tasks is.
 
     `since`: the revision from which the plan was made. `own`: later revisions that this commit wrote itself.
-    `unfreed`: ids of machines whose tasks are not preempted, because an assignment with these victims was rejected.
-    Other assignments to these machines are rejected too, except into allocs, because they may need the victims'
-    capacity. The function adds further such machines to `unfreed`. `braked`: a brake stops preemption now
-    (`scheduling.policy.brakes`), so assignments with victims are not valid.
+    `unfreed`: ids of machines on which tasks stay, because the commit rejected the assignment that would preempt them.
+    Other assignments to these machines are rejected too, except into allocs, because there may be too little capacity.
+    The function adds further such machines to `unfreed`. `braked`: a brake stops preemption now
+    (`scheduling.policy.brakes`), so assignments that preempt tasks are not valid.
     """
     touched = _touched(cell_id, since, own)
     inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}

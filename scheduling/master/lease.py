@@ -80,7 +80,8 @@ def renew(cell_id: int, *, scheduler: str, holder: str, ttl_s: float = TTL_S) ->
 def renewed(
     cell_id: int, *, scheduler: str, needed: Callable[[], bool], holder: str, ttl_s: float = TTL_S
 ) -> Iterator[None]:
-    """While the `with` block runs, renew the lease in a thread, as long as `needed` returns true.
+    """While the `with` block runs, renew the lease regularly in a thread. A renewal is left out if `needed` returns
+    false.
 
     The thread has its own database connection. It never takes a lease: if `holder` does not have the lease, the thread
     changes nothing.

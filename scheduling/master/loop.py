@@ -91,7 +91,8 @@ class Master:
     first call of `run` and after an unexpected error.
 
     A master loads the state before it takes the lease, and keeps the state when it loses the lease. `load`: a function
-    that reads the state of a cell from database rows. `holder`, `lease_ttl_s`: the name and the seconds for the lease.
+    that reads the state of a cell from database rows. `holder`: the name with which the master takes the lease.
+    `lease_ttl_s`: the seconds until the lease expires.
     """
 
     cell_id: int
@@ -341,8 +342,8 @@ class Master:
 
     def _run_maintenance(self) -> bool:
         """Do the regular work of the cell besides placement and updates, such as drains. Return whether there were new
-        journal events. Only one scheduler of a cell does this work. Between its parts, tasks that were submitted
-        meanwhile are placed.
+        journal events. Only one scheduler of a cell does this work. Between the steps of this work, tasks that were
+        submitted meanwhile are placed.
         """
         news, backlog = self._advance(), self._is_waited_for
         for part in (self._find_silent_machines, self._evacuate, self._publish_view, self._reclaim):

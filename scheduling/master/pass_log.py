@@ -45,7 +45,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary of some passes. Durations are in ms. A percentage is None if it would be a part of zero."""
+    """A summary of some passes. Durations are in ms. A percentage is None if there was nothing to count."""
 
     passes: int
     placed: int

@@ -24,8 +24,8 @@ class PendingQueue:
 
 
 def queues(cell_id: int | None = None) -> list[PendingQueue]:
-    """Return the queues of one cell, or of all cells. They are sorted by cell and then by priority, highest first.
-    Makes one query.
+    """Return the pending tasks of one cell, or of all cells, per priority. They are sorted by cell and then by
+    priority, highest first. Makes one query.
     """
     rows = query(
         "SELECT t.cell_id, min(j.band), j.priority, count(DISTINCT t.job_id), count(*), min(t.since),"

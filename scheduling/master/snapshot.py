@@ -80,7 +80,8 @@ def _machines(cell_id: int) -> Iterator[Event]:
 
 
 def _jobs(cell: Cell) -> list[tuple[Event, float]]:
-    """Return (event, time) of each live job, and of each ended job that still has incarnations on machines.
+    """Return (event, time) for all events that describe live jobs, and ended jobs that still have incarnations on
+    machines.
 
     The jobs are sorted by id. So an alloc set comes before the jobs inside it, because these jobs are newer.
     """

@@ -31,8 +31,8 @@ def validate(cell_id: int) -> list[str]:
 
 
 def _journal(cell_id: int, state: CellState) -> list[str]:
-    """Return the differences between `state`, loaded from rows, and the state that the journal gives, one text per
-    difference. Return an empty list if the beginning of the journal is missing.
+    """Return the differences between `state`, which was loaded from rows, and the state that the events of the journal
+    give, one text per difference. Return an empty list if the beginning of the journal is missing.
     """
     replayed = replay(cell_id)
     if replayed is None:
@@ -43,7 +43,9 @@ def _journal(cell_id: int, state: CellState) -> list[str]:
 
 
 def replay(cell_id: int) -> CellState | None:
-    """Return the state that the whole journal gives, or None if the beginning of the journal is missing."""
+    """Return the state that all events of the journal give together, or None if the beginning of the journal is
+    missing.
+    """
     records = journal.tail(cell_id, after=0)
     if not records:
         return None

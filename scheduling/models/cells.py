@@ -13,8 +13,8 @@ from scheduling.policy.brakes import BrakeKind, BrakeState
 
 
 class Cell(models.Model):
-    """A set of machines managed as a unit (§2.2). The row contains the newest revision. A lock of the row locks the
-    cell.
+    """A set of machines managed as a unit (§2.2). `revision`: the newest revision. To lock the cell is to lock this
+    row.
 
     After the database is restored from a backup, `history_id` is new and `history_ordinal` is higher. If Borglets then
     run tasks that this database does not contain, these tasks are quarantined and not killed.

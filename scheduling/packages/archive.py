@@ -31,8 +31,8 @@ def check(path: Path, format: str) -> str:
 
 
 def _look(file: BinaryIO) -> str:
-    """Return the format of an archive, found from its first bytes or its content. Raises `ArchiveRefused` if the
-    archive is compressed with zstd.
+    """Return the format of an archive, recognised from its content. Raises `ArchiveRefused` if it is compressed with
+    zstd.
     """
     head = file.read(4)
     if head == _ZSTD:

@@ -1,7 +1,7 @@
 """Upload, tag and delete packages (§3.2). The archives of packages are in the package store (`packages.store`).
 
     upload ─► draft ─► archive in the store ─► row of the package + record of the change
-    sweep ──► old packages without a use ──► row deleted ──► archives without a row are deleted from the store
+    sweep ──► old packages that no job uses ──► row deleted ──► archives without a row are deleted from the store
 
 Uploads and the sweep lock the store of a cell. Uploads share the lock. The sweep has the lock alone while it deletes
 archives. If a tag is moved, running jobs do not change, because their specs are stored with digests

@@ -3,9 +3,9 @@
     lost    tasks of lost machines are placed elsewhere: at once ─► at a limited rate ─► only after an SRE allows it
     stops   the cell itself stops tasks (preemption, drains, …): at once ─► only after an SRE allows it
 
-A network partition looks like many dead machines (§4), and a scheduler with a bug may stop many tasks. Brakes do not
-limit actions that a person requests, such as killing or updating a job. If such an action concerns many tasks, the
-person must confirm it.
+A lost machine is one that does not report. A network partition looks like many dead machines (§4), and a scheduler
+with a bug may stop many tasks. Brakes do not limit actions that a person requests, such as killing or updating a job.
+If such an action concerns many tasks, the person must confirm it.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def lost_state(
 ) -> BrakeState:
     """Return the next state of the brake `lost`. The decision of an SRE is valid while too many machines are lost.
 
-    The brake becomes stricter at once. It is `held` if all machines are lost, because the machines may only be
-    unreachable. It stays `held` for at least `CALM_S` seconds. It becomes `open` when only few machines have been lost
-    for `CALM_S` seconds. `calm_s`: for how many seconds only few machines have been lost. `held_s`: for how many
-    seconds the state has been `before`.
+    The brake becomes stricter at once. It is `held` if very many or all machines are lost, because the machines may
+    only be unreachable. It stays `held` for at least `CALM_S` seconds. It becomes `open` when only few machines have
+    been lost for `CALM_S` seconds. `calm_s`: for how many seconds only few machines have been lost. `held_s`: for how
+    many seconds the state has been `before`.
     """
     some_left = extent.vanished < extent.machines
     if few(extent, settings):

@@ -180,9 +180,7 @@ def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
 
 
 def shell_connected(session: uuid.UUID, *, machine_id: int) -> bool:
-    """Mark a session as open. Return False if the session is not in the state granted, or belongs
-    to another machine.
-    """
+    """Mark a session as open. Return False if its state is not granted, or if it belongs to another machine."""
     waiting = ShellSession.objects.filter(pk=session, machine_id=machine_id, state=ShellSession.GRANTED)
     return bool(waiting.update(state=ShellSession.OPEN))
 
@@ -207,10 +205,10 @@ def shell_seen(session: uuid.UUID, *, principal: Principal, typed: int, printed:
 def shell_close(
     session: uuid.UUID, *, principal: Principal, how: str, typed: int | None = None, printed: int | None = None
 ) -> bool:
-    """Close a session and append its event. Return False if the session is already closed.
+    """Close a session and append its event to the journal. Return False if the session is already closed.
 
-    `how`: how the session ended. `typed`, `printed`: the bytes of input and output; None: the last recorded numbers
-    are right. Locks the cell's row, then the row of the session.
+    `how`: how the session ended. `typed`, `printed`: the bytes of input and output; None: keep the numbers that were
+    recorded last. Locks the cell's row, then the row of the session.
     """
     row = ShellSession.objects.filter(pk=session).first()
     if row is None or row.state == ShellSession.CLOSED:

@@ -155,9 +155,7 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return self.disruption_budget or self.max_down()
 
     def published(self) -> Published:
-        """Return the settings with which DNS publishes the job's names. The weights in the result leave out tasks with
-        weight 1.
-        """
+        """Return the settings with which DNS publishes the job's names. Its weights leave out tasks with weight 1."""
         weights = ((first, last, task.weight) for first, last, task in self.segments() if task.weight != 1)
         return Published(self.names.ttl_s, tuple(joined(weights)))
 

@@ -104,8 +104,8 @@ def convert(given: Any, shape: type[_Shape], problems: Problems, path: str) -> _
 
 
 def _add(text: str, shape: type[msgspec.Struct], problems: Problems, path: str) -> tuple[str, str]:
-    """Add the problem that the msgspec error `text` describes. Return the path that the error names, and the name of
-    the unknown or missing field at this path, or "".
+    """Add the problem that the msgspec error `text` describes. Return its path in the input, and the name of the
+    unknown or missing field at this path, or "" if the problem is another one.
     """
     where = _PATH.search(text)
     inner = where.group(1) if where else ""

@@ -111,9 +111,7 @@ class JobFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobFile(JobFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of a job file. `task` and the overrides are still unparsed;
-    `scheduling.spec.task_spec` parses them.
-    """
+    """The fields of a job file. `scheduling.spec.task_spec` parses `task` and the overrides."""
 
     task: dict[str, Any]
     apiVersion: str = API_VERSION  # noqa: N815 - the file's own spelling

@@ -88,5 +88,5 @@ def change_tasks(
 
 
 def as_json(value: dict[str, Any] | None) -> str | None:
-    """Return `value` as JSON text, or None for None."""
+    """Return `value` as JSON text. If `value` is None, return None."""
     return None if value is None else msgspec.json.encode(value).decode()

@@ -45,9 +45,7 @@ def notices_given(entry: JournalEntry, departed: Sequence[tuple[str, str]]) -> N
 
 
 class CounterChanges:
-    """Collects changes of the jobs' counters. The method `store` writes the sums of these changes
-    with one statement.
-    """
+    """Collects changes of the jobs' counters. `store` writes the sums of the changes with one statement."""
 
     _STATES = (PENDING, RUNNING, DEAD)
 

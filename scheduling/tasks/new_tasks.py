@@ -14,9 +14,7 @@ from scheduling.tasks.counters import CounterChanges
 
 @dataclass(frozen=True, slots=True)
 class NewTasks:
-    """The tasks to create for one job. `groups`: the requirements of the tasks, each with the
-    ranges of task indexes.
-    """
+    """The tasks to create for one job. `groups`: each requirement, with the ranges of the tasks that have it."""
 
     job_id: int
     groups: tuple[Group, ...]

@@ -222,9 +222,7 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
 
 
 def tasks_revive(entry: JournalEntry, task_ids: Sequence[int], *, spec_version: int) -> list[int]:
-    """Make dead tasks pending again, with the version `spec_version` of the spec. Return the ids of
-    the changed tasks.
-    """
+    """Make dead tasks pending again, with version `spec_version` of the spec. Return the ids of these tasks."""
     rows = query(
         "UPDATE scheduling_task SET state = 'pending', outcome = '', detail = '', spec_version = %s, since = %s"
         " WHERE id = ANY(%s) AND state = 'dead' RETURNING id",

@@ -44,12 +44,12 @@ class VerdictCache:
 def store(
     cell_id: int, plan: Plan, *, book: VerdictCache | None = None, now: float = 0.0, most: int = MOST_ROWS
 ) -> int:
-    """Store the reasons why the tasks that `plan` leaves pending are pending, one row per job. Return the number of
+    """Store why the pending tasks that `plan` could not place are pending, one row per job. Return the number of
     written rows.
 
     `book`: the verdicts that this master has written before; only changes are written. `now`: seconds on any clock.
     `most`: the largest number of rows to write. Verdicts on tasks that the pass did not examine stay, and so do those
-    of other schedulers' jobs. Makes at most three statements for any number of jobs.
+    on jobs of other schedulers. Makes at most three statements for any number of jobs.
     """
     book = book if book is not None else VerdictCache()
     by_job: dict[int, list[tuple[Why, int]]] = {}

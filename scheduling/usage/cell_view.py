@@ -77,7 +77,7 @@ class CellView:
 
 
 class ViewPublisher:
-    """Stores the `CellView` of one cell in Redis again and again. It runs in the cell's master."""
+    """Stores the `CellView` of one cell in Redis whenever the cell has changed. It runs in the cell's master."""
 
     def __init__(self, cell_id: int) -> None:
         self._cell_id = cell_id

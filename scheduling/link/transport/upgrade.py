@@ -23,7 +23,7 @@ class Upgrade(NamedTuple):
 
 
 def read_upgrade(data: bytes) -> Upgrade | None:
-    """Return the request if `data` is exactly one usual, valid request for a WebSocket at `PATH`, else None.
+    """Return the request if `data` is exactly one valid WebSocket request for `PATH` in the usual form, else None.
 
     This function is faster than a library. The caller gives all other data to a library.
     """

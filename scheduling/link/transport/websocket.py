@@ -53,8 +53,8 @@ class Host(Protocol):
 
 
 class LinkDoor(asyncio.Protocol):
-    """Reads the first bytes of a connection, which decide who handles it. A `LinkSocket` handles a usual WebSocket
-    request for `PATH`. The HTTP protocol that `make_http` returns handles all other requests.
+    """Reads the first bytes of a connection and chooses its handler. A `LinkSocket` handles a WebSocket request for
+    `PATH` in the usual form. The HTTP protocol that `make_http` returns handles all other requests.
     """
 
     def __init__(self, host: Host, server_state: Any, make_http: Callable[[], asyncio.Protocol]) -> None:
@@ -113,7 +113,7 @@ class LinkHttp(HttpToolsProtocol):
 
 
 class LinkSocket(asyncio.BufferedProtocol):
-    """A WebSocket connection. It calls `hangup` once, when the connection has ended."""
+    """A WebSocket connection. It calls the function `hangup` once, when the connection has ended."""
 
     __slots__ = (
         "_answer",
@@ -180,8 +180,8 @@ class LinkSocket(asyncio.BufferedProtocol):
             self._transport.write(answer)
 
     async def message(self) -> bytes:
-        """Wait for the next message and return it. Do not call it after `serve`. Raises `Hangup` if the connection is
-        closed.
+        """Wait for the next message and return it. Raises `Hangup` if the connection is closed. Do not call this
+        method after `serve`.
         """
         assert self._waiting is not None
         while not self._waiting:
@@ -207,7 +207,7 @@ class LinkSocket(asyncio.BufferedProtocol):
     # -- out
 
     def send(self, content: bytes) -> None:
-        """Send a text message. Does nothing on a closed connection."""
+        """Send a text message. Do nothing if the connection is closed."""
         if self.closing or self._ended:
             return
         output = frame(Opcode.TEXT, content)

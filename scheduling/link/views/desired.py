@@ -1,4 +1,4 @@
-"""Read from the database what many machines should run and stop, with a constant number of queries in one snapshot.
+"""Read from the database what many machines should run and stop. One snapshot is read with at most ten queries.
 
     tasks running there ─┐                              ┌─► Desired ─► the Borglet
     departures ──────────┼─ load(cell, machine ids) ─► Loaded
@@ -45,7 +45,9 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(slots=True)
 class Loaded:
-    """The state of a machine in the database. `removed`: it is no longer in the cell. `down`: it is marked down."""
+    """What the database contains about a machine. `removed`: it is no longer in the cell. `down`: it is marked as
+    down.
+    """
 
     machine_id: int
     session: int
@@ -360,8 +362,8 @@ def _departures(ids: list[int]) -> list[tuple[Any, ...]]:
 
 
 def _packages(job: job_spec.JobSpecification, known: Mapping[str, Any]) -> dict[str, PackageRef]:
-    """Return the packages in a spec by their text in the spec. `known`: by digest, the size and format of each
-    package.
+    """Return the packages in a spec, by the text with which the spec lists them. `known`: by digest, the size and
+    format of each package.
 
     The returned names contain no tags, so a moved tag does not change the instructions of a running task.
     """

@@ -5,8 +5,8 @@
     Report (what is on the machine) ─────┘
 
 A view lists the incarnations that should run (`run`) and stop (`stop`). A report may lack an incarnation of `run`
-because the Borglet has not yet received the instruction to run it. So the incarnation is lost only if the report
-acknowledges the generation of the view.
+because the Borglet has not yet received the instruction to run it. So the incarnation counts as lost only if report
+and view have the same `generation`, which shows that the Borglet has received these lists.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class ReportChanges:
 
     @property
     def size(self) -> int:
-        """Return the number of changes that concern tasks."""
+        """Return the number of changes of tasks. Changes of kept allocs and unknown incarnations are not counted."""
         return len(self.seen) + len(self.over) + len(self.lost) + len(self.gone) + len(self.unwanted)
 
     def __bool__(self) -> bool:
@@ -300,8 +300,8 @@ def describe(exit_: Exit) -> str:
 
 
 def storable(exit_: Exit | None) -> Exit | None:
-    """Return the exit without NUL characters in its `detail`, because PostgreSQL cannot store them. Return None for
-    None.
+    """Return the exit without NUL characters in its `detail`, because PostgreSQL cannot store them. If `exit_` is
+    None, return None.
     """
     if exit_ is None or "\x00" not in exit_.detail:
         return exit_
@@ -322,11 +322,13 @@ def storable_address(text: str) -> str:
 
 
 def exit_json(exit_: Exit | None) -> dict[str, Any] | None:
-    """Return the exit as JSON, as rows and events contain it. Return None for None."""
+    """Return the exit as JSON, as rows and events contain it. If `exit_` is None, return None."""
     result: dict[str, Any] | None = None if exit_ is None else msgspec.to_builtins(exit_)
     return result
 
 
 def exit_mark(stored: Mapping[str, Any] | None) -> tuple[str, float] | None:
-    """Return (cause, time) of a stored exit, or None if there is no exit. Equal exits have equal pairs."""
+    """Return (cause, time) of a stored exit, or None if nothing is stored. Two exits count as the same if these are
+    equal.
+    """
     return None if not stored else (str(stored.get("cause", "")), float(stored.get("at", 0.0)))

@@ -77,7 +77,7 @@ def _saver(
     """Return the instruction to run a log saver, a task that saves the logs of an ended alloc. `saver`: the element of
     `row.savers` at `position`.
 
-    The environment variable `BORG_ALLOC_ENDED` tells the task that the alloc has ended.
+    The environment variable `BORG_ALLOC_ENDED` shows the task that the alloc has ended.
     """
     task = job.task(saver["index"])
     return RunTask(

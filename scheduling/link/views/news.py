@@ -1,4 +1,4 @@
-"""Find the machines whose desired state may have changed. The changes are read from the journal."""
+"""Find the machines whose desired state may have changed, from the newest events of the journal."""
 
 from __future__ import annotations
 
