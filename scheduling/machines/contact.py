@@ -1,5 +1,5 @@
-"""The time of each machine's last report. It is stored in Redis, not in the database (§3.3). All times are in seconds
-by Redis' clock.
+"""The time of each machine's last report, in Redis and not in the database (§3.3). All times are seconds by Redis'
+clock.
 
     borg:contact:<cell>     sorted set: machine id by time of its last report
     borg:holder:<cell>      hash: machine id -> shard that holds its connection

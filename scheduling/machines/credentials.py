@@ -54,8 +54,7 @@ def must_be_there(machine: Machine) -> None:
 
 @contextlib.contextmanager
 def locked_machine(principal: Principal, machine: Machine) -> Iterator[tuple[JournalEntry, Machine]]:
-    """Yield a journal entry, and the machine's row, which is locked for a change by an SRE. At the end, `machine` gets
-    the new values of the row.
+    """Yield a journal entry and the machine's locked row. At the end, `machine` gets the new values of the row.
 
     Raises `Forbidden` if the caller may not administer machines, and `Conflict` if the machine was removed. Locks: the
     cell's row, then the machine's.

@@ -15,8 +15,7 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def check(path: Path, format: str) -> str:
-    """Check the content of an archive, and return the format of the archive. `format`: the format that the client
-    states, or "".
+    """Check an archive, and return its format. `format`: the format that the client states, or "".
 
     Raises `ArchiveRefused` if machines would reject the archive. The error names the wrong entry, the problem and what
     to do.

@@ -129,8 +129,8 @@ def package_upload(
 
 
 def package_tag(*, principal: Principal, cell: Cell, tenant: str, name: str, tag: str, digest: str) -> Stored:
-    """Set the tag `tag` of the package name `name` to the archive with this `digest`, which must already be in the
-    store. A repeated call changes nothing.
+    """Set the tag `name@tag` to the archive with this `digest`, which must be in the store. A repeated call changes
+    nothing.
 
     Raises `Rejected` if an argument is wrong, and `NotFound` if there is no such package. Locks: the cell's store,
     shared; then the stream of records.

@@ -67,10 +67,9 @@ def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins
 
 
 def pinned_for(principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> spec.JobSpecification:
-    """Return the spec with a digest in each package reference. A spec without package references is returned at once.
-
-    Raises `Forbidden` if the caller may not write the job, `NotFound` if the tenant does not exist or the caller may
-    not see it, and `Rejected` if a package does not exist or a reference is wrong.
+    """Return the spec with a digest in each package reference. Raises `Forbidden` if the caller may not write the job,
+    `NotFound` if the tenant does not exist or the caller may not see it, and `Rejected` if a package does not exist or
+    a reference is wrong.
     """
     if not _names_any(job_spec):
         return job_spec

@@ -59,8 +59,7 @@ class _Facts(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class CellView:
-    """The machines of a cell at one moment. Arrays have one row per machine (N), in order of the machine ids, and one
-    column per resource (R).
+    """The machines of a cell at one moment: arrays over N machines (in order of their ids) and R resources.
 
     `reserved` [N, R]: the sum of the tasks' reservations. `prod_limit` [N, R]: the sum of the limits of the tasks that
     are placed by limit (§5.5). `at`: when the view was stored, in seconds since the epoch. `revision`: the newest

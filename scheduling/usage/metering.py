@@ -1,5 +1,4 @@
-"""Metering: requests, reservations and usage of every job per hour. They are reported to quota after the hour (§2.5,
-§5.5).
+"""Requests, reservations and usage of every job per hour. They are reported to quota after the hour (§2.5, §5.5).
 
     every 5 minutes: task rows ─► `look` ─► ReservedInHour
     every hour:  jobs, versions of specs ─┐
