@@ -76,19 +76,23 @@ def job_targets(service: FeedService, *, port: str = "") -> JobTargets:
     return JobTargets(texts, tasks)
 
 
-def load_label(load: float) -> str:
+def load_label(load: float) -> bytes:
     """Return the label with a task's load as JSON text. The caller appends it to the text of a target (see
     `JobTargets`).
     """
-    return f',"{LOAD}":"{load:.2f}"'
+    return f',"{LOAD}":"{load:.2f}"'.encode()
 
 
-def target_list(targets: Iterable[str]) -> bytes:
-    """Return the JSON list of the targets for Prometheus. `targets`: the text of each target, without its two closing
-    braces.
-    """
-    text = "}},".join(targets)
-    return f"[{text}}}}}]".encode() if text else b"[]"
+def target_list(targets: Sequence[bytes]) -> bytes:
+    """Return the JSON list of targets for Prometheus. Each text lacks the two closing braces of its target."""
+    if not targets:
+        return b"[]"
+    # One join and no further copy, because an answer can have 20 MB.
+    first, *others = targets
+    if not others:
+        return b"[" + first + b"}}]"
+    others[-1] += b"}}]"
+    return b"}},".join([b"[" + first, *others])
 
 
 class _Quoted(dict[str, str]):

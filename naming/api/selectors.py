@@ -92,12 +92,14 @@ def services(
     labels: Mapping[str, str] | None = None,
     names: Collection[JobName | ServiceName] | None = None,
 ) -> list[FeedService]:
-    """Return the live jobs that `principal` may see, with their placed tasks, followed by the services of these jobs.
+    """Return live jobs that `principal` may see, with their placed tasks, followed by the services of these jobs.
 
-    For the parameters, see `feed_jobs`. If `job` or `labels` is given, no services are returned, because they would
-    have only a part of their tasks.
+    The parameters are those of `visible_jobs`. With `job` or `labels` the answer has no services, because it would
+    contain only a part of their tasks. The function makes seven queries, and for each cell one query and one request to
+    Redis (`endpoints_of`).
 
-    Raises `Rejected` if there are more than `MOST_ENDPOINTS` placed tasks. Raises `NotFound` like `feed_jobs`.
+    Raises `Rejected` for more than `MOST_ENDPOINTS` tasks, before it reads a job or a task, and `NotFound` like
+    `visible_jobs`.
     """
     visible = visible_jobs(principal, cell=cell, tenant=tenant, job=job, service=service, labels=labels, names=names)
     found = read_jobs(visible.cells, visible.ids)
@@ -135,14 +137,13 @@ def visible_jobs(
     labels: Mapping[str, str] | None = None,
     names: Collection[JobName | ServiceName] | None = None,
     most: int = MOST_ENDPOINTS,
-) -> dict[int, Job]:
-    """Return, by id, the live jobs that `principal` may see, with the columns that feeds need. Makes at most six
-    queries.
+) -> VisibleJobs:
+    """Return the live jobs that match all given filters and that `principal` may see. Makes at most six queries.
 
-    `service`: return only the jobs of this service. `names`: return only these jobs, and the jobs of these services.
+    `service`: only the jobs of this service. `names`: only these jobs and the jobs of these services.
 
-    Raises `Rejected` if the jobs have more than `most` placed tasks. Raises `NotFound` if the cell or the tenant does
-    not exist, or if the caller may not see it.
+    Raises `Rejected` if the jobs have more than `most` placed tasks. Raises `NotFound` for a cell or tenant that does
+    not exist or that the caller may not see, so that a misspelt name does not look like a name without tasks.
     """
     if cell:
         cell_named(principal, cell)
@@ -171,10 +172,11 @@ def visible_jobs(
     return VisibleJobs(cells, of_cells)
 
 
-def _read_for_feeds(jobs: QuerySet[Job]) -> list[Job]:
-    """Return the jobs with the columns that feeds need. Jobs of the same cell or tenant share one object for it.
+def read_jobs(cells: Mapping[int, Cell], ids: Collection[int]) -> dict[int, Job]:
+    """Return the jobs with these ids, the oldest first, with the columns that feeds need. Makes two queries.
 
-    This function uses no join, because a join would make new objects for the cell and the tenant of each job.
+    The jobs share the objects of `cells` and of their tenants. A join would make new objects of the cell and the tenant
+    for each job, which took most of the time.
     """
     if not ids:
         return {}

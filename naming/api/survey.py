@@ -1,6 +1,4 @@
-"""Asks all resolvers and secondaries of a cell, in parallel, which revision or serial of the cell's names they have.
-The survey takes a limited time.
-"""
+"""Asks all resolvers and secondaries, in parallel, which revision or serial of a cell's names they have."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class ServerRole(StrEnum):
 
 
 class FollowState(StrEnum):
-    """How far a DNS server has followed the names of a cell."""
+    """Whether a DNS server has the newest names of a cell."""
 
     CAUGHT_UP = "caught-up"
     BEHIND = "behind"
@@ -55,10 +53,10 @@ class SurveyedServer:
 
 @dataclass(frozen=True, slots=True)
 class FollowerReport:
-    """The state of a cell's zone on a server.
+    """The state of a cell's zone on a DNS server.
 
-    `serial` and `revision` are None if the server does not report them. `detail`: the error. `behind`: the difference
-    between a secondary's serial and the lowest serial of the resolvers.
+    `serial` and `revision` are None if the server does not report them. `detail`: the error, if any. `behind`: the
+    serial of a secondary is lower by this number than the lowest serial of the resolvers.
     """
 
     server: SurveyedServer
@@ -78,13 +76,15 @@ class FollowerReport:
 
     @property
     def error(self) -> str:
-        """Return why the server has not caught up, or an empty text if it has."""
+        """Return why the server is not up to date, or an empty text if it is."""
         return "" if self.caught_up else " ".join(filter(None, (self.state.value, self.detail)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The answer of a server. `facts`: values of its TXT records, by name. `error`: why the server did not answer."""
+    """The answer of a DNS server. `facts`: the values in its TXT record, by name. `error`: why the server did not
+    answer.
+    """
 
     rcode: str = ""
     serial: int | None = None
@@ -93,8 +93,8 @@ class _Answer:
 
 
 def servers() -> list[SurveyedServer]:
-    """Return the DNS servers to query: those in the settings, or else the resolver of this installation. Raises
-    `InvalidPeers` if an address in the settings is not valid.
+    """Return the DNS servers to query: those in the settings. If the settings name no resolver, add the resolver of
+    this installation. Raises `InvalidPeers` if an address in the settings is not valid.
     """
     resolvers = [server_address("BORG_DNS_RESOLVERS", text) for text in settings.BORG_DNS_RESOLVERS]
     resolvers = resolvers or [server_address("BORG_DNS_HOST", f"{settings.BORG_DNS_HOST}@{settings.BORG_DNS_PORT}")]
@@ -106,7 +106,9 @@ def servers() -> list[SurveyedServer]:
 
 
 def _reachable(host: str) -> str:
-    """Return the address to query: a loopback address if the resolver listens on all addresses of this host."""
+    """Return the address at which to query the resolver that listens on `host`. If `host` stands for all addresses of
+    the machine, return a loopback address.
+    """
     address = ipaddress.ip_address(host)
     if not address.is_unspecified:
         return str(address)
@@ -116,10 +118,10 @@ def _reachable(host: str) -> str:
 def followers(
     cell: str, *, wanted: int, asked: Sequence[SurveyedServer], timeout_s: float = TIMEOUT_S
 ) -> list[FollowerReport]:
-    """Ask each server of `asked` which revision of the cell's journal its zone has reached. Return one report per
-    server, in the order of `asked`. `wanted`: the newest revision, with which the servers are compared.
+    """Ask each server in `asked` which revision of the cell's journal its zone has reached. Return one report per
+    server, in the order of `asked`. `wanted`: the newest revision of the cell.
 
-    The function takes at most `timeout_s` seconds, even if many servers are silent.
+    The function takes at most `timeout_s` seconds, even if many servers do not answer.
     """
     answers = asyncio.run(_ask_all(f"{cell}.{settings.BORG_ZONE}", asked, timeout_s))
     found = list(zip(asked, answers, strict=True))
@@ -135,7 +137,9 @@ def followers(
 
 
 def newest_serial(found: Sequence[FollowerReport]) -> int | None:
-    """Return the newest serial by the arithmetic of RFC 1982, or None if no server reported one."""
+    """Return the newest serial in the reports, or None if there is none. After its maximum, a serial begins again (RFC
+    1982).
+    """
     serials = [one.serial for one in found if one.serial is not None]
     return reduce(lambda a, b: b if serial_newer(b, a) else a, serials) if serials else None
 
@@ -158,7 +162,7 @@ def _resolver(server: SurveyedServer, zone: _Answer, health: _Answer, wanted: in
 def _secondary(server: SurveyedServer, zone: _Answer, serials: Sequence[int]) -> FollowerReport:
     """Return the report of a secondary. `serials`: the serials that the resolvers reported.
 
-    The secondary has caught up if its serial is at least as new as one of `serials`.
+    The secondary counts as up to date if its serial is not older than the oldest of `serials`.
     """
     if zone.error:
         return FollowerReport(server, FollowState.SILENT, detail=zone.error)
@@ -178,7 +182,7 @@ async def _ask_all(zone: str, asked: Sequence[SurveyedServer], timeout_s: float)
 
 
 async def _ask_one(zone: str, server: SurveyedServer, timeout_s: float) -> tuple[_Answer, _Answer]:
-    """Return the server's answers about the zone and about its own health."""
+    """Return two answers of a server: about the zone `zone`, and about the health of the server."""
     if server.role is ServerRole.SECONDARY:
         return await _ask(zone, "SOA", server, timeout_s), _Answer()
     soa, text, health = await asyncio.gather(

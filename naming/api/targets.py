@@ -70,11 +70,10 @@ class TargetCache:
         self._cells: dict[int, _CellTargets] = {}
         self._bytes = 0
 
-    def answer(self, jobs: Mapping[int, Job], *, port: str = "") -> PrometheusTargets:
+    def answer(self, jobs: VisibleJobs, *, port: str = "") -> PrometheusTargets:
         """Return the targets of these jobs. `port`: the name of the port to list for each task; empty: all ports.
-        `jobs`: live jobs by id; the cells must have been read before the jobs.
 
-        The function makes one database query per cell, one per 20,000 tasks of changed jobs, and one request to Redis
+        The function makes one database query per cell, three per 20,000 tasks of changed jobs, and one request to Redis
         per cell.
         """
         texts: list[bytes] = []
@@ -176,7 +175,7 @@ def _read_targets(cell: Cell, jobs: Sequence[Job], port: str) -> dict[int, KeptT
     return found
 
 
-def _load_labels(cell_id: int, tasks: Sequence[Busy]) -> list[str]:
+def _load_labels(cell_id: int, tasks: Sequence[Busy]) -> list[bytes]:
     """Return, for each task, the label with its load, or an empty text if the load is unknown."""
     loads = loads_of(cell_id, tasks)
     if not loads:

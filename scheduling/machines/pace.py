@@ -89,18 +89,18 @@ class Timetable(Generic[T]):
 
 @dataclass(slots=True)
 class EarlyAnswerPace:
-    """A limit on how soon a machine is polled again after it answered a poll early. A machine answers early if its
-    state has changed. After each of the first `BURST` early answers, the next poll follows in `GAP_S` seconds. After
-    more early answers, the next poll follows later.
+    """A limit on how soon a machine is polled again after it answered a poll early because its state changed. After
+    each of the first `BURST` early answers, the next poll follows in `GAP_S` seconds or sooner. After more early
+    answers, it is delayed for longer.
     """
 
     left: float = BURST
     at: float = 0.0
 
-    def gap_s(self, now: float, *, turn_s: float = 0.0) -> float:
-        """Return the seconds to wait before the next poll. Each call uses one of the `BURST` quick polls; used quick
-        polls come back over time. `turn_s`: while many machines connect, the seconds that the shard needs for one
-        round; otherwise 0.
+    def gap_s(self, now: float, *, per_s: float = REFILL_PER_S, turn_s: float = 0.0) -> float:
+        """Return the seconds to wait before the next poll. Each call uses one of the `BURST` quick polls, which are
+        refilled over time. `per_s`: the result of `early_rate`. `turn_s`: how long a turn of the shard takes while many
+        machines connect; else 0.
         """
         self.left = min(BURST, self.left + (now - self.at) * per_s) if self.at else float(BURST)
         self.at = now

@@ -260,7 +260,7 @@ def _targets(**more: Any) -> Any:
     return json.loads(targets.TargetCache().answer(visible_jobs(ME), **more).body)
 
 
-def test_kept_targets_are_as_fresh_as_targets_that_are_read_anew(ann: Client, job: Job) -> None:
+def test_kept_targets_are_as_fresh_as_targets_that_are_read_again(ann: Client, job: Job) -> None:
     """Each kind of event that can change a target is written once, between two requests."""
     cell, machine = job.cell, Machine.objects.get()
     other = a_job(cell, job.tenant, "other", tasks=2)

@@ -1,14 +1,15 @@
-"""The supervisor of one task: a small process that outlives the Borglet and everything above it.
+"""The supervisor of one task: a small process that continues when the Borglet ends.
 
     Borglet ── launch (stdin), "stop" lines (fifo) ──► supervisor ── fork, exec, signals ──► the task
     Borglet ◄─ "started" | "failed …" (stdout), exit.json ─ supervisor ◄─ stdout, stderr, SIGCHLD ─ the task
 
-The supervisor starts the task in its groups and limits, and copies its output to rotated files. When the task's first
-process has ended, it kills all other processes of the task (it is a child subreaper), and writes exit.json as the last
-step. If the supervisor itself is killed, the kernel kills the task's first process, and the Borglet kills the others.
+The supervisor starts the task in its control groups, with its limits, and copies the task's output to log files. When
+the task's first process has ended, the supervisor kills all other processes of the task, and writes exit.json as the
+last step. If the supervisor itself is killed, the kernel kills the task's first process, and the Borglet kills the
+others.
 
-It runs as `python -I -S -E`. Each import costs every task memory and start-up time, so this module uses no json (8 ms),
-typing or dataclasses. Its parts are `exec_task`, `outputs` and `exit_record`.
+The supervisor runs as `python -I -S -E`. Each import costs every task memory and start-up time, so this module does not
+import json (8 ms), typing or dataclasses. It uses the modules `exec_task`, `outputs` and `exit_record`.
 """
 
 from __future__ import annotations
@@ -133,8 +134,8 @@ class TaskSupervisor:
         return ContainerPlace(*self.launch.container)
 
     def _make_room(self) -> None:
-        """Raise the task's limit of processes while the container engine runs, because the engine needs processes of
-        its own.
+        """Raise the task's limit of processes if it is too low for the container engine, which runs under the same
+        limit.
         """
         limit = cgroupfs.processes_limit(self.launch.groups)
         if 0 < limit < ENGINE_PROCESSES:
@@ -142,7 +143,9 @@ class TaskSupervisor:
             cgroupfs.limit_processes(self.launch.groups, ENGINE_PROCESSES)
 
     def _await_contained(self, box: ContainerPlace) -> str:
-        """Wait for the engine, which ends when the task's program runs. Return the reason if it cannot start."""
+        """Wait for the end of the engine. Then the task's program runs, or could not start. Return why it could not
+        start, otherwise an empty text.
+        """
         from borglet.runtimes.supervisor.container import read_pid, reason_of
 
         _, status = os.waitpid(self.pid, 0)
@@ -159,7 +162,7 @@ class TaskSupervisor:
     # -- supervising
 
     def run(self) -> None:
-        """Supervise until the task's first process has ended."""
+        """Watch the task and copy its output, until the task's first process has ended."""
         while self.wait_status is None:
             timeout = None
             if self.stop_deadline is not None:
@@ -187,10 +190,12 @@ class TaskSupervisor:
         self.outputs.listen(True)
 
     def _look_for_kills(self, until: float) -> None:
-        """End the task if the kernel has killed one of its processes. Otherwise, look again until the time `until`.
+        """If the kernel has killed a process of the task because memory ran out, kill all processes of the task.
+        Otherwise, the next calls look again, until the time `until` (monotonic seconds).
 
-        With version 1, a notification does not prove a kill in this task: the kernel also notifies the groups below a
-        group whose memory ran out, such as an alloc."""
+        With version 1 of control groups, the kernel may have killed a process outside this task, for example in its
+        alloc.
+        """
         if cgroupfs.oom_kills(self.launch.groups) > self.oom_kills:
             self._kill_everything()
         elif time.monotonic() < until:
@@ -218,7 +223,7 @@ class TaskSupervisor:
                 print(f"unknown request: {line[:200]!r}", file=sys.stderr, flush=True)
 
     def stop(self, notice_s: float, cause: str, detail: str) -> None:
-        """Send SIGTERM, and SIGKILL after `notice_s`. A later call can only shorten the notice of the first one."""
+        """Send SIGTERM now, and SIGKILL after `notice_s` seconds. A second call can only make this time shorter."""
         deadline = time.monotonic() + max(0.0, notice_s)
         if self.stop_deadline is None:
             self.stop_cause, self.stop_detail = cause, detail
@@ -244,8 +249,8 @@ class TaskSupervisor:
         return found | cgroupfs.members(self.launch.groups)
 
     def _signal_everything(self, number: int) -> None:
-        """Send a signal to all processes of the task, but to a container's init only SIGKILL, because the end of the
-        init ends all processes of the container.
+        """Send the signal `number` to all processes of the task. The init of a container gets only SIGKILL, because its
+        end would end all processes of the container.
         """
         for pid in self._everyone() - ({self.init} if number != signal.SIGKILL else set()):
             proctable.send_signal(pid, number)
@@ -286,7 +291,9 @@ class TaskSupervisor:
         return fields
 
     def _notice(self) -> str:
-        """Return how much of the time between SIGTERM and SIGKILL the task got: "full", "short" or "none"."""
+        """Return whether the task got the full time between SIGTERM and SIGKILL, a shorter time or none: "full",
+        "short" or "none".
+        """
         if not self.killed_after_notice or self.stop_notice_s >= self.launch.notice_s:
             return "full"
         return "short" if self.stop_notice_s > 0 else "none"
