@@ -6,6 +6,7 @@ computed again only if the journal has a new event about the names of the job.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +32,8 @@ TASKS_AT_ONCE = 20_000
 
 
 class PrometheusTargets(NamedTuple):
-    """The answer for Prometheus as JSON (`body`). `compared`: the same answer without loads, from which the ETag is
-    computed.
+    """The answer for Prometheus as JSON (`body`). `compared`: bytes that differ if the answers without loads differ.
+    The ETag is computed from these bytes.
     """
 
     body: bytes
@@ -41,12 +42,13 @@ class PrometheusTargets(NamedTuple):
 
 class KeptTargets(NamedTuple):
     """The targets of a job at a revision of its cell. `texts`: the text of each target. `tasks`: the task of each
-    target.
+    target. `digest`: a hash of all texts.
     """
 
     revision: int
-    texts: Sequence[bytes]
-    tasks: Sequence[Busy]
+    texts: Sequence[bytes] = ()
+    tasks: Sequence[Busy] = ()
+    digest: bytes = b""
 
 
 @dataclass(slots=True)
@@ -78,14 +80,15 @@ class TargetCache:
         """
         texts: list[bytes] = []
         loads: list[bytes] = []
+        digests: list[bytes] = []
         for cell_id, ids in jobs.of_cells.items():
             found = self._targets(jobs.cells[cell_id], ids, port)
             texts += chain.from_iterable(one.texts for one in found)
+            digests += [one.digest for one in found]
             loads += _load_labels(cell_id, [task for one in found for task in one.tasks])
-        compared = feeds.target_list(texts)
-        if not any(loads):
-            return PrometheusTargets(compared, compared)
-        return PrometheusTargets(feeds.target_list(list(map(bytes.__add__, texts, loads))), compared)
+        if any(loads):
+            texts = list(map(bytes.__add__, texts, loads))
+        return PrometheusTargets(feeds.target_list(texts), b"".join(digests))
 
     def _targets(self, cell: Cell, ids: Sequence[int], port: str) -> list[KeptTargets]:
         """Return the targets of the jobs `ids` of a cell, in this order."""
@@ -161,7 +164,7 @@ def _read_targets(cell: Cell, jobs: Sequence[Job], port: str) -> dict[int, KeptT
     """Return the targets of jobs by job id. The caller must have read `cell` before, so that the targets are not older
     than its revision.
     """
-    found = {job.id: KeptTargets(cell.revision, (), ()) for job in jobs}
+    found = {job.id: KeptTargets(cell.revision) for job in jobs}
     # Targets are ports, so jobs that never had a port need no tasks.
     with_ports = {job.id: job for job in jobs if job.port_names or job.spec_version > 1}
     rows = rows_of(with_ports)
@@ -171,7 +174,8 @@ def _read_targets(cell: Cell, jobs: Sequence[Job], port: str) -> dict[int, KeptT
         tasks = [Busy(row.task_id, row.incarnation, row.machine_id or 0, row.limit_mcpu or 0) for row in group]
         service = FeedService(name_of(job), job.labels, [next(endpoints) for _ in tasks])
         texts, positions = feeds.job_targets(service, port=port)
-        found[job_id] = KeptTargets(cell.revision, texts, [tasks[position] for position in positions])
+        digest = hashlib.sha256(b"\n".join(texts)).digest()
+        found[job_id] = KeptTargets(cell.revision, texts, [tasks[position] for position in positions], digest)
     return found
 
 
