@@ -45,14 +45,13 @@ def schedule_pass(
     memory: PassCache | None = None,
     explainer: Explainer | None = None,
 ) -> Plan:
-    """Find machines for pending tasks. `now`: seconds since the epoch. `rng` chooses where the walks over machines
-    begin. `explainer`: keeps the explanations of earlier passes and limits how many classes of pending tasks this pass
-    examines. Without an `explainer`, the pass examines all classes.
+    """Return a plan that places pending tasks on machines. `now`: seconds since the epoch. `rng` chooses the machine
+    at which each search begins. `explainer`: keeps the explanations of earlier passes, and limits how many classes of
+    pending tasks this pass explains. Without an `explainer`, the pass explains all classes.
 
-    Equal state, policy, `now` and seed of `rng` give an equal plan, in whatever order the state was built. `memory`
-    saves work: pass the same `memory` to every pass over a state. If nothing has changed since the last pass with this
-    `memory`, the pass returns the same plan again, whatever `rng` is. The pass changes the state only if the bands of
-    the policy are new (`CellState.count_by_limit`).
+    Two calls with equal state, policy, `now` and seed of `rng` return equal plans. `memory`: a cache that saves work;
+    use the same one for all passes over a state. If nothing has changed since the last pass with this `memory`, the
+    pass returns the same plan again, whatever `rng` is.
     """
     if state.pending == 0:
         return Plan(revision=state.revision)
@@ -74,8 +73,8 @@ def schedule_pass(
 def _decide(
     state: CellState, policy: Policy, own: Rows, memory: PassCache, *, now: float, rng: np.random.Generator
 ) -> Decision:
-    """Find machines or allocs for pending tasks, and return the decision. `own`: the slots of these tasks, in any
-    order. `memory`: the cache that all passes over this state share.
+    """Find machines or allocs for pending tasks, and return the decision. `own`: the slots (row numbers) of these
+    tasks, in any order. `memory`: the cache that all passes over this state share.
     """
     inside = state.tasks.job_alloc_set[state.tasks.job[own]] > 0
     free = free_capacity(state)
@@ -124,8 +123,8 @@ def _best_attempt(
     now: float,
     rng: np.random.Generator,
 ) -> tuple[GroupedQueue, Tables]:
-    """Place the queue `slots`. If tasks stay pending although capacity is enough, try other orders of the queue, and
-    return the attempt that places most tasks of the highest priorities.
+    """Place the pending tasks in `slots`, in this order. If some tasks find no machine although the total free
+    capacity is enough, try other orders. Return the attempt that places the most tasks of the highest priorities.
     """
     held = cores_held(state, slots)
     everywhere = np.arange(len(state.machines))
@@ -163,8 +162,8 @@ def _best_attempt(
 
 
 def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken: PortsBySlot) -> tuple[Assignment, ...]:
-    """Convert the placements that the kernel chose to `Assignment` values. These have ids instead of slots, port
-    numbers, and the score of each scorer.
+    """Convert the placements that the kernel chose to `Assignment` values, and choose the port numbers. `taken`: the
+    port numbers that this pass has assigned, which this call updates.
     """
     placed, tasks, machines = tables.placed, state.tasks, state.machines
     where = np.flatnonzero(placed.machine >= 0)
@@ -196,8 +195,8 @@ def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken:
 
 
 def _scores(parts: Floats) -> list[dict[str, float]]:
-    """Return for each row of `parts` [N, PARTS] a dictionary from the name of the scorer to its score. Scores of 0
-    are left out.
+    """Return one dictionary for each row of `parts` [N, PARTS]. It maps the name of each scorer to its score, without
+    scores of 0.
     """
     parts = np.round(parts, 4)
     result: list[dict[str, float]] = [{}] * len(parts)
@@ -226,7 +225,7 @@ def _runners_up(tables: Tables, ids: Rows, where: Rows) -> list[tuple[tuple[int,
 
 
 def _port_numbers(state: CellState, at: NDArray[np.int32], wanted: Rows, taken: PortsBySlot) -> list[tuple[int, ...]]:
-    """Return the port numbers of each assignment. Within the pass, no port number of a machine is given twice."""
+    """Return the port numbers of each assignment. In one pass, a port number of a machine is assigned at most once."""
     result: list[tuple[int, ...]] = [()] * len(at)
     for i in np.flatnonzero(wanted).tolist():
         slot = int(at[i])
@@ -235,8 +234,9 @@ def _port_numbers(state: CellState, at: NDArray[np.int32], wanted: Rows, taken: 
 
 
 def _packages(sorting: GroupedQueue, tables: Tables, where: Rows) -> list[tuple[int, ...]]:
-    """Return for each queue position in `where` a pair: how many bytes of the task's packages the machine has already,
-    and how many bytes these packages have in total. The pair is empty for a task without packages.
+    """Return a tuple of two byte counts for each queue position in `where`. The first is the part of the task's
+    packages that the machine already has. The second is the size of all its packages. A task without packages has an
+    empty tuple.
     """
     groups = tables.groups
     named = groups.packages[sorting.of_task[where]]

@@ -4,8 +4,8 @@
                    ├─► kernels/inside.py ─► alloc, devices ─► Assignments, and a Why for each kind that found no alloc
     running allocs ┘   limit of the alloc minus the limits of the tasks inside
 
-These tasks use resources of the alloc, and only port numbers of its machine. An alloc that this plan preempts gets no
-tasks. An alloc that this plan places gets tasks in the next plan.
+These tasks use the resources of the alloc. Only their port numbers are those of the machine. An alloc that this plan
+preempts receives no tasks. An alloc that this plan places receives tasks only in the next plan.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def place_in_allocs(
     now: float,
     most: int,
 ) -> tuple[list[Assignment], list[Why], bool]:
-    """Place tasks into allocs. Return the assignments, the explanations, and whether some tasks were not tried.
+    """Place tasks into allocs. Return the assignments, the explanations of the tasks that found no alloc, and whether
+    some tasks were not tried.
 
     `slots`: pending tasks in queue order, of which about `most` are placed. `gone` [T]: tasks that this plan preempts.
     `ports_free` [M]: number of free ports by slot of the machine. `taken`: port numbers that this pass has assigned.
@@ -78,9 +79,10 @@ def place_in_allocs(
 def _running_allocs(
     state: CellState, slots: Rows, gone: Bools, ports_free: Ints
 ) -> tuple[Allocs, Rows, dict[int, int], dict[int, int]]:
-    """Return the running allocs of the alloc sets that the pending tasks in `slots` name, and the task slot of each
-    alloc. The two dictionaries map the id of an alloc set to its first row in `Allocs`, and to the row after its last
-    one. `gone` [T]: tasks that this plan preempts; allocs among them are left out.
+    """Return the running allocs of the alloc sets that the pending tasks in `slots` belong to, and the task slot of
+    each alloc. The first dictionary maps the id of an alloc set to its first row in `Allocs`. The second one maps
+    this id to the row after its last row. `gone` [T]: tasks that this plan preempts; allocs that it preempts are left
+    out.
     """
     tasks, machines = state.tasks, state.machines
     rows: list[int] = []
@@ -114,9 +116,9 @@ def _running_allocs(
 def _sorted(
     state: CellState, policy: Policy, slots: Rows, first: dict[int, int], until: dict[int, int], now: float
 ) -> tuple[InnerTasks, Kinds, Ints32]:
-    """Return the pending tasks in `slots` as arrays for the kernel, their kinds, and an array [B, M]: how many tasks of
-    each of B jobs run on each machine. These are the jobs that limit their tasks per machine. `first`, `until`: for
-    each alloc set, the range of its rows in `Allocs`.
+    """Return the pending tasks in `slots` as arrays for the kernel, the kinds of these tasks, and an array [B, M].
+    The array counts the tasks on each machine for each of the B jobs that limit their tasks per machine. `first`,
+    `until`: the first row of each alloc set in `Allocs`, and the row after its last row.
     """
     tasks = state.tasks
     shape, job = tasks.shape[slots].astype(np.int64), tasks.job[slots].astype(np.int64)
@@ -169,7 +171,7 @@ def _sorted(
 def _left_over(state: CellState, slots: Rows, answer: Rows, kind: Rows, allocs: Allocs, kinds: Kinds) -> list[Why]:
     """Return one explanation (`Why`) for each kind of task that found no alloc.
 
-    The explanation says which resource is short, and in how many allocs of the set.
+    The explanation names each resource that is too small, and the number of allocs in which it is too small.
     """
     names = (*NAMES, *state.extra_resources)
     whys = []

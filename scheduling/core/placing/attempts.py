@@ -3,8 +3,8 @@
     first attempt:   A B C D E    a task of job D stays pending
     second attempt:  D A B C E    jobs that were not placed completely come first
 
-The sum of the free capacity does not show which job is hard to place, because tasks cannot be split. An attempt shows
-it. Priorities stay strict, and the pass keeps the best attempt.
+The sum of the free capacity does not show which job is hard to place. An attempt shows it. In every attempt, tasks with
+a higher priority come first. The pass uses the best attempt.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TIGHT = 0.75
 
 
 def worth_retrying(tasks: TaskTable, policy: Policy, slots: Slots, machine: Ints, free: FreeCapacity) -> bool:
-    """Return whether another order of the queue `slots` may place more tasks. `machine` [Q]: less than 0 for each task
-    that the first attempt did not place. `free`: the free capacity of the machines before that.
+    """Return whether another order of the queue `slots` may place more tasks. `machine` [Q]: the result of the first
+    attempt, less than 0 for each task that it did not place. `free`: the free capacity before the first attempt.
 
-    Capacity must be tight, but enough for the queue. At least half of the tasks must have been placed: a queue that
-    mostly consists of tasks from earlier passes costs one attempt in each pass.
+    This is true only if the queue needs most of the free capacity but not more than all of it, and if the first
+    attempt placed at least half of the tasks.
     """
     placed = int(np.count_nonzero(machine >= 0))
     if placed == len(slots) or 2 * placed < len(slots) or len(slots) > policy.max_assignments:
@@ -41,8 +41,9 @@ def worth_retrying(tasks: TaskTable, policy: Policy, slots: Slots, machine: Ints
 
 
 def unplaced_first(tasks: TaskTable, slots: Slots, machine: Ints) -> Slots:
-    """Return the order of the next attempt: within each priority, jobs that were not placed completely come first.
-    Otherwise the order stays. `slots` [Q] and `machine` [Q]: the queue of this attempt and its result.
+    """Return the queue for the next attempt. Within each priority, jobs that still have pending tasks come first.
+    Otherwise the order does not change. `slots` [Q], `machine` [Q]: the queue of the last attempt, and its result
+    (less than 0 for each task that was not placed).
     """
     job = tasks.job[slots]
     incomplete = np.zeros(len(tasks.job_priority), dtype=np.bool_)
@@ -52,8 +53,8 @@ def unplaced_first(tasks: TaskTable, slots: Slots, machine: Ints) -> Slots:
 
 
 def placed_by_priority(tasks: TaskTable, slots: Slots, machine: Ints) -> tuple[int, ...]:
-    """Return how many tasks of each priority in the queue were placed, the highest priority first. The larger result
-    is the better one. Arguments: as in `unplaced_first`.
+    """Return how many tasks of each priority in the queue were placed, the highest priority first. Of two results,
+    the larger one is better. `slots` and `machine` are the same as in `unplaced_first`.
     """
     _, priority = np.unique(-tasks.job_priority[tasks.job[slots]].astype(np.int64), return_inverse=True)
     return tuple(np.bincount(priority, weights=machine >= 0).astype(int).tolist())

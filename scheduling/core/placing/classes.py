@@ -1,8 +1,8 @@
 """Equivalence classes (§3.4): pending tasks that are examined together, as arrays for the kernels.
 
 A *group* is a class in one pass. Tasks belong to one group if they have the same requirement, are placed in the same
-way (by limit or by reservation), and may preempt the same priorities. A job with bounds on tasks per machine, rack or
-power domain has groups of its own. A task that crashed recently is a group of its own.
+way (by limit or by reservation), and may preempt the same priorities. A job that limits its tasks per machine, rack or
+power domain shares no group with other jobs. A task that crashed recently is alone in its group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Level = tuple[int, bool]  # ceiling, by limit
 
 @dataclass(slots=True)
 class GroupedQueue:
-    """The queue of pending tasks, with equal tasks in one group.
+    """The queue of pending tasks, and the groups of equal tasks.
 
     `slots`, `of_task` and `job` have one element per queue position: the slot of the task, its group, and the index of
     its job in `jobs`. `first`: for each group, the queue position of its first task.
@@ -45,8 +45,8 @@ class GroupedQueue:
 
     @property
     def levels(self) -> list[Level]:
-        """Return the levels of free capacity that the groups need: one without preemption, and one for each priority
-        below which some group may preempt tasks. Groups placed by limit have levels of their own.
+        """Return the levels (ways to count free capacity) that the groups need. One level counts without preemption.
+        The others count as free what tasks below a certain priority use. Groups placed by limit have separate levels.
         """
         pairs = set(zip(self.ceiling.tolist(), self.by_limit.tolist(), strict=True))
         return sorted(pairs | {(0, by_limit) for _, by_limit in pairs})
@@ -55,8 +55,8 @@ class GroupedQueue:
 def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: float, cores: bool = False) -> GroupedQueue:
     """Return the groups of the queue `slots`, numbered in order of first appearance.
 
-    `cores`: whether some task has or requests whole cores. If so, latency-sensitive tasks and batch tasks form
-    different groups.
+    `cores`: whether any task in the cell has or requests whole cores. If so, latency-sensitive tasks and batch tasks
+    are in different groups.
     """
     tasks = state.tasks
     job_slot = tasks.job[slots]
@@ -103,8 +103,8 @@ def _numbered(keys: Rows) -> tuple[Ints32, Rows]:
 
 
 def _alone(state: CellState, policy: Policy, slots: Rows, now: float) -> dict[int, tuple[int, ...]]:
-    """Return for each task that crashed recently the slots of the machines on which it crashed. The keys are queue
-    positions.
+    """Return the slots of the machines on which each task crashed recently. The key is the task's position in the
+    queue. Tasks without recent crashes are left out.
     """
     if not state.crashed:
         return {}

@@ -22,8 +22,8 @@ class Held(NamedTuple):
 
 
 def cores_held(state: CellState, pending: Ints) -> Held | None:
-    """Return for each machine how many whole cores tasks have reserved, and how many tasks share its other cores.
-    Return None if no task has whole cores and none of the tasks in the `pending` slots asks for whole cores.
+    """Return how many whole cores are reserved on each machine, and how many tasks share its other cores. `pending`:
+    slots of pending tasks. Return None if no task has whole cores and no pending task requests them.
 
     An evicted task is included until its processes have ended.
     """

@@ -1,4 +1,6 @@
-"""The requests of typical tasks with devices. A free part of a device is useful if such a task could use it."""
+"""The limits of typical tasks that use devices (accelerators). A free part of a device is useful if such a task could
+use it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ MOST_CLASSES = 32
 
 
 def typical_tasks(state: CellState) -> tuple[Ints, Floats]:
-    """Return the limits [C, R] of the C most common kinds of tasks with devices, and the share [C] of each kind in all
-    tasks with devices. Tasks of one kind have equal limits; the number of ports does not count.
+    """Return the limits [C, R] of the C most common kinds of tasks that use devices, and the share [C] of each kind
+    among all these tasks. Tasks of one kind have equal limits, except for the number of ports.
 
     Running and pending tasks are included. The arrays are empty if the cell has no devices or no such tasks.
     """

@@ -1,4 +1,4 @@
-"""The free capacity of all machines together."""
+"""The total free capacity of all machines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scheduling.core.vocabulary.policy import Policy
 
 
 class FreeCapacity(NamedTuple):
-    """The capacity of all machines that are up, and the part of it that is free. The arrays contain a total per
-    resource [R].
+    """The total capacity of all machines that are up, and the free part of it. Each array has one total per resource
+    [R]. `machines`: the number of these machines.
     """
 
     machines: int
@@ -30,10 +30,10 @@ def free_capacity(state: CellState) -> FreeCapacity:
 
 
 def enough(policy: Policy, free: FreeCapacity, by_limit: Bools, limit: Ints, *, share: float = 1.0) -> bool:
-    """Return whether a share of the free capacity of all machines together is enough for tasks with these limits
-    [Q, R]. `by_limit` [Q]: whether the task is placed by its limit.
+    """Return whether the part `share` of the total free capacity is enough for Q tasks. `limit` [Q, R]: the limits of
+    the tasks. `by_limit` [Q]: whether each task is placed by its limit.
 
-    Capacity that lower priorities use counts as free for tasks that are placed by limit (§5.5).
+    For tasks that are placed by limit, the capacity that tasks of lower priority use counts as free (§5.5).
     """
     counted = [r for r, weight in enumerate(policy.resource_weights[: limit.shape[1]]) if weight > 0]
     for kind, room in ((True, free.by_limit), (False, free.by_reservation)):

@@ -3,10 +3,9 @@
 
     CellState ── machines that changed since ──► PassCache.follow ──► arrays of machines, free capacity by level
 
-All content of the cache is computed from the state. A pass without a cache creates one and makes the same decisions.
-The arrays contain the machines in the order in which the search of a group examines them (its walk). This order is
-random, but the same for all passes. Machines next to each other in this order are usually in different racks. A walk
-reads the arrays in the order of memory, which is fast.
+All content of the cache is computed from the state, so a pass makes the same decisions with an empty cache. The arrays
+contain the machines in the order in which each search for a place examines them. This order is random, but the same for
+all passes. Neighbours in this order are usually in different racks.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ MOST_NEAR = 512
 @dataclass(slots=True, eq=False)
 class Decision:
     """The decision of a pass, and the arrays from which explanations are made. It is valid until the state changes.
-    `changes`: the value of `state.changes` when the pass ran.
+    `changes`: the number `state.changes` when the pass ran.
     """
 
     state: CellState
@@ -64,16 +63,16 @@ class Decision:
     plan: Plan  # without the explanations of `sorting`
 
     def holds(self, state: CellState, policy: Policy) -> bool:
-        """Return whether a pass over this state and policy would make this decision again. After a recent crash this
-        is always false, because the decision then depends on the time.
+        """Return whether a pass over this state and policy would make the same decision again. Always return False
+        after a recent crash of a task, because the decision then depends on the time.
         """
         return self.state is state and self.changes == state.changes and self.policy == policy and not state.crashed
 
 
 class PassCache:
-    """Keeps arrays of machines, their free capacity and the results of constraints between passes, for one scheduler
-    that reads one cell state. Call `follow` before each pass, and `invalidate` for the machines that the pass used.
-    `decision`: the decision of the last pass.
+    """The data that one scheduler keeps between its passes over one cell state: arrays of machines, their free
+    capacity, and which machines satisfy each constraint. Call `follow` before each pass. After the pass, call
+    `invalidate` for the machines on which it placed tasks. `decision`: the decision of the last pass.
     """
 
     machines: MachineArrays
@@ -94,10 +93,10 @@ class PassCache:
         self._installed = -1
 
     def follow(self, state: CellState, running: Running, levels: Sequence[Level], asked: Bools) -> dict[Level, int]:
-        """Update the cache from the state. Return a dictionary from each requested level (ceiling, by limit) to its row
-        in the arrays of `self.levels`.
+        """Update the cache from the state. Return the row of each level (way to count free capacity) in the arrays of
+        `self.levels`.
 
-        `asked` [R]: the resources that some task requests. The free capacity of other resources is not counted.
+        `asked` [R]: whether any task requests the resource. The free capacity of other resources is not counted.
         """
         table = state.machines
         shape = (table.axis, table.devices.shape[1])
@@ -130,22 +129,22 @@ class PassCache:
         return {level: self._known.index(level) for level in levels}
 
     def hold_cores(self, held: Held | None) -> None:
-        """Store how many whole cores tasks have reserved on each machine. If `held` is None, store 0: no task has or
-        asks for whole cores.
+        """Store how many whole cores are reserved on each machine. If `held` is None, no task has or requests whole
+        cores, and 0 is stored.
         """
         machines = self.machines
         machines.owned[:] = 0 if held is None else held.owned[machines.slot]
         machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]
 
     def invalidate(self, positions: NDArray[np.int64]) -> None:
-        """Mark the machines at `positions`, whose free capacity this pass has used, so that the next pass computes
-        their free capacity again.
+        """Mark the machines at `positions`, so that the next pass computes their free capacity again. Other machines
+        are no longer marked.
         """
         self._spoiled[:] = False
         self._spoiled[positions] = True
 
     def allowed(self, demands: tuple[Constraint, ...]) -> Bools:
-        """Return bool[P]: for each of the P machines, whether all hard constraints in `demands` hold on it."""
+        """Return an array [P]: whether each of the P machines satisfies all hard constraints in `demands`."""
         known = self._allowed.get(demands)
         if known is None:
             known = np.ones(len(self.machines.slot), dtype=np.bool_)
@@ -155,7 +154,9 @@ class PassCache:
         return known
 
     def liking(self, wishes: tuple[Constraint, ...]) -> Floats:
-        """Return float64[P]: for each machine the share of the soft constraints that it satisfies, by weight."""
+        """Return an array [P]: for each of the P machines, the weights of the soft constraints in `wishes` that it
+        satisfies, as a share of all their weights.
+        """
         known = self._liking.get(wishes)
         if known is None:
             total = sum(constraint.weight for constraint in wishes) or 1.0
@@ -166,9 +167,9 @@ class PassCache:
         return known
 
     def present(self, packages: Packages) -> tuple[Floats, Ints]:
-        """Return two arrays. The first contains, for each machine, the share of the packages' bytes that it has
-        installed. The second contains the positions of machines that have some of them, the largest share first, at
-        most `MOST_NEAR`.
+        """Return two arrays. The first one contains, for each machine, the share of the bytes of `packages` that is
+        installed on it. The second one contains the positions of the machines with any of these packages, the largest
+        share first, and at most `MOST_NEAR` positions.
         """
         known = self._present.get(packages)
         if known is None:
@@ -270,7 +271,7 @@ def _levels(known: Sequence[Level], axis: int, number: int, left: NDArray[np.int
 
 
 def _scattered(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return a pseudo-random number for each id, which depends only on the id (splitmix64)."""
+    """Return a pseudo-random number for each id. The same id always has the same number (splitmix64)."""
     x = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -12,8 +12,8 @@ Slots = NDArray[np.int64]
 
 
 def workload_of(job: LiveJob) -> Workload:
-    """Return the workload of a job, "service" or "batch". If a cell has one scheduler per workload (§3.4), the workload
-    decides which scheduler places the job's tasks.
+    """Return "service" or "batch". A cell may have one scheduler for services and one for batch jobs (§3.4). The
+    workload decides which of them places the job's tasks.
     """
     return "service" if job.latency_sensitive or job.kind == "alloc-set" else "batch"
 
@@ -30,9 +30,8 @@ def pending_of(tasks: TaskTable, workload: Workload = "") -> Slots:
 def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
     """Return the pending tasks in `slots`, in the order in which a pass tries to place them.
 
-    Higher priorities come first. Within a priority, tenants take turns, and so do the jobs of a tenant, so that a large
-    job does not block others. The tasks of a job are sorted by index. All tasks of a gang stay together, at the place
-    of their first task.
+    Tasks with higher priorities come first. Within a priority, tenants take turns, and the jobs of one tenant take
+    turns. The tasks of a job are sorted by index. All tasks of a gang directly follow the gang's first task.
     """
     if len(slots) == 0:
         return slots
@@ -53,7 +52,7 @@ def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
 
 
 def _rank_within(order: NDArray[np.int64], keys: tuple[NDArray[np.generic], ...]) -> NDArray[np.int64]:
-    """Return, for each element, how many elements with equal `keys` have a smaller value in `order`."""
+    """Return one number per element: how many elements with equal `keys` have a smaller value in `order`."""
     by = np.lexsort((order, *keys))
     changes = np.zeros(len(by), dtype=np.bool_)
     changes[0] = True

@@ -1,4 +1,4 @@
-"""Converts the cell's state and the queue to the arrays that the kernels of a pass take."""
+"""Converts the cell's state and the queue to the arrays that are the input of the kernels of a pass."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tables_of(
     rng: np.random.Generator,
     held: Held | None = None,
 ) -> Tables:
-    """Return the arrays that the kernels need for one pass over the queue in `sorting`.
+    """Return the arrays that the kernels need for one pass. `sorting`: the queue and its groups.
 
     `free`: the free capacity of the machines. `memory`: the cache, which this call updates from the state. `rng`
     chooses the machine at which the search of each group begins. `held`: how many whole cores tasks have reserved on
@@ -125,8 +125,8 @@ def _running(state: CellState) -> Running:
 
 
 def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
-    """Return bool [T]: whether the task is an alloc that contains more running tasks of one job than the job's
-    disruption budget now allows to be down at once. Such an alloc must not be preempted while budgets are respected.
+    """Return an array [T]: whether each task is an alloc whose eviction would exceed a disruption budget. This is the
+    case if more tasks of one job run in the alloc than the job's budget now allows to be down at once.
     """
     result = np.zeros(len(tasks.id), dtype=np.bool_)
     if not (tasks.job_budget > 0).any():

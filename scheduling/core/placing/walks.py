@@ -1,5 +1,5 @@
-"""The machine at which the search of each group begins, and how many machines its tasks compare (§3.4, relaxed
-randomisation).
+"""Where the search for a place begins, and how many machines are compared for each task (§3.4, relaxed randomisation).
+All tasks of one group begin their search at the same machine.
 """
 
 from __future__ import annotations

@@ -72,12 +72,12 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reservations:
-    """The result of `UsageHistory.look` for N running tasks, valid until the next call. `slots` [N]: their slots in the
-    state.
+    """The result of `UsageHistory.look` for N running tasks. It is valid until the next call of `look`. `slots` [N]:
+    the slots of the tasks in the state.
 
-    `wanted` [N, K]: the new reservations of the K estimated resources. `raised`, `lowered` [N]: whether an increase or
-    decrease is large enough to be made. Increases are urgent. `gap` [N]: (reservation − `wanted`) / limit, of the
-    resource for which this share is largest. `sample` [N]: index of the task's sample, -1 for none.
+    `wanted` [N, K]: the new reservations of the K estimated resources. `raised`, `lowered` [N]: whether a reservation
+    should now be increased or decreased. `gap` [N]: (reservation − `wanted`) / limit, for the resource where this
+    value is largest. `sample` [N]: the index of the task's sample, or -1 if it has none.
     """
 
     slots: Ints
@@ -89,9 +89,7 @@ class Reservations:
 
 
 class UsageHistory:
-    """The usage history of a cell's tasks, as arrays by task slot of the `CellState`: T slots, K resources, 96 bytes
-    per slot.
-    """
+    """The usage history of a cell's tasks. The arrays have one element or row per task slot of the `CellState`."""
 
     def __init__(self, slots: int = 256) -> None:
         kinds = len(KINDS)
@@ -110,8 +108,8 @@ class UsageHistory:
         )
 
     def follow(self, tasks: TaskTable) -> None:
-        """Move each estimate to the new slot of its task after the cell state was loaded again from the database.
-        Estimates of missing tasks are dropped.
+        """Move the estimates of each task to its new slot, after the cell state was loaded again from the database.
+        Estimates of tasks that no longer exist are deleted.
         """
         known = np.flatnonzero(self._arrays.incarnation > 0)
         slots = np.flatnonzero(tasks.state == RUNNING)
@@ -131,8 +129,8 @@ class UsageHistory:
         """Process the samples that were measured since the last call, which was `passed_s` seconds ago. Return the
         new reservations.
 
-        `tasks` is read, not changed. `fixed_jobs` [J], by slot of the job: whether the job switched reclamation off.
-        Raises `ValueError` when the samples' arrays differ in length or `passed_s` is negative.
+        `tasks` is not changed. `fixed_jobs` [J]: whether reclamation is switched off for the job in each slot. Raises
+        `ValueError` if the arrays in `samples` differ in length, or if `passed_s` is negative.
         """
         number = len(samples.task_id)
         if len(samples.incarnation) != number or samples.demand.shape != (number, len(KINDS)):
@@ -192,11 +190,11 @@ def _how(preset: Preset, passed_s: float) -> Estimating:
 
 
 def most_urgent(found: Reservations, *, at_most: int) -> NDArray[np.intp]:
-    """Return the indexes of the changes to make now: all increases, then the largest decreases, together at most
-    `at_most`.
+    """Return the indexes of the tasks in `found` whose reservations change now: first the increases, then the largest
+    decreases. The result has at most `at_most` indexes.
 
-    The next call of `look` considers the other changes again. The difference between present and wanted reservation
-    grows until its change is made. Among equal changes, the lowest index comes first.
+    The next call of `look` considers the other changes again. If two changes are equally large, the lower index comes
+    first.
     """
     raised = np.flatnonzero(found.raised)[:at_most]
     lowered = np.flatnonzero(found.lowered)

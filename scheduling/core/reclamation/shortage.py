@@ -1,8 +1,9 @@
-"""Machines that are short of memory or disk: the choice of tasks to evict (§5.5, §6.2). Pure.
+"""Choice of the tasks to evict from machines that are short of memory or disk (§5.5, §6.2). Pure.
 
-Estimates may be wrong: the tasks of a machine can together use more RAM or disk than it has, while each is within its
-limit. Tasks above their own limit are evicted first, whatever their priority, then non-prod tasks from the lowest
-priority up. Prod tasks within their limits are never evicted. A shortage of CPU leads to throttling instead.
+Estimates of usage may be wrong. The tasks of a machine can then use more RAM or disk than it has, although each task is
+within its limit. Tasks above their own limit are evicted first, whatever their priority. Then non-prod tasks are
+evicted, the lowest priority first. Prod tasks within their limits are never evicted. If CPU is short, tasks are
+throttled instead.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ INCOMPRESSIBLE = (RAM, DISK)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Occupants:
-    """N tasks whose usage was measured, on one or more machines. `machine` [N]: machine slot of each task. `usage`,
-    `limit` [N, R']: amounts per resource, at least of CPU, RAM and disk.
+    """N tasks whose usage was measured. `machine` [N]: the slot of each task's machine. `usage`, `limit` [N, R']: the
+    amounts of the first R' resources, at least CPU, RAM and disk.
     """
 
     task_id: Ints
@@ -44,11 +45,10 @@ class ShortageVictim:
 
 @dataclass(frozen=True, slots=True)
 class MachineShortage:
-    """A shortage of memory or disk on one machine. `machine`: its slot. `used`: bytes that tasks use before any
-    eviction. `bound`: bytes that tasks may use.
+    """A shortage of memory or disk on one machine. `machine`: the slot of the machine. `used`: how many bytes its
+    tasks use before any eviction. `bound`: how many bytes they may use.
 
-    `left_short`: bytes that are still used above `bound` after all possible evictions. Prod tasks within their limits
-    are never evicted.
+    `left_short`: by how many bytes the usage still exceeds `bound` after the evictions of `victims`.
     """
 
     machine: int
@@ -63,8 +63,8 @@ def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[Machi
     """Return the machines whose tasks use more than `share` of the capacity of RAM or disk, with the tasks to evict
     there. `capacity` [M, R]: by machine slot.
 
-    At the end, each chosen task is checked again, the last chosen first. It is not evicted if the remaining shortage is
-    not larger without its eviction. The machines are sorted by slot. Raises `ValueError` unless 0 < share.
+    Tasks are not evicted if the other evictions are enough without them. The machines are sorted by slot. Raises
+    `ValueError` if `share` is not above 0.
     """
     if share <= 0:
         raise ValueError(f"share is {share:g}; it must be above 0")
@@ -112,8 +112,8 @@ def _relieve(occupants: Occupants, there: Ints, machine: int, used: Ints, bound:
 
 
 def _left(occupants: Occupants, leaving: dict[int, int], resource: int, excess: dict[int, int]) -> int:
-    """Return how many bytes of `resource` are still used above the allowed amount after the tasks in `leaving` were
-    evicted. A negative number means that bytes are free.
+    """Return by how many bytes of `resource` the usage exceeds the allowed amount after the tasks in `leaving` are
+    evicted. A negative number means that less than this amount is used.
     """
     return excess[resource] - int(occupants.usage[list(leaving), resource].sum())
 

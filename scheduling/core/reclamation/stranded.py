@@ -1,4 +1,4 @@
-"""Stranded capacity: the capacity that would remain free on each machine if it were filled with typical tasks. Pure."""
+"""Stranded capacity: the capacity that would stay free if every machine were filled with typical tasks. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 
 def stranded(free: NDArray[np.int64], typical: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64[R]: for each resource, the sum over machines of the free capacity that no further task of size
-    `typical` could use, because another free resource of the machine is too small for one more such task.
+    """Return an array [R]: for each resource, the total free capacity that would remain if each machine were filled
+    with tasks of the size `typical`.
 
-    `free`: int64[M, R], free capacity of machines; negative values count as 0. `typical`: int64[R]. Resources that the
-    typical task does not request are not counted. If it requests nothing, the result is zero.
+    `free` [M, R]: the free capacity of each machine; negative values count as 0. `typical` [R]: the request of the
+    typical task. A resource that the typical task does not request has the result 0.
     """
     asked = typical > 0
     result = np.zeros(len(typical), dtype=np.int64)
