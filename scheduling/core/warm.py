@@ -1,6 +1,4 @@
-"""Compiles the kernels at installation by running passes, so that they are compiled for the types that a pass uses
-(§3.4).
-"""
+"""Compiles the kernels of the scheduler at installation. To do so, it runs passes over a small cell (§3.4)."""
 
 from __future__ import annotations
 
@@ -24,8 +22,8 @@ _LLVM = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r-[x-]p .*libllvmlite")  # a part t
 
 
 def compile_kernels() -> None:
-    """Run every kernel once, on a small cell. Its tasks are placed, preempt others, fit on no machine, or are placed
-    in an alloc.
+    """Run every kernel once, on a small cell. In this cell, one task is placed, one preempts another, one fits on no
+    machine, and one is placed in an alloc.
     """
     state = CellState()
     vector = (1000,) * SIZE
@@ -70,8 +68,8 @@ def compile_kernels() -> None:
 
 
 def release_compiler() -> None:
-    """Give the memory of LLVM's code back, about 65 MiB. LLVM is needed when compiled kernels are loaded, and not when
-    they run. If the code is needed again, the operating system reads it from its file again.
+    """Release the memory that the code of LLVM uses, about 65 MiB. LLVM is not needed while compiled kernels run. If
+    its code is needed again, the operating system reads it again from the file.
     """
     libc = ctypes.CDLL(None)
     for part in re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text()):

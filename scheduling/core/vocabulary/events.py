@@ -1,8 +1,8 @@
-"""The events of a cell's journal, as one closed union of structs.
+"""The events of a cell's journal, as one union type of structs.
 
-A row of the journal stores one event in `data` and its tag in `kind`. The domain folders, `scheduling.master.commit`
-and the link write events. Readers such as the warm state, the names and the live pages apply them. A struct may gain
-fields with defaults. Any other change increases `VERSION`, and the older version stays readable.
+A row of the journal stores one event in `data` and the tag of the event's struct in `kind`. Readers of the journal can
+read events of older versions too. A struct may get new fields if they have defaults. Any other change increases
+`VERSION`, and the older version stays readable.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class LeaseTaken(_Event, frozen=True, tag="cell.lease"):
 
 
 class BrakeSet(_Event, frozen=True, tag="cell.brake"):
-    """A brake of the cell changed to `state`. The brake `lost` limits how many tasks of lost machines are
-    rescheduled, and the brake `stops` how many tasks are stopped. `wanted`: the number of tasks that the cell wanted
-    to change.
+    """A brake (a safety limit) of the cell changed to `state`. The brake `lost` limits how many tasks of lost
+    machines are rescheduled. The brake `stops` limits how many tasks are stopped. `wanted`: how many tasks would have
+    changed without the brake.
     """
 
     brake: str
@@ -61,7 +61,7 @@ class BrakeSet(_Event, frozen=True, tag="cell.brake"):
 
 
 class MachineSet(_Event, frozen=True, tag="machine.set"):
-    """A machine joined, or its facts changed. The event holds all facts of the machine."""
+    """A machine joined the cell, or its facts changed. The event contains all facts of the machine."""
 
     machine_id: int
     hostname: str
@@ -80,8 +80,8 @@ class MachineState(_Event, frozen=True, tag="machine.state"):
     """A machine is now up, draining or down. Evictions that follow from this are separate events, which name this event
     as their cause.
 
-    These fields are for a drain. `deadline`: Unix time, 0 for none. `break_budgets`: whether tasks are evicted after
-    the deadline in spite of disruption budgets.
+    For a draining machine, `deadline` is the Unix time at which the drain should end, or 0. `break_budgets`: whether
+    tasks are evicted after the deadline even if a disruption budget forbids it.
     """
 
     machine_id: int
@@ -97,8 +97,8 @@ class MachineRemoved(_Event, frozen=True, tag="machine.removed"):
 
 
 class PackagesHeld(_Event, frozen=True, tag="packages.held"):
-    """The installed packages of machines changed (§3.2): digest -> ids of machines. Placement uses this as a hint.
-    One event is written for many machines at once, every few seconds at most.
+    """The installed packages of machines changed (§3.2). `came`, `went`: the ids of the machines that installed or
+    removed each package, by the digest of the package.
     """
 
     came: dict[str, tuple[int, ...]] = {}
@@ -106,10 +106,10 @@ class PackagesHeld(_Event, frozen=True, tag="packages.held"):
 
 
 class AllocKept(_IncarnationEvent, frozen=True, tag="alloc.kept"):
-    """An alloc left a machine, which keeps the alloc's folder for its log savers (§4).
+    """An alloc left a machine. The machine keeps the alloc's folder until log savers have copied the logs (§4).
 
-    The kept folder uses the amounts in `hold`. The `machine.set` event of the same revision has the remaining
-    capacity of the machine.
+    `hold`: the amounts of resources that the kept folder uses. A `machine.set` event of the same revision contains
+    the remaining capacity of the machine.
     """
 
     until: float  # seconds since the epoch
@@ -118,8 +118,8 @@ class AllocKept(_IncarnationEvent, frozen=True, tag="alloc.kept"):
 
 
 class AllocReleased(_IncarnationEvent, frozen=True, tag="alloc.released"):
-    """The folder of a kept alloc was released. `how`: `saved`, if all log savers succeeded; `too-late`, if the time of
-    the kept alloc ended before all savers had succeeded; `dropped`, if an SRE deleted it.
+    """The machine no longer has to keep the folder of a kept alloc. `how`: `saved` if all log savers succeeded;
+    `too-late` if the time limit ended before that; `dropped` if an SRE gave the folder up.
     """
 
     how: str
@@ -131,9 +131,9 @@ class AllocGone(_IncarnationEvent, frozen=True, tag="alloc.gone"):
 
 
 class MachineCredential(_Event, frozen=True, tag="machine.credential"):
-    """The secret with which a Borglet connects changed its state. `asked`: a new secret is due. `offered`: the
-    Borglet has the new secret, and both secrets are valid. `renewed`: the new secret was used, and the old one is no
-    longer valid. `revoked`: no secret is valid until the machine joins again.
+    """The state of a Borglet's secret, with which it connects, changed. `asked`: the Borglet should get a new secret.
+    `offered`: the Borglet has the new secret, and both secrets are valid. `renewed`: the old secret is no longer
+    valid. `revoked`: no secret is valid until the machine joins again.
     """
 
     machine_id: int
@@ -173,7 +173,8 @@ class JobRejected(_Event, frozen=True, tag="job.rejected"):
 
 
 class JobChanged(_Event, frozen=True, tag="job.changed"):
-    """Properties of a job changed at once, without a restart (§2.3): its priority, its labels, its target spec.
+    """Properties of a job changed without a restart of its tasks (§2.3), for example its priority, its labels or its
+    target spec.
 
     `reason`: why the cell changed the job automatically; empty for a change by a user.
     """
@@ -191,7 +192,7 @@ class JobChanged(_Event, frozen=True, tag="job.changed"):
 
 
 class JobEnded(_Event, frozen=True, tag="job.ended"):
-    """The end of a job: all its tasks are dead, and its name is free again."""
+    """A job ended. All its tasks are dead, and a new job may use its name."""
 
     job_id: int
     how: str  # finished | failed | killed
@@ -209,10 +210,10 @@ class TaskPlaced(_IncarnationEvent, frozen=True, omit_defaults=True, tag="task.p
     """A pending task was placed and is now running on a machine. `ports`: port numbers in the order of the job's port
     names.
 
-    `alloc`: the task id of the alloc that contains the task, 0 if there is none (§2.4). `devices`: indexes of its
-    accelerators. `runners_up`: (machine id, score) of the next best machines. `packages`: how many bytes of the
-    task's packages the machine had already, and how many bytes there are in all; empty without packages. If an alloc
-    is evicted later, each task inside gets its own `task.evicted` event first.
+    `alloc`: the task id of the alloc that contains the task, 0 if there is none (§2.4). `devices`: indexes of the
+    accelerators that the task uses. `runners_up`: (machine id, score) of the next best machines. `packages`: how many
+    bytes of the task's packages the machine already had, and the size of all its packages in bytes; empty if the task
+    has no packages.
     """
 
     ports: tuple[int, ...] = ()
@@ -226,11 +227,11 @@ class TaskPlaced(_IncarnationEvent, frozen=True, omit_defaults=True, tag="task.p
 
 
 class TaskEvicted(_IncarnationEvent, frozen=True, tag="task.evicted"):
-    """A running task was evicted and is pending again. Its old incarnation keeps its ports on the machine until the
-    event `task.gone`, or frees them at once if `gone` is true.
+    """A running task was evicted and is pending again. The ports of its old incarnation stay in use until the event
+    `task.gone`. If `gone` is true, they are free at once.
 
-    `cause`: one of the causes in Figure 3 (preemption, machine-failure, machine-shutdown, out-of-resources, other), or
-    update, lost, or failure (the task crashed on this machine as often as it may).
+    `cause`: preemption, machine-failure, machine-shutdown, out-of-resources or other (Figure 3), or update, lost or
+    failure (the task crashed too often on this machine).
     """
 
     cause: str
@@ -251,13 +252,15 @@ class TaskEnded(_IncarnationEvent, frozen=True, tag="task.ended"):
 
 
 class TaskGone(_IncarnationEvent, frozen=True, tag="task.gone"):
-    """The processes of an incarnation that left its machine have ended. The ports of the incarnation are free."""
+    """All processes of an incarnation have ended after its task left the machine. The ports of the incarnation are
+    free.
+    """
 
     exit: dict[str, Any] | None = None
 
 
 class TaskRevived(_TaskEvent, frozen=True, tag="task.revived"):
-    """A dead task is pending again, because it was resubmitted or an update needs it again."""
+    """A dead task is pending again. Either it was resubmitted, or an update needs it again."""
 
     spec_version: int
 
@@ -270,7 +273,7 @@ class TaskUpdated(_TaskEvent, frozen=True, tag="task.updated"):
 
 
 class TaskReported(_IncarnationEvent, frozen=True, tag="task.reported"):
-    """A Borglet reported another state of a running task than before.
+    """A Borglet reported that the state of a running task has changed.
 
     `up`: whether the task can serve: its phase is `up`, and its health check passes if it has one.
     """
@@ -284,7 +287,7 @@ class TaskReported(_IncarnationEvent, frozen=True, tag="task.reported"):
 
 
 class ReservationsSet(_Event, frozen=True, tag="reservations.set"):
-    """Tasks have new reservations (§5.5). The event lists only tasks whose estimate changed enough."""
+    """The reservations of some tasks changed (§5.5). The event contains only tasks whose estimate changed enough."""
 
     tasks: tuple[tuple[int, int], ...]  # (job id, index)
     reservations: tuple[tuple[int, ...], ...]
@@ -300,8 +303,8 @@ class UpdateStarted(_Event, frozen=True, tag="update.started"):
 
 
 class UpdateEnded(_Event, frozen=True, tag="update.ended"):
-    """An update ended. `how`: done; superseded by a newer update; or stopped, with the reason (too many disruptions,
-    or tasks that do not come up).
+    """An update of a job ended. `how`: done, superseded (by a newer update) or stopped; for a stopped update, `how`
+    also contains the reason.
     """
 
     job_id: int
@@ -311,9 +314,10 @@ class UpdateEnded(_Event, frozen=True, tag="update.ended"):
 
 
 class ShellOpened(_IncarnationEvent, frozen=True, tag="shell.opened"):
-    """A shell in a task was granted to the actor. The event is written before the first byte can flow.
+    """A user was allowed to open a shell in a task. The event is written before the shell starts.
 
-    `peer`: the network address that the portal saw. `command`: empty for a login shell.
+    `peer`: the network address of the user, as the portal sees it. `command`: the command to run, empty for a login
+    shell.
     """
 
     session: str
@@ -322,7 +326,9 @@ class ShellOpened(_IncarnationEvent, frozen=True, tag="shell.opened"):
 
 
 class ShellClosed(_IncarnationEvent, frozen=True, tag="shell.closed"):
-    """A shell ended, or never started. `how` is the reason, and bytes are counted per direction."""
+    """A shell in a task ended, or could not start. `how`: the reason. The bytes are counted separately for input and
+    output.
+    """
 
     session: str
     how: str

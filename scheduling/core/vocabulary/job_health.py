@@ -1,4 +1,4 @@
-"""Health of a job, from counts of its tasks. Pure."""
+"""Computes the health of a job from counts of its tasks. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from enum import StrEnum
 
 
 class JobHealth(StrEnum):
-    """The health of a job, which lists and pages show first. `scheduling/README.md` explains each value, and a test
-    checks that none is missing.
-    """
+    """The health of a job. `scheduling/README.md` explains each value."""
 
     PENDING = "pending"  # no task has a machine
     STARTING = "starting"  # no task is up yet, and none has failed
@@ -22,11 +20,11 @@ class JobHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Troubles:
-    """Counts of a job's tasks with trouble. No task is counted twice.
+    """How many tasks of a job have each kind of trouble.
 
-    `crashing`: live tasks whose processes ended unexpectedly and that have not run long enough since then. `flapping`:
-    how many of the crashing tasks are up at this moment. `unhealthy`: tasks whose health check fails. `failed`: tasks
-    that ended for good.
+    `crashing`: live tasks that crashed and have not run long enough since then. `flapping`: how many of the crashing
+    tasks are up now. `unhealthy`: tasks whose health check fails. `failed`: tasks that failed and will not be
+    restarted.
     """
 
     crashing: int = 0

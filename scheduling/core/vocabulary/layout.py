@@ -1,4 +1,4 @@
-"""Tuples of the arrays that kernels read and write. Numba compiles the kernels again if the layout changes.
+"""Named tuples of the arrays that the kernels (compiled functions) of a pass read and write.
 
 Axes: P machines by *position*, the index in the order in which a pass visits them (`pass_cache.py`), R resources, D
 devices, T slots of tasks, J slots of jobs, S shapes, G groups, L levels (ways to count free capacity), Q places in the
@@ -46,7 +46,7 @@ class MachineArrays(NamedTuple):
 
 class Running(NamedTuple):
     """The running tasks, by slot. `gone`: whether this pass has preempted the task. `budget`: how many more tasks of
-    each job may be down at the same time.
+    each job may be taken down now.
     """
 
     id: Ints
@@ -66,13 +66,12 @@ class Running(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """Free capacity, counted in several ways (levels). `left`: int array [levels, resources, machines], the largest
-    amount of each resource that one more task may ask for on each machine. The pass updates `left` after each
-    placement.
+    """Free capacity, counted in several ways (levels). `left` [levels, resources, machines]: the free amount of each
+    resource on each machine, for one more task. The pass updates `left` after each placement.
 
-    A level has a `ceiling` (the task may preempt all priorities below it) and `by_limit`, which decides what counts as
-    used. If `by_limit` is false, the used capacity is the sum of all reservations. If `by_limit` is true, the used
-    capacity is the larger of this sum and the sum of the limits of tasks that are placed by limit (§5.5).
+    `ceiling`: what tasks of a lower priority use counts as free, because they can be preempted. `by_limit`: if false,
+    the used capacity is the sum of all reservations. If true, it is the larger of this sum and the sum of the limits
+    of tasks that are placed by limit (§5.5).
 
     `most` [levels, resources, blocks]: an upper bound of `left` for each block of `SKIPPED` neighbouring machines.
     `ascending`: the levels, sorted by ceiling.
@@ -87,7 +86,7 @@ class Levels(NamedTuple):
 
 class Groups(NamedTuple):
     """The groups of pending tasks in a pass, one per equivalence class (§3.4). The arrays have one element or row per
-    group. `ceiling`: the group may preempt any priority below it.
+    group. `ceiling`: the tasks of the group may preempt any task with a lower priority than this.
     """
 
     limit: Ints  # [G, R]
@@ -128,11 +127,11 @@ class QueueArrays(NamedTuple):
 
 
 class TaskCounts(NamedTuple):
-    """The number of tasks of each job per machine, in a hash table with key (job, position), and per rack and power
-    domain, in arrays.
+    """The number of tasks of each job per machine, rack and power domain. `keys`, `values`: a hash table from (job,
+    position of the machine) to the number of tasks.
 
-    `row`: the row of each job in these arrays; -1 for a job of one task, which is not counted. `size`: number of
-    tasks of the job.
+    `row`: the row of each job in `rack` and `power`, or -1 for a job with one task, which is not counted. `size`: the
+    number of tasks of each job.
     """
 
     keys: Ints
@@ -144,8 +143,8 @@ class TaskCounts(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """The candidates of each group: machines that can hold a task of the group, and their scores. `cursor`: how many
-    machines the walk of the group has examined.
+    """The candidates of each group: machines on which a task of the group fits, and their scores. `cursor`: how many
+    machines were examined for the group.
     """
 
     machine: Ints
@@ -215,10 +214,10 @@ class Tables(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The reasons why the tasks of one group do not fit, for each of N machines, and the sums of these reasons over
-    machines.
+    """The reasons why the tasks of one group do not fit on each of N machines, and the number of machines for each
+    reason.
 
-    Each reason (obstacle) has a number. There are C hard constraints, R resources and O reasons.
+    Each reason (obstacle) has a code number. There are C hard constraints, R resources and O reasons.
 
         0 … C - 1                a hard constraint
         C                        the state of the machine
@@ -247,8 +246,8 @@ class Judged(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """The tables of running tasks from which reservations are estimated (§5.5). `slots` [N]: slots of the estimated
-    tasks. The arrays of tasks [T] are indexed by slot, `shape_limit` by shape and `job_fixed` by slot of the job.
+    """The input of an estimate of reservations (§5.5). `slots` [N]: the slots of the running tasks to estimate.
+    Arrays [T] are indexed by task slot, `shape_limit` by shape, and `job_fixed` by job slot.
     """
 
     slots: Ints
@@ -262,7 +261,9 @@ class Reserved(NamedTuple):
 
 
 class History(NamedTuple):
-    """The usage history of tasks, as arrays by task slot. Arrays [T, K] have a column each for CPU, RAM and disk."""
+    """The usage history of tasks, as arrays by task slot. Arrays [T, K] have one column for each of CPU, RAM and
+    disk.
+    """
 
     id: Ints
     incarnation: Ints32
@@ -291,8 +292,8 @@ class Estimating(NamedTuple):
 
 
 class Estimates(NamedTuple):
-    """The reservation estimates of running tasks, by index in `Reserved.slots`. `gap`: (reservation - wanted
-    reservation) / limit, for the resource where this is largest; at least 0.
+    """The reservation estimates of running tasks, in the order of `Reserved.slots`. `gap`: (present reservation -
+    wanted reservation) / limit, for the resource where this value is largest, and at least 0.
     """
 
     wanted: Ints  # [N, K]

@@ -1,4 +1,4 @@
-"""The plan of a pass, as a value. `scheduling.master.commit` checks it again and applies it."""
+"""The plan of a scheduling pass. `scheduling.master.commit` checks the plan again and applies it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from scheduling.core.vocabulary.reasons import Why
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
-    """The assignment of one pending task to a machine. Ids are database ids. `score`: the score of each scorer.
+    """The assignment of one pending task to a machine. The ids are those of the database. `score`: the score of each
+    scorer, by name.
 
-    `ports`: numbers in the order of the job's port names. `victims`: (job id, index) of the running tasks that the
-    same commit preempts on the machine, lowest priority first (§3.2). `alloc`: the task id of the alloc that receives
-    the task (§2.4), 0 for none. `devices`: indexes of the task's accelerators. `runners_up`: (machine id, score) of
-    the next best machines. `packages`: how many bytes of the task's packages the machine has already, and how many
-    bytes there are in all.
+    `ports`: port numbers in the order of the job's port names. `victims`: (job id, index) of the running tasks that
+    must be preempted on the machine for this task, lowest priority first (§3.2). `alloc`: the task id of the alloc
+    that contains the task (§2.4), 0 for none. `devices`: indexes of the accelerators that the task uses.
+    `runners_up`: (machine id, score) of the next best machines. `packages`: how many bytes of the task's packages the
+    machine already has, and the size of all its packages in bytes.
     """
 
     job_id: int
@@ -33,7 +34,7 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class PassStats:
-    """Statistics of one pass. The caller adds durations, because a pass reads no clock."""
+    """Statistics of one pass, without durations, because a pass reads no clock."""
 
     pending: int = 0
     classes: int = 0
@@ -46,8 +47,8 @@ class PassStats:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of a pass. `assignments`: in the order in which the pass decided. `unplaced`: one explanation (`Why`)
-    per group of equal tasks that stay pending.
+    """The plan of a scheduling pass. `assignments`: the placed tasks, in the order in which the pass placed them.
+    `unplaced`: one explanation (`Why`) for each group of equal tasks that stay pending.
     """
 
     revision: int  # of the state it was made from

@@ -1,4 +1,4 @@
-"""The parameters of passes that an SRE can choose. Callers pass them as values, because a pass reads no settings."""
+"""The parameters of scheduling passes that an SRE can choose. A pass receives them as an argument."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Workload = Literal["", "service", "batch"]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How much each scorer counts in the score of a machine. One scorer returns about -1 to 1. Each preempted task
-    costs 1 to 5.
+    """The factor of each scorer in the total score of a machine. A scorer returns a number from about -1 to 1. Only
+    the scorer `preemption` returns -1 to -5 for each preempted task.
     """
 
     packing: float = 1.0
@@ -45,8 +45,8 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Switches for the techniques of §3.4 that make passes fast: score caching, equivalence classes and relaxed
-    randomisation. The benchmark switches each technique off to measure its effect.
+    """Settings of the techniques that make passes fast (§3.4): score caching, equivalence classes and relaxed
+    randomisation. Each technique can be switched off.
     """
 
     sample: int = 24
@@ -65,7 +65,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The parameters of a pass. Equal policies, states, `now` and seeds give equal plans."""
+    """All parameters of a scheduling pass."""
 
     weights: Weights = field(default_factory=Weights)
     """The weights with which machines are compared."""
@@ -96,8 +96,8 @@ class Policy:
     """Weight of each resource for packing, in the order of the resource vector. Resources after the last have none."""
 
     def by_limit(self, priority: int, latency_sensitive: bool) -> bool:
-        """Return whether a task is placed by its limit, and so without reclaimed resources (§5.5). Return False if no
-        band contains the priority.
+        """Return whether a task is placed by its limit. Such a task uses no reclaimed resources (§5.5). Return False
+        if no band contains the priority.
         """
         try:
             prod = band_of(priority, self.bands).prod
@@ -106,9 +106,7 @@ class Policy:
         return prod and (latency_sensitive or not self.batch_in_prod_by_reservation)
 
     def ceiling(self, priority: int) -> int:
-        """Return the lowest priority that a task of `priority` may not preempt. It may preempt all tasks with a lower
-        priority than the returned one (§2.5).
-        """
+        """Return the priority below which a task of `priority` may preempt other tasks (§2.5)."""
         try:
             band = band_of(priority, self.bands)
         except LookupError:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One preset for reclamation, which an SRE chooses per cell (Figure 12). Reservations approach a target: the peak
-    of usage plus a safety margin.
+    """One preset for reclamation, which an SRE chooses per cell (Figure 12). The reservation of a task slowly
+    approaches a target: the task's peak usage plus a safety margin.
 
-    `margin`: this margin as a share of the peak, for CPU, RAM and disk. `half_life_s`: the time in which the distance
-    between reservation and target halves.
+    `margin`: the safety margin for CPU, RAM and disk, as a share of the peak. `half_life_s`: in this many seconds,
+    the difference between reservation and target becomes half as large.
     """
 
     name: str

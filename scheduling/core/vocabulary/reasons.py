@@ -1,4 +1,4 @@
-"""Reasons why a class of tasks is pending, as values with a code (§2.6). Callers turn them into sentences."""
+"""The data of explanations why tasks are pending (§2.6). Other modules make sentences from this data."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ WHOLE_CORES = "whole-cores"
 
 
 class ReasonCode(StrEnum):
-    """Reasons that exclude machines. `scheduling/README.md` explains each reason, and a test checks that none is
-    missing.
-    """
+    """Reasons why a task cannot be placed on a machine. `scheduling/README.md` explains each reason."""
 
     NO_MACHINES = "no-machines"  # the cell has no machines
     NO_SUCH_RESOURCE = "no-such-resource"  # no machine has a resource that the task asks for
@@ -33,7 +31,7 @@ class ReasonCode(StrEnum):
 
 
 class ChangeKind(StrEnum):
-    """The kinds of changes to a request that an explanation may suggest."""
+    """The kinds of changes to the request of a task that an explanation can suggest."""
 
     LOWER = "lower"  # asks for less of a resource
     DROP = "drop"  # gives a constraint up
@@ -43,7 +41,7 @@ class ChangeKind(StrEnum):
 
 
 class Basis(StrEnum):
-    """How the expected start of a pending task was computed, or why there is none."""
+    """How the expected start time of a pending task was computed, or why it could not be computed."""
 
     ENDS = "ends"  # tasks that ended on machines that could hold it, and the queue ahead
     CRASH_BACK_OFF = "crash-back-off"  # when machines it crashed on are tried again (§4)
@@ -52,11 +50,10 @@ class Basis(StrEnum):
 
 
 class RuledOut(msgspec.Struct, frozen=True):
-    """The machines that the reason `code` excludes and that no earlier reason excluded. `subject`: the resource or
-    constraint.
+    """How many machines are excluded by the reason `code`, without the machines that an earlier reason excluded.
+    `subject`: the name of the resource, or the constraint.
 
-    `wanted`: the requested amount. `largest`: the most that one of these machines has free. Both are in the unit of
-    the resource.
+    `wanted`: the requested amount of the resource. `largest`: the largest free amount on one of these machines.
     """
 
     code: ReasonCode
@@ -67,12 +64,12 @@ class RuledOut(msgspec.Struct, frozen=True):
 
 
 class SuggestedChange(msgspec.Struct, frozen=True):
-    """The smallest change of one kind with which the request would fit, and the number of machines where it would.
+    """The smallest change of one kind that makes the request fit, and the number of machines on which it then fits.
 
-    `subject`: what changes: the name of a resource or an attribute, or for a bound on the tasks per machine, rack or
-    power domain, the code of its reason. `to`: the new quantity, attribute value or bound.
-    `constraint`: the constraint that prevents the placement. `instead`: the constraint that should replace it, if
-    any. `parts`: the changes of a combined change, which are all needed.
+    `subject`: the name of the resource or attribute to change. For the maximum number of tasks per machine, rack or
+    power domain, `subject` is the code of the reason. `to`: the new amount, attribute value or maximum. `constraint`:
+    the constraint that prevents the placement. `instead`: the constraint that should replace `constraint`, if any.
+    `parts`: the single changes, if several changes are needed together.
     """
 
     subject: str
@@ -85,8 +82,8 @@ class SuggestedChange(msgspec.Struct, frozen=True):
 
 
 class Lack(msgspec.Struct, frozen=True):
-    """A resource that a machine has too little of: `left` is free, and `short` is missing. Both are in the unit of the
-    resource.
+    """A resource of which a machine has too little. `left`: the free amount. `short`: the missing amount. Both are in
+    the unit of the resource.
     """
 
     resource: str
@@ -95,7 +92,7 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 class Nearest(msgspec.Struct, frozen=True):
-    """The machine on which a task nearly fits, with everything that is missing there."""
+    """The machine that is the closest to having enough for a task, with everything that is missing there."""
 
     machine_id: int
     lacks: tuple[Lack, ...] = ()
@@ -104,8 +101,8 @@ class Nearest(msgspec.Struct, frozen=True):
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """The number of pending tasks of one tenant that come earlier in the queue than the explained job. Other tenants do
-    not see this tenant's name.
+    """How many pending tasks of one tenant come before the explained job in the queue. Other tenants do not see the
+    name of this tenant.
     """
 
     tenant: str
@@ -114,11 +111,11 @@ class Ahead(msgspec.Struct, frozen=True):
 
 
 class QueuePlace(msgspec.Struct, frozen=True):
-    """The place of a job's first pending task in the queue: `ahead` tasks come before it, and `own` of these belong
-    to the same class.
+    """The place of a job's first pending task in the queue. `ahead`: how many tasks come before it. `own`: how many
+    of the tasks before it belong to the same class.
 
-    `ahead_of`: the tenants with most of the `ahead` tasks. `tenants`: the number of all tenants with such tasks. Both
-    are empty for jobs far back in their class, for which they are not computed.
+    `ahead_of`: the tenants with the most tasks before it. `tenants`: the number of all tenants that have tasks before
+    it. Both are left at their defaults for jobs that are far back in their class.
     """
 
     ahead: int
@@ -128,10 +125,10 @@ class QueuePlace(msgspec.Struct, frozen=True):
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """The numbers of machines on which even preemption does not make room for the task.
+    """How many machines have too little capacity for the task even with preemption.
 
-    `not_enough`: machines that are too small even without all tasks of lower priority. `held`: machines that are large
-    enough, but their capacity is used by tasks that this task may not preempt.
+    `not_enough`: machines that have too little even if all tasks of lower priority are preempted. `held`: machines
+    that are large enough, but tasks that this task may not preempt use their capacity.
     """
 
     not_enough: int = 0
@@ -139,20 +136,20 @@ class Preemption(msgspec.Struct, frozen=True):
 
 
 class Reclamation(msgspec.Struct, frozen=True):
-    """The number of machines where the task does not fit by limits, but would fit by reservations if it were non-prod
-    (§5.5).
+    """The number of machines on which a prod task does not fit, but would fit if it were non-prod. Non-prod tasks may
+    use reclaimed resources (§5.5).
     """
 
     machines: int = 0
 
 
 class ExpectedStart(msgspec.Struct, frozen=True):
-    """The time until the next task of a pending class is expected to start, in seconds after the explanation was
-    computed; None: no forecast.
+    """The time until the next task of a pending class will probably start: between `low_s` and `high_s` seconds after
+    the explanation was computed. These are None if there is no forecast.
 
-    `ends`: tasks that ended within `window_s` on machines that could hold the task; `room`: tasks of the class that
-    fit in the capacity that these freed. `least`, `ahead`: at least `least` and at most `ahead` competing tasks are
-    tried before the next task of the class.
+    `ends`: how many tasks ended in the last `window_s` seconds on machines that could hold the task. `room`: how many
+    tasks of the class fit into the capacity that became free by these ends. `least`, `ahead`: the smallest and the
+    largest number of competing tasks that are tried before the next task of the class.
     """
 
     basis: Basis
@@ -166,10 +163,11 @@ class ExpectedStart(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A limit with which `machines` machines of one kind are filled completely, with `per_machine` tasks on each
-    machine.
+    """A limit of a task that fills `machines` machines of one kind completely, with `per_machine` tasks on each of
+    them.
 
-    `limit`: the complete resource vector. `in_all`: tasks that the empty cell could hold at once.
+    `limit`: the amount of each resource. `in_all`: how many such tasks would fit into the whole cell if it were
+    empty.
     """
 
     limit: tuple[int, ...]
@@ -179,12 +177,12 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Conforming(msgspec.Struct, frozen=True):
-    """Guidance on limits with which tasks are likely to be placed (§2.6), for the most common kind of machine that
-    could hold the task.
+    """Advice about limits with which tasks are likely to be placed (§2.6). It refers to the most common kind of
+    machine that could hold the task.
 
-    `wanted`: the requested limit. `machines`: number of machines that could hold one task if empty. `now`: number of
-    machines that can hold one now. `room`: number of tasks that fit on these together. `absent`: indexes of resources
-    that no machine of the cell has. `asked`: how many tasks with the requested limit fit, or None if none fits.
+    `wanted`: the requested limit. `machines`: how many machines could hold one task if they were empty. `now`: how
+    many machines can hold one task now. `room`: how many tasks fit on all machines together now. `absent`: indexes of
+    resources that no machine of the cell has. `asked`: how the requested limit fits, or None if it fits nowhere.
     `one_more`: the largest limit with which one more task fits per machine. `fuller`: the largest limit with which as
     many tasks fit per machine as with the requested limit, or None if no larger limit exists.
     """
@@ -200,13 +198,12 @@ class Conforming(msgspec.Struct, frozen=True):
 
 
 class Why(msgspec.Struct, frozen=True):
-    """The explanation of a pending class that REST, CLI and portal show. `tasks`: (job id, number of pending tasks)
-    for each job of the class.
+    """The explanation why a class of equal tasks is pending. `tasks`: (job id, number of pending tasks) for each job
+    of the class.
 
-    `code`: the main reason; empty while the class has not been examined. `revision`: the revision of the examined
-    state. A class is examined about once per second, not in each pass. `places`: the place in the queue of each job in
-    `tasks`. All other fields about the queue refer to the first job; `waiting.of_job` returns the explanation for
-    another job.
+    `code`: the main reason; empty while the class has not been examined. `revision`: the revision of the state that
+    was examined. `places`: the place in the queue of each job in `tasks`. All other fields about the queue refer to
+    the first job; `waiting.of_job` returns the explanation for another job.
     """
 
     tasks: tuple[tuple[int, int], ...]

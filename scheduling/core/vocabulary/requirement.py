@@ -1,4 +1,6 @@
-"""The requirement of a task, as a value. Tasks of one equivalence class have equal requirements (§3.4)."""
+"""The requirement of a task: what a machine must have to run it. Tasks of one equivalence class have equal requirements
+(§3.4).
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ def split_task_id(task: int) -> tuple[JobId, int]:
 
 
 class Relation(StrEnum):
-    """The relations between an attribute and a value in a constraint. They are the eight relations of Google's 2019
-    trace.
+    """How a constraint compares an attribute of a machine with a value. These are the eight relations of Google's
+    2019 trace.
     """
 
     EQUAL = "="
@@ -48,8 +50,8 @@ class Constraint(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=
     """A condition on a machine attribute. A hard constraint excludes machines. A soft one lowers their score by
     `weight`.
 
-    Ordered relations compare numbers if both sides are numbers, and text otherwise. A machine without the attribute
-    satisfies only `absent` and `!=`.
+    The relations `<`, `<=`, `>` and `>=` compare numbers if both sides are numbers, and text otherwise. A machine
+    without the attribute satisfies only `absent` and `!=`.
     """
 
     attribute: str
@@ -60,8 +62,8 @@ class Constraint(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=
 
 
 class Requirement(msgspec.Struct, frozen=True, order=True):
-    """The requirement of a task. `limit`: amounts of the resources in `quota.vocabulary.resources.AXIS`, then of the
-    cell's own resources. The amount of `ports` is a number of ports.
+    """The requirement of a task. `limit`: the amount of each resource, first those in
+    `quota.vocabulary.resources.AXIS`, then those that the cell defines itself.
 
     `max_per_*`: how many tasks of the same job may share one machine, rack or power domain; 0: no limit.
     `whole_cores`: the number of cores that a latency-sensitive task reserves for itself (§6.2). `packages`: (digest,
@@ -78,7 +80,7 @@ class Requirement(msgspec.Struct, frozen=True, order=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Tasks of one job with equal requirements. `ranges`: [first, last] indexes, both included."""
+    """Tasks of one job with equal requirements. `ranges`: the first and the last index of each range of these tasks."""
 
     requirement: Requirement
     ranges: tuple[tuple[int, int], ...]
@@ -99,8 +101,8 @@ def spelled(constraint: Constraint) -> str:
 
 
 def padded(vector: Sequence[int], axis: int) -> tuple[int, ...]:
-    """Return the vector, filled with zeros up to `axis` elements. Raises `ValueError` if it is longer than the
-    axis.
+    """Return `vector` with zeros added at the end, so that it has `axis` elements. Raises `ValueError` if it has
+    more.
     """
     if len(vector) > axis:
         raise ValueError(f"the vector has {len(vector)} resources, but the cell has {axis}: load its state again")
