@@ -1,7 +1,7 @@
 """The scheduling pass (§3.2): one function that finds machines for pending tasks.
 
 pending ─ queue.py ─► order ─ classes.py ─► groups ─ kernels/walk.py ─► machines, victims ─► ports ─► Plan
-              └─ tasks in alloc sets ── allocs.py ─► allocs ─┘              └─ groups that are full ─ explain.py ─► Why
+              └─ tasks in alloc sets ── allocs.py ─► allocs ─┘              └─ tasks not placed ─ explain.py ─► Why
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def schedule_pass(
     memory: PassCache | None = None,
     explainer: Explainer | None = None,
 ) -> Plan:
-    """Return a plan that places pending tasks on machines. `now`: seconds since the epoch. `rng` chooses the machine
-    at which each search begins. `explainer`: keeps the explanations of earlier passes, and limits how many classes of
+    """Return a plan that places pending tasks on machines. `now`: seconds since the epoch. `rng` chooses the machine at
+    which each search begins. `explainer`: keeps the explanations of earlier passes, and limits how many classes of
     pending tasks this pass explains. Without an `explainer`, the pass explains all classes.
 
-    Two calls with equal state, policy, `now` and seed of `rng` return equal plans. `memory`: a cache that saves work;
-    use the same one for all passes over a state. If nothing has changed since the last pass with this `memory`, the
-    pass returns the same plan again, whatever `rng` is.
+    `memory`: a cache, which all passes over one state share. If nothing has changed since the last pass with this
+    cache, the pass returns the same plan again. Otherwise, two calls with equal state, policy, `now` and seed of `rng`
+    return equal plans.
     """
     if state.pending == 0:
         return Plan(revision=state.revision)
@@ -74,7 +74,7 @@ def _decide(
     state: CellState, policy: Policy, own: Rows, memory: PassCache, *, now: float, rng: np.random.Generator
 ) -> Decision:
     """Find machines or allocs for pending tasks, and return the decision. `own`: the slots (row numbers) of these
-    tasks, in any order. `memory`: the cache that all passes over this state share.
+    tasks, in any order. `memory`: the cache, which all passes over this state share.
     """
     inside = state.tasks.job_alloc_set[state.tasks.job[own]] > 0
     free = free_capacity(state)
@@ -123,7 +123,7 @@ def _best_attempt(
     now: float,
     rng: np.random.Generator,
 ) -> tuple[GroupedQueue, Tables]:
-    """Place the pending tasks in `slots`, in this order. If some tasks find no machine although the total free
+    """Place the pending tasks in `slots`, in the given order. If some tasks find no machine although the total free
     capacity is enough, try other orders. Return the attempt that places the most tasks of the highest priorities.
     """
     held = cores_held(state, slots)
@@ -163,7 +163,7 @@ def _best_attempt(
 
 def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken: PortsBySlot) -> tuple[Assignment, ...]:
     """Convert the placements that the kernel chose to `Assignment` values, and choose the port numbers. `taken`: the
-    port numbers that this pass has assigned, which this call updates.
+    port numbers that this pass has assigned so far. This call adds the new ones to `taken`.
     """
     placed, tasks, machines = tables.placed, state.tasks, state.machines
     where = np.flatnonzero(placed.machine >= 0)
@@ -195,8 +195,8 @@ def _assignments(state: CellState, sorting: GroupedQueue, tables: Tables, taken:
 
 
 def _scores(parts: Floats) -> list[dict[str, float]]:
-    """Return one dictionary for each row of `parts` [N, PARTS]. It maps the name of each scorer to its score, without
-    scores of 0.
+    """Return one dictionary per row of `parts` [N, PARTS]. It maps the name of each scorer to its score. Scores of 0
+    are left out.
     """
     parts = np.round(parts, 4)
     result: list[dict[str, float]] = [{}] * len(parts)
@@ -225,7 +225,7 @@ def _runners_up(tables: Tables, ids: Rows, where: Rows) -> list[tuple[tuple[int,
 
 
 def _port_numbers(state: CellState, at: NDArray[np.int32], wanted: Rows, taken: PortsBySlot) -> list[tuple[int, ...]]:
-    """Return the port numbers of each assignment. In one pass, a port number of a machine is assigned at most once."""
+    """Return the port numbers of each assignment. A pass never assigns the same port number of a machine twice."""
     result: list[tuple[int, ...]] = [()] * len(at)
     for i in np.flatnonzero(wanted).tolist():
         slot = int(at[i])
@@ -234,9 +234,9 @@ def _port_numbers(state: CellState, at: NDArray[np.int32], wanted: Rows, taken: 
 
 
 def _packages(sorting: GroupedQueue, tables: Tables, where: Rows) -> list[tuple[int, ...]]:
-    """Return a tuple of two byte counts for each queue position in `where`. The first is the part of the task's
-    packages that the machine already has. The second is the size of all its packages. A task without packages has an
-    empty tuple.
+    """Return, for each queue position in `where`, two numbers of bytes. The first one is the size of those packages of
+    the task that the machine already has. The second one is the size of all packages of the task. The tuple is empty
+    for a task without packages.
     """
     groups = tables.groups
     named = groups.packages[sorting.of_task[where]]

@@ -4,8 +4,8 @@
                    ├─► kernels/inside.py ─► alloc, devices ─► Assignments, and a Why for each kind that found no alloc
     running allocs ┘   limit of the alloc minus the limits of the tasks inside
 
-These tasks use the resources of the alloc. Only their port numbers are those of the machine. An alloc that this plan
-preempts receives no tasks. An alloc that this plan places receives tasks only in the next plan.
+These tasks use the resources of the alloc, and port numbers of the machine. An alloc that this plan preempts receives
+no tasks. An alloc that this plan places can receive tasks only in the next plan.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def place_in_allocs(
     now: float,
     most: int,
 ) -> tuple[list[Assignment], list[Why], bool]:
-    """Place tasks into allocs. Return the assignments, the explanations of the tasks that found no alloc, and whether
+    """Place tasks into allocs. Return the assignments, the explanations for the tasks that found no alloc, and whether
     some tasks were not tried.
 
-    `slots`: pending tasks in queue order, of which about `most` are placed. `gone` [T]: tasks that this plan preempts.
-    `ports_free` [M]: number of free ports by slot of the machine. `taken`: port numbers that this pass has assigned.
-    This call updates `ports_free` and `taken`.
+    `slots`: the pending tasks in the order of the queue. `most`: about how many tasks to place. `gone` [T]: tasks that
+    this plan preempts. `ports_free` [M]: the number of free ports of each machine. `taken`: port numbers that this pass
+    has assigned. This call updates `ports_free` and `taken`.
     """
     if len(slots) == 0:
         return [], [], False
@@ -79,10 +79,11 @@ def place_in_allocs(
 def _running_allocs(
     state: CellState, slots: Rows, gone: Bools, ports_free: Ints
 ) -> tuple[Allocs, Rows, dict[int, int], dict[int, int]]:
-    """Return the running allocs of the alloc sets that the pending tasks in `slots` belong to, and the task slot of
-    each alloc. The first dictionary maps the id of an alloc set to its first row in `Allocs`. The second one maps
-    this id to the row after its last row. `gone` [T]: tasks that this plan preempts; allocs that it preempts are left
-    out.
+    """Return the running allocs of the alloc sets in which the pending tasks in `slots` should run, and the task slot
+    of each alloc. The two dictionaries map the id of an alloc set to its first row in `Allocs`, and to the row after
+    its last row.
+
+    `gone` [T]: whether this plan preempts the task. Preempted allocs are left out.
     """
     tasks, machines = state.tasks, state.machines
     rows: list[int] = []
@@ -116,9 +117,9 @@ def _running_allocs(
 def _sorted(
     state: CellState, policy: Policy, slots: Rows, first: dict[int, int], until: dict[int, int], now: float
 ) -> tuple[InnerTasks, Kinds, Ints32]:
-    """Return the pending tasks in `slots` as arrays for the kernel, the kinds of these tasks, and an array [B, M].
-    The array counts the tasks on each machine for each of the B jobs that limit their tasks per machine. `first`,
-    `until`: the first row of each alloc set in `Allocs`, and the row after its last row.
+    """Return three values: the pending tasks in `slots` as arrays for the kernel, the kinds of these tasks, and an
+    array [B, M]. The array counts the tasks on each machine for each of the B jobs that limit their tasks per machine.
+    `first`, `until`: the first row of each alloc set in `Allocs`, and the row after its last row.
     """
     tasks = state.tasks
     shape, job = tasks.shape[slots].astype(np.int64), tasks.job[slots].astype(np.int64)

@@ -1,10 +1,10 @@
-"""Further attempts to place a queue, if tasks stay pending although the free capacity is enough for all (§3.2).
+"""Further attempts to place the queued tasks, if some stay pending although the free capacity is enough for all (§3.2).
 
     first attempt:   A B C D E    a task of job D stays pending
     second attempt:  D A B C E    jobs that were not placed completely come first
 
-The sum of the free capacity does not show which job is hard to place. An attempt shows it. In every attempt, tasks with
-a higher priority come first. The pass uses the best attempt.
+The total free capacity does not show which job is hard to place, but an attempt does. In every attempt, tasks with a
+higher priority come first. The pass uses the best attempt.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ TIGHT = 0.75
 
 
 def worth_retrying(tasks: TaskTable, policy: Policy, slots: Slots, machine: Ints, free: FreeCapacity) -> bool:
-    """Return whether another order of the queue `slots` may place more tasks. `machine` [Q]: the result of the first
-    attempt, less than 0 for each task that it did not place. `free`: the free capacity before the first attempt.
+    """Return whether another order of the queue `slots` may place more tasks. `machine` [Q]: the machine that the first
+    attempt chose for each task, or a negative number if it did not place the task. `free`: the free capacity before the
+    first attempt.
 
-    This is true only if the queue needs most of the free capacity but not more than all of it, and if the first
+    The result is true only if the queue needs most of the free capacity, but not more than is free, and if the first
     attempt placed at least half of the tasks.
     """
     placed = int(np.count_nonzero(machine >= 0))
@@ -42,8 +43,8 @@ def worth_retrying(tasks: TaskTable, policy: Policy, slots: Slots, machine: Ints
 
 def unplaced_first(tasks: TaskTable, slots: Slots, machine: Ints) -> Slots:
     """Return the queue for the next attempt. Within each priority, jobs that still have pending tasks come first.
-    Otherwise the order does not change. `slots` [Q], `machine` [Q]: the queue of the last attempt, and its result
-    (less than 0 for each task that was not placed).
+    Otherwise the order does not change. `slots` [Q]: the queue of the last attempt. `machine` [Q]: the machine that
+    this attempt chose for each task, or a negative number.
     """
     job = tasks.job[slots]
     incomplete = np.zeros(len(tasks.job_priority), dtype=np.bool_)
@@ -53,8 +54,8 @@ def unplaced_first(tasks: TaskTable, slots: Slots, machine: Ints) -> Slots:
 
 
 def placed_by_priority(tasks: TaskTable, slots: Slots, machine: Ints) -> tuple[int, ...]:
-    """Return how many tasks of each priority in the queue were placed, the highest priority first. Of two results,
-    the larger one is better. `slots` and `machine` are the same as in `unplaced_first`.
+    """Return how many tasks of each priority in the queue were placed, the highest priority first. The larger of two
+    such tuples is the better result. `slots` and `machine` are the same as in `unplaced_first`.
     """
     _, priority = np.unique(-tasks.job_priority[tasks.job[slots]].astype(np.int64), return_inverse=True)
     return tuple(np.bincount(priority, weights=machine >= 0).astype(int).tolist())

@@ -1,8 +1,8 @@
 """Equivalence classes (§3.4): pending tasks that are examined together, as arrays for the kernels.
 
-A *group* is a class in one pass. Tasks belong to one group if they have the same requirement, are placed in the same
-way (by limit or by reservation), and may preempt the same priorities. A job that limits its tasks per machine, rack or
-power domain shares no group with other jobs. A task that crashed recently is alone in its group.
+A *group* is an equivalence class in one pass. Tasks are in the same group if they have the same requirement, are placed
+in the same way (by limit or by reservation), and may preempt the same priorities. A job that limits its tasks per
+machine, rack or power domain shares no group with other jobs. A task that crashed recently is alone in its group.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class GroupedQueue:
 
     @property
     def levels(self) -> list[Level]:
-        """Return the levels (ways to count free capacity) that the groups need. One level counts without preemption.
-        The others count as free what tasks below a certain priority use. Groups placed by limit have separate levels.
+        """Return the levels (ways to count free capacity) that the groups need. On one level, only unused capacity is
+        free. On the others, the capacity of tasks below a certain priority is also free, because they can be preempted.
+        Groups that are placed by limit have separate levels.
         """
         pairs = set(zip(self.ceiling.tolist(), self.by_limit.tolist(), strict=True))
         return sorted(pairs | {(0, by_limit) for _, by_limit in pairs})
@@ -55,8 +56,8 @@ class GroupedQueue:
 def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: float, cores: bool = False) -> GroupedQueue:
     """Return the groups of the queue `slots`, numbered in order of first appearance.
 
-    `cores`: whether any task in the cell has or requests whole cores. If so, latency-sensitive tasks and batch tasks
-    are in different groups.
+    `cores`: whether any task in the cell has or requests whole CPU cores. If true, latency-sensitive tasks and batch
+    tasks are in different groups.
     """
     tasks = state.tasks
     job_slot = tasks.job[slots]
@@ -103,8 +104,8 @@ def _numbered(keys: Rows) -> tuple[Ints32, Rows]:
 
 
 def _alone(state: CellState, policy: Policy, slots: Rows, now: float) -> dict[int, tuple[int, ...]]:
-    """Return the slots of the machines on which each task crashed recently. The key is the task's position in the
-    queue. Tasks without recent crashes are left out.
+    """Return the slots of the machines on which each task crashed recently, by the task's position in the queue. Tasks
+    without recent crashes are left out.
     """
     if not state.crashed:
         return {}

@@ -1,4 +1,4 @@
-"""Counts of the whole cores that tasks have reserved on machines (§6.2). The rule is in `kernels/cores.py`."""
+"""Counts of the whole CPU cores that tasks have reserved on machines (§6.2). `kernels/cores.py` uses these counts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scheduling.core.vocabulary.requirement import split_task_id
 
 
 class Held(NamedTuple):
-    """Use of cores, by slot of the machine. `owned`: how many whole cores tasks have reserved. `sharing`: how many
-    latency-sensitive tasks share the other cores.
+    """The use of CPU cores, by slot of the machine. `owned`: how many whole cores tasks have reserved. `sharing`: how
+    many latency-sensitive tasks share the other cores.
     """
 
     owned: Ints32
@@ -23,9 +23,9 @@ class Held(NamedTuple):
 
 def cores_held(state: CellState, pending: Ints) -> Held | None:
     """Return how many whole cores are reserved on each machine, and how many tasks share its other cores. `pending`:
-    slots of pending tasks. Return None if no task has whole cores and no pending task requests them.
+    slots of pending tasks. Return None if no task has or requests whole cores.
 
-    An evicted task is included until its processes have ended.
+    An evicted task still counts until its processes have ended.
     """
     tasks = state.tasks
     if not tasks.shapes.cores.any():

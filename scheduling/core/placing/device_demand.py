@@ -1,5 +1,5 @@
-"""The limits of typical tasks that use devices (accelerators). A free part of a device is useful if such a task could
-use it.
+"""The limits of typical tasks that use devices (accelerators). A free part of a device is useful only if such a task
+could use that part.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ MOST_CLASSES = 32
 
 
 def typical_tasks(state: CellState) -> tuple[Ints, Floats]:
-    """Return the limits [C, R] of the C most common kinds of tasks that use devices, and the share [C] of each kind
-    among all these tasks. Tasks of one kind have equal limits, except for the number of ports.
+    """Return the limits [C, R] of the C most common kinds of tasks that use devices, and the share [C] of each kind.
+    The share is relative to all tasks that use devices. Tasks of one kind have equal limits, except for the number of
+    ports.
 
-    Running and pending tasks are included. The arrays are empty if the cell has no devices or no such tasks.
+    Running and pending tasks are counted. The arrays are empty if the cell has no devices or no such tasks.
     """
     tasks, axis = state.tasks, state.axis
     nothing = np.zeros((0, axis), dtype=np.int64), np.zeros(0, dtype=np.float64)

@@ -13,8 +13,8 @@ from scheduling.core.vocabulary.policy import Policy
 
 
 class FreeCapacity(NamedTuple):
-    """The total capacity of all machines that are up, and the free part of it. Each array has one total per resource
-    [R]. `machines`: the number of these machines.
+    """The total capacity of all machines that are up, and the free part of this capacity. Each array has one total per
+    resource [R]. `machines`: how many machines are up.
     """
 
     machines: int
@@ -30,10 +30,10 @@ def free_capacity(state: CellState) -> FreeCapacity:
 
 
 def enough(policy: Policy, free: FreeCapacity, by_limit: Bools, limit: Ints, *, share: float = 1.0) -> bool:
-    """Return whether the part `share` of the total free capacity is enough for Q tasks. `limit` [Q, R]: the limits of
-    the tasks. `by_limit` [Q]: whether each task is placed by its limit.
+    """Return whether the total free capacity, multiplied by `share`, is enough for Q tasks. `limit` [Q, R]: the limits
+    of the tasks. `by_limit` [Q]: whether each task is placed by its limit.
 
-    For tasks that are placed by limit, the capacity that tasks of lower priority use counts as free (§5.5).
+    For a task that is placed by limit, capacity that tasks of lower priority use counts as free (§5.5).
     """
     counted = [r for r, weight in enumerate(policy.resource_weights[: limit.shape[1]]) if weight > 0]
     for kind, room in ((True, free.by_limit), (False, free.by_reservation)):

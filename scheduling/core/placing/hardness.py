@@ -1,9 +1,9 @@
-"""Tasks that are hard to place come first, if the free capacity is enough for the whole queue (§3.2).
+"""The order of the queue: tasks that are hard to place come first, if the free capacity is enough for all (§3.2).
 
      in turn:  A1 B1 A2 B2 A3 B3        tasks of B are hard to place
     to place:  B1 B2 B3 A1 A2 A3
 
-If the free capacity is enough for all tasks, no tenant loses by another order. So the tasks that are hardest to place
+If the free capacity is enough for all tasks, a different order harms no tenant. So the tasks that are hardest to place
 come first: large tasks, tasks of a job that needs many machines at once, and tasks that can use only few machines. If
 the queue needs more than the free capacity, the jobs take turns, and the order does not change.
 """
@@ -26,10 +26,10 @@ ORDINARY = 1 / 32
 
 
 def hardest_first(state: CellState, policy: Policy, slots: Slots, free: FreeCapacity) -> Slots:
-    """Return the queue `slots`, with the tasks that are hardest to place first within each priority. Equally hard
-    tasks keep their order. If `free` is too small for the whole queue, no task moves.
+    """Return the queue `slots`, sorted within each priority: tasks that are hardest to place come first. Equally hard
+    tasks keep their order. If `free` is too small for the whole queue, the order does not change.
 
-    The tasks of a gang stay together. All of them have the hardness of the hardest one.
+    The tasks of a gang stay together. Each of them counts as hard as the hardest task of the gang.
     """
     tasks = state.tasks
     if len(slots) < 2 or free.machines == 0:
@@ -57,10 +57,10 @@ def hardest_first(state: CellState, policy: Policy, slots: Slots, free: FreeCapa
 def _hardness(
     state: CellState, free: FreeCapacity, counted: list[int], job: Ints32, shapes: Ints32, shape: Slots, limit: Ints
 ) -> Floats:
-    """Return the hardness [Q] of each task. First take the part of an average machine that the task needs, or the
-    part of all machines, racks or power domains that its job needs, if that is larger. Then divide by the share of
-    machines that satisfy its hard constraints. `limit`: the request of each shape in `shapes`. `shape` [Q]: the index
-    of each task's shape.
+    """Return the hardness [Q] of each task. It is the larger of two shares, divided by the share of machines that
+    satisfy the task's hard constraints. The first share is the part of an average machine that the task needs. The
+    second is the part of all machines, racks or power domains that its job needs. `limit`: the request of each shape in
+    `shapes`. `shape` [Q]: the index of the shape of each task.
     """
     table, machines = state.tasks.shapes, state.machines
     mean = free.capacity[counted] / free.machines

@@ -1,11 +1,11 @@
-"""The cache between passes. With it, the cost of a pass depends on the number of changes, not on the cell's size
-(§3.4).
+"""A cache that passes share. With this cache, the time of a pass depends on the number of changes, not on the cell's
+size (§3.4).
 
     CellState ── machines that changed since ──► PassCache.follow ──► arrays of machines, free capacity by level
 
-All content of the cache is computed from the state, so a pass makes the same decisions with an empty cache. The arrays
-contain the machines in the order in which each search for a place examines them. This order is random, but the same for
-all passes. Neighbours in this order are usually in different racks.
+The cache is computed only from the state, so a pass with an empty cache makes the same decisions. The arrays contain
+the machines in the order in which each search for a place examines them. The order is random, but the same for all
+passes. Neighbours in this order are usually in different racks.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ MOST_NEAR = 512
 
 @dataclass(slots=True, eq=False)
 class Decision:
-    """The decision of a pass, and the arrays from which explanations are made. It is valid until the state changes.
-    `changes`: the number `state.changes` when the pass ran.
+    """The decision of a pass, and the arrays from which explanations are made. A decision is valid until the state
+    changes. `changes`: the value of `state.changes` when the pass ran.
     """
 
     state: CellState
@@ -63,16 +63,16 @@ class Decision:
     plan: Plan  # without the explanations of `sorting`
 
     def holds(self, state: CellState, policy: Policy) -> bool:
-        """Return whether a pass over this state and policy would make the same decision again. Always return False
-        after a recent crash of a task, because the decision then depends on the time.
+        """Return whether a pass over this state and policy would make the same decision again. If a task crashed
+        recently, return False, because the decision then depends on the time.
         """
         return self.state is state and self.changes == state.changes and self.policy == policy and not state.crashed
 
 
 class PassCache:
-    """The data that one scheduler keeps between its passes over one cell state: arrays of machines, their free
-    capacity, and which machines satisfy each constraint. Call `follow` before each pass. After the pass, call
-    `invalidate` for the machines on which it placed tasks. `decision`: the decision of the last pass.
+    """The data that a scheduler keeps between its passes over one cell state: arrays of machines, the free capacity of
+    the machines, and which machines satisfy each constraint. Call `follow` before each pass. After the pass, call
+    `invalidate` for the machines on which the pass placed tasks. `decision`: the decision of the last pass.
     """
 
     machines: MachineArrays
@@ -93,7 +93,7 @@ class PassCache:
         self._installed = -1
 
     def follow(self, state: CellState, running: Running, levels: Sequence[Level], asked: Bools) -> dict[Level, int]:
-        """Update the cache from the state. Return the row of each level (way to count free capacity) in the arrays of
+        """Update the cache from the state. For each level (way to count free capacity), return its row in the arrays of
         `self.levels`.
 
         `asked` [R]: whether any task requests the resource. The free capacity of other resources is not counted.
@@ -129,22 +129,20 @@ class PassCache:
         return {level: self._known.index(level) for level in levels}
 
     def hold_cores(self, held: Held | None) -> None:
-        """Store how many whole cores are reserved on each machine. If `held` is None, no task has or requests whole
-        cores, and 0 is stored.
-        """
+        """Store how many whole CPU cores are reserved on each machine. If `held` is None, store 0 for each machine."""
         machines = self.machines
         machines.owned[:] = 0 if held is None else held.owned[machines.slot]
         machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]
 
     def invalidate(self, positions: NDArray[np.int64]) -> None:
-        """Mark the machines at `positions`, so that the next pass computes their free capacity again. Other machines
-        are no longer marked.
+        """Mark the machines at `positions`, so that the next pass computes their free capacity again. Marks of other
+        machines are removed.
         """
         self._spoiled[:] = False
         self._spoiled[positions] = True
 
     def allowed(self, demands: tuple[Constraint, ...]) -> Bools:
-        """Return an array [P]: whether each of the P machines satisfies all hard constraints in `demands`."""
+        """Return an array [P]: whether each of the P machines satisfies all the hard constraints `demands`."""
         known = self._allowed.get(demands)
         if known is None:
             known = np.ones(len(self.machines.slot), dtype=np.bool_)
@@ -154,8 +152,8 @@ class PassCache:
         return known
 
     def liking(self, wishes: tuple[Constraint, ...]) -> Floats:
-        """Return an array [P]: for each of the P machines, the weights of the soft constraints in `wishes` that it
-        satisfies, as a share of all their weights.
+        """Return an array [P]: for each of the P machines, the total weight of those soft constraints in `wishes` that
+        the machine satisfies, as a share of the total weight of all `wishes`.
         """
         known = self._liking.get(wishes)
         if known is None:
@@ -168,8 +166,8 @@ class PassCache:
 
     def present(self, packages: Packages) -> tuple[Floats, Ints]:
         """Return two arrays. The first one contains, for each machine, the share of the bytes of `packages` that is
-        installed on it. The second one contains the positions of the machines with any of these packages, the largest
-        share first, and at most `MOST_NEAR` positions.
+        installed on this machine. The second one contains the positions of the machines that have any of these
+        packages. They are sorted by share, the largest first, and there are at most `MOST_NEAR`.
         """
         known = self._present.get(packages)
         if known is None:

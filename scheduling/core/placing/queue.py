@@ -13,7 +13,7 @@ Slots = NDArray[np.int64]
 
 def workload_of(job: LiveJob) -> Workload:
     """Return "service" or "batch". A cell may have one scheduler for services and one for batch jobs (§3.4). The
-    workload decides which of them places the job's tasks.
+    workload decides which of the two schedulers places the job's tasks.
     """
     return "service" if job.latency_sensitive or job.kind == "alloc-set" else "batch"
 
@@ -31,7 +31,7 @@ def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
     """Return the pending tasks in `slots`, in the order in which a pass tries to place them.
 
     Tasks with higher priorities come first. Within a priority, tenants take turns, and the jobs of one tenant take
-    turns. The tasks of a job are sorted by index. All tasks of a gang directly follow the gang's first task.
+    turns. The tasks of a job are sorted by index. The other tasks of a gang come directly after the gang's first task.
     """
     if len(slots) == 0:
         return slots
@@ -52,7 +52,7 @@ def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
 
 
 def _rank_within(order: NDArray[np.int64], keys: tuple[NDArray[np.generic], ...]) -> NDArray[np.int64]:
-    """Return one number per element: how many elements with equal `keys` have a smaller value in `order`."""
+    """Return, for each element, how many elements with equal `keys` have a smaller value in `order`."""
     by = np.lexsort((order, *keys))
     changes = np.zeros(len(by), dtype=np.bool_)
     changes[0] = True

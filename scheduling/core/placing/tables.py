@@ -1,4 +1,4 @@
-"""Converts the cell's state and the queue to the arrays that are the input of the kernels of a pass."""
+"""Converts the cell's state and the queue to arrays, the input of the kernels (compiled functions) of a pass."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def tables_of(
     """Return the arrays that the kernels need for one pass. `sorting`: the queue and its groups.
 
     `free`: the free capacity of the machines. `memory`: the cache, which this call updates from the state. `rng`
-    chooses the machine at which the search of each group begins. `held`: how many whole cores tasks have reserved on
-    each machine.
+    chooses the machine at which the search of each group begins. `held`: how many whole CPU cores tasks have reserved
+    on each machine.
     """
     tasks = state.tasks
     running = _running(state)
@@ -125,8 +125,9 @@ def _running(state: CellState) -> Running:
 
 
 def _sheltered(tasks: TaskTable) -> NDArray[np.bool_]:
-    """Return an array [T]: whether each task is an alloc whose eviction would exceed a disruption budget. This is the
-    case if more tasks of one job run in the alloc than the job's budget now allows to be down at once.
+    """Return an array [T]: whether each task is an alloc that must not be evicted, because its eviction would exceed a
+    disruption budget. This is so if the tasks of one job inside the alloc are more than the job's budget now allows to
+    be down.
     """
     result = np.zeros(len(tasks.id), dtype=np.bool_)
     if not (tasks.job_budget > 0).any():

@@ -1,5 +1,5 @@
 """Where the search for a place begins, and how many machines are compared for each task (§3.4, relaxed randomisation).
-All tasks of one group begin their search at the same machine.
+For all tasks of one group, the search begins at the same machine.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ def walks(
     free: FreeCapacity,
     rng: np.random.Generator,
 ) -> tuple[Ints32, Ints32]:
-    """Return two arrays [G] with one number per group: the position of the machine at which the search of the group
-    begins, and how many machines each of its tasks compares in addition to the candidates.
+    """Return two arrays [G] with one number per group. The first one contains the position of the machine at which the
+    search for a place begins. The second one contains how many machines are compared for each task of the group, in
+    addition to the candidates (the best machines found for the group so far).
 
     `limit` [G, R]: the request of each group. `by_limit` [G]: whether the group is placed by its limit; otherwise it is
-    placed by its reservation (§5.5). `of_task`: group of each queued task.
+    placed by its reservation (§5.5). `of_task`: the group of each queued task.
 
     * Usually each group begins at a random position, so that machines get tasks of different groups.
     * If the groups placed by limit together ask for most of the free capacity, all these groups begin at one position.
