@@ -1,12 +1,12 @@
-"""Demotion: jobs that no quota or budget covers move to the free priority instead of being killed (§2.5).
+"""Demotion: a job whose quota expired or whose budget is used up is not killed. It gets the priority 0, which needs no
+quota (§2.5).
 
     a cause is due ─► lock the cell ─► choose jobs ─► updates to priority 0, notification ─► end of the transaction
                                                                 └─► tasks follow as in any update
 
-A cause is an expired quota or a spent budget. It is due when its jobs must be demoted now. Whole jobs are demoted. A
-priority changes in place (§2.3), so no task restarts, but demoted tasks can be preempted. Jobs inside an alloc set
-are demoted before the set, because no inner task may have a higher priority than its alloc (§2.4). The cell does not
-undo a demotion; `borgctl undo JOB` does, and it needs admission.
+A cause is an expired quota or a spent budget. It is due when its jobs must be demoted now. No task restarts, but
+demoted tasks can be preempted. Jobs inside an alloc set are demoted before the set, because no inner task may have a
+higher priority than its alloc (§2.4). A user can undo a demotion with `borgctl undo JOB`, which checks quota again.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ AT_ONCE = 20
 class DemotionCause:
     """The reason why jobs of one tenant in one cell are demoted.
 
-    `kind`: the kind of the record and of the notification. `reason`: the text for the journal. `text`: the start of
-    the notification, before the names of the jobs. `chosen`: a function that returns the next jobs to demote from the
-    given live jobs, or no jobs if the cause has ended. `data`: further fields of the record.
+    `kind`: the kind of the record (audit entry) and of the notification. `reason`: the text for the journal. `text`:
+    the start of the notification, before the names of the jobs. `chosen`: a function that chooses the next jobs to
+    demote from the given live jobs, or no jobs if the cause has ended. `data`: further fields of the record.
     """
 
     kind: str
@@ -58,7 +58,8 @@ class DemotionCause:
 def jobs_demote(cell: Cell, tenant: Tenant, cause: DemotionCause) -> list[Job]:
     """Demote jobs until `cause.chosen` returns no more jobs. Return the demoted jobs.
 
-    Locks: the cell's row, then the rows that an update of each job locks, for at most `AT_ONCE` jobs at a time.
+    One transaction demotes at most `AT_ONCE` jobs. Locks: the cell's row, then the same rows as an update of each of
+    these jobs.
     """
     demoted: list[Job] = []
     failed: set[int] = set()
@@ -117,8 +118,8 @@ def _live(cell: Cell, tenant: Tenant, except_ids: Collection[int]) -> QuerySet[J
 
 
 def _with_inner(live: QuerySet[Job], chosen: Iterable[Job]) -> list[Job]:
-    """Return the `chosen` jobs, and the live jobs inside those that are alloc sets. The list has at most `AT_ONCE`
-    jobs, and the jobs inside an alloc set come before it.
+    """Return the `chosen` jobs and, if a chosen job is an alloc set, the live jobs inside it. The jobs inside an
+    alloc set come before the set. The list has at most `AT_ONCE` jobs.
     """
     jobs = list(chosen)
     sets = [job.id for job in jobs if job.kind == KIND]
@@ -131,7 +132,9 @@ def _with_inner(live: QuerySet[Job], chosen: Iterable[Job]) -> list[Job]:
 
 
 def _report(entry: records.RecordEntry, cell: Cell, tenant: Tenant, cause: DemotionCause, jobs: Sequence[Job]) -> None:
-    """Append a record, and notify the tenant which jobs were demoted and how to undo this."""
+    """Append a record of the demotion, and notify the tenant. The notification names the demoted jobs and says how to
+    undo the demotion.
+    """
     data: dict[str, Any] = {"cell": cell.name, "jobs": [job.name for job in jobs], **cause.data}
     entry.append(cause.kind, tenant=tenant.name, **data)
     used = format_quantities({i: sum(job.requested[i] for job in jobs) for i in admission.COUNTED})

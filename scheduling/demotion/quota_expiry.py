@@ -1,7 +1,7 @@
 """Demotion of jobs after their quota has expired, in cells whose settings ask for it (§2.5).
 
-Jobs with the lowest priority are demoted first; among equal priorities, the newest. Only jobs that use a resource
-beyond the quota are demoted, until the other jobs fit.
+Jobs with the lowest priority are demoted first. Among jobs with equal priority, the newest is demoted first. Only jobs
+that use a resource whose quota is exceeded are demoted. This ends when the other jobs are within the quota.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from scheduling.models import Cell, Job
 
 
 def expiries_drop(cell: Cell) -> list[Job]:
-    """Demote jobs of each tenant whose quota has expired, until the other jobs of this tenant fit the quota that it
-    still has. Return the demoted jobs.
+    """Demote jobs of each tenant whose quota has expired, until the tenant's other jobs are within its remaining
+    quota. Return the demoted jobs.
 
     Takes the same locks as `jobs_demote`.
     """

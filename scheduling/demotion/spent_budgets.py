@@ -1,6 +1,6 @@
 """Demotion of jobs after the budget of their tenant was used up, if the budget's settings ask for it (§2.5).
 
-All jobs with charged usage are demoted `drop_after_hours` after the budget was used up.
+All jobs whose usage is charged are demoted. This happens `drop_after_hours` hours after the budget was used up.
 """
 
 from __future__ import annotations

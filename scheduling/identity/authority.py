@@ -7,8 +7,8 @@
     BORG_AUTHORITY/grants.…     signs grants of shells and tickets for packages if ca.key is stored elsewhere
     BORG_AUTHORITY/server.pem   key and certificate of the link (`certificate`)
 
-To use your own authority, put `ca.pem` and `ca.key` into this folder before the first start. If you also give the
-certificate of the server (BORG_LINK_CERTIFICATE), `ca.key` may be stored elsewhere.
+To use your own authority, put `ca.pem` and `ca.key` into this folder before the first start. If you also provide the
+server's certificate (BORG_LINK_CERTIFICATE), `ca.key` is not needed in this folder.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def folder() -> Path:
 
 
 def ensure_authority() -> Path:
-    """Create the authority if there is none. Return the path of its certificate. Raises `AuthorityBroken` if the files
-    of the authority do not match the settings.
+    """Create the cell's certificate authority if it does not exist. Return the path of its certificate. Raises
+    `AuthorityBroken` if the files of the authority do not match the settings.
     """
     home = folder()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,14 +77,18 @@ def authority_pem() -> str:
 
 
 def bundle_pem() -> str:
-    """Return the certificates that machines should trust: the current, next and old authority, and the grants key."""
+    """Return, in PEM form, the certificates that machines should trust: those of the current, next and old authority,
+    and that of the key that signs grants of shells and tickets for packages.
+    """
     ensure_authority()
     files = [folder() / name for name in ("ca.pem", "next.pem", "old.pem", "grants.pem")]
     return "".join(file.read_text("ascii").rstrip("\n") + "\n" for file in files if file.exists())
 
 
 def fingerprint() -> str:
-    """Return the SHA-256 of the authority's certificate (DER) as 64 hex digits. Join tokens contain it."""
+    """Return the SHA-256 of the current authority's certificate, as 64 hex digits. Join tokens contain this
+    fingerprint.
+    """
     path = ensure_authority()
     return fingerprint_of(signer()[0] if path.with_suffix(".key").exists() else load_certificate(path))
 
@@ -95,8 +99,8 @@ def fingerprint_of(certificate: x509.Certificate) -> str:
 
 
 def signer() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return the certificate and the key of the current authority. Raises `AuthorityBroken`, also if the key
-    is not stored on this host.
+    """Return the certificate and the key of the current authority. Raises `AuthorityBroken` if one of them cannot be
+    read or if the key is not stored on this host.
     """
     return load_pair(ensure_authority().parent, "ca")
 
@@ -104,8 +108,8 @@ def signer() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
 def signing_key() -> ec.EllipticCurvePrivateKey:
     """Return the key that signs tickets for packages and grants of shells.
 
-    This is the authority's own key, or a separate key if the authority's key is stored elsewhere. Raises
-    `AuthorityBroken` if the file of this key cannot be used.
+    It is the key of the authority. If that key is not stored on this host, it is a separate key. Raises
+    `AuthorityBroken` if the file of the key cannot be used.
     """
     home = ensure_authority().parent
     name = "ca" if (home / "ca.key").exists() else "grants"
@@ -113,8 +117,8 @@ def signing_key() -> ec.EllipticCurvePrivateKey:
 
 
 def sign_shell(claims: bytes) -> bytes:
-    """Return the authority's signature of a grant of a shell (`ShellClaims` as JSON). Raises `AuthorityBroken` if the
-    key cannot be read.
+    """Return a signature of `claims`: the permission to open a shell (`ShellClaims` as JSON). Raises
+    `AuthorityBroken` if the key cannot be read.
     """
     return signing_key().sign(SHELL_CONTEXT + claims, ec.ECDSA(hashes.SHA256()))
 
@@ -125,7 +129,9 @@ def _signing_key(home: Path, name: str, changed_ns: int) -> ec.EllipticCurvePriv
 
 
 def make_authority(*, grants: bool = False) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return a new certificate and its key. `grants`: whether the key is for signing grants instead of certificates."""
+    """Return a new certificate and its key. `grants`: whether the key will sign grants. Otherwise, it will sign
+    certificates.
+    """
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Borg grants" if grants else "Borg cell authority")])
     now = dt.datetime.now(dt.UTC)
@@ -194,7 +200,9 @@ def finish_switch(home: Path) -> None:
 
 
 def key_usage(*, certificates: bool) -> x509.KeyUsage:
-    """Return the uses that a certificate allows for its key. `certificates`: whether the key may sign certificates."""
+    """Return the X.509 extension that says for what a key may be used. `certificates`: whether the key may sign
+    certificates.
+    """
     return x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=certificates,
@@ -214,7 +222,9 @@ def key_pem(private: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def write_whole(path: Path, content: bytes, mode: int) -> None:
-    """Replace the content of a file. After a crash, the file has either the old or the new content, complete."""
+    """Replace the content of a file. If the host crashes meanwhile, the file has either its complete old content or
+    its complete new content.
+    """
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
@@ -232,8 +242,8 @@ def write_whole(path: Path, content: bytes, mode: int) -> None:
 
 @contextlib.contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Hold the lock of the folder during the `with` block, because several processes may start at once and create
-    missing files.
+    """Hold the lock of the folder `home` during the `with` block. It prevents that two processes create the same
+    missing files at once.
     """
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,10 +1,10 @@
-"""Replace the cell's certificate authority by a new one, while all machines can still connect.
+"""Replace the cell's certificate authority by a new one. Machines can connect during the whole replacement.
 
     stage ─► machines trust both after they reconnect ─► switch ─► the link uses the new authority
                                                            └─► retire ─► machines no longer trust the old authority
 
-Machines reconnect at least as often as their secrets are replaced, which is a little more than a day. Join tokens that
-were issued before the switch name the old authority, so they become invalid.
+Each machine reconnects at least once in a little more than a day, because its secret is replaced. Join tokens that were
+issued before the switch become invalid, because they contain the fingerprint of the old authority.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ from scheduling.models.machines import REMOVED
 class RotationProgress:
     """The progress of a replacement of the authority.
 
-    `part`: the fingerprint and the expiry time of each authority, by file name: `ca` (current), `next`, `old`.
-    `machines`: the number of all machines. `behind`: hostnames of those that do not trust all these authorities yet.
+    `part`: the fingerprint and the expiry time of each authority. The keys are `ca` (the current authority), `next`
+    and `old`. `machines`: the number of all machines. `behind`: the hostnames of the machines that do not trust all
+    these authorities yet.
     """
 
     part: dict[str, tuple[str, dt.datetime]]
@@ -65,11 +66,12 @@ def standing() -> RotationProgress:
 
 
 def stage(*, principal: Principal, certificate: Path | None = None, key: Path | None = None) -> str:
-    """Store the next authority, which machines then trust as well as the current one. Return its fingerprint.
+    """Store the next authority. Machines then trust both the current and the next authority. Return the fingerprint
+    of the next authority.
 
-    `certificate`, `key`: files of your own authority; without `certificate`, a new authority is created. `key` may be
-    None if it is stored elsewhere. Raises `Rejected` if an authority is already staged or a file is wrong, and
-    `AuthorityBroken` if a file cannot be read.
+    `certificate`, `key`: the files of your own authority. If `certificate` is None, a new authority is created. `key`
+    may be None if the key is stored elsewhere. Raises `Rejected` if a next authority is already stored or a file is
+    wrong, and `AuthorityBroken` if a file cannot be read.
     """
     require(principal, Action.PLATFORM_ADMIN)
     home = ensure_authority().parent
@@ -88,11 +90,11 @@ def stage(*, principal: Principal, certificate: Path | None = None, key: Path | 
 
 
 def switch(*, principal: Principal, leave_behind: bool = False) -> str:
-    """Make the prepared authority (see `stage`) the one that signs from now on. Return its fingerprint. Machines trust
-    both authorities until `retire`.
+    """Make the next authority, which `stage` stored, the current one, which signs certificates. Return its
+    fingerprint. Machines trust both authorities until `retire` is called.
 
-    `leave_behind`: switch even if some machines do not trust the new authority yet; these machines have to join again.
-    Raises `Conflict` if no authority is prepared, or if such machines exist and `leave_behind` is false.
+    `leave_behind`: switch even if some machines do not trust the new authority yet. These machines must then join
+    again. Raises `Conflict` if there is no next authority, or if such machines exist and `leave_behind` is false.
     """
     require(principal, Action.PLATFORM_ADMIN)
     home = ensure_authority().parent
@@ -121,7 +123,7 @@ def switch(*, principal: Principal, leave_behind: bool = False) -> str:
 
 
 def retire(*, principal: Principal) -> None:
-    """Delete the old authority, so that machines no longer trust it. Idempotent."""
+    """Delete the old authority, so that machines no longer trust it. If there is no old authority, do nothing."""
     require(principal, Action.PLATFORM_ADMIN)
     old = ensure_authority().parent / "old.pem"
     if not old.exists():
@@ -133,7 +135,7 @@ def retire(*, principal: Principal) -> None:
 
 
 def _copy(home: Path, certificate: Path, key: Path | None) -> None:
-    """Copy a given authority to the files `next.pem` and `next.key`, and check it."""
+    """Copy the authority in the files `certificate` and `key` to `next.pem` and `next.key`, and check it."""
     pem, secret = _given(certificate), _given(key) if key is not None else b""
     if secret:
         write_whole(home / "next.key", secret, 0o600)

@@ -1,4 +1,4 @@
-"""The principal of a task that calls the REST API, limited by its job and its tenant (§2.3)."""
+"""The principal (caller with permissions) of a task that calls the REST API (§2.3)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MOST_NAME = 200  # length of the columns that store the actor
 
 
 def principal_of_identity(token: str, *, request_id: str = "") -> Principal:
-    """Return the principal of the task that the token names. Makes two queries.
+    """Return the principal of the task whose identity token is `token`. Makes two queries.
 
-    The field `api` of the job file and the limit of the tenant decide what the task may do in its own cell and tenant.
-    Raises `BadIdentity` for a token that is invalid or expired, or whose incarnation no longer runs, and `Forbidden` if
-    the job or the tenant allows nothing.
+    The field `api` of the job file and the limit of the tenant decide what the task may do in its own cell and
+    tenant. Raises `BadIdentity` if the token is invalid or has expired, or if the task's incarnation no longer runs.
+    Raises `Forbidden` if the job or the tenant allows no access to the API.
     """
     claims, _ = read(token, public_key, issuer=settings.PORTAL_URL)
     asked, allowed = _levels(claims)
@@ -45,7 +45,7 @@ def principal_of_identity(token: str, *, request_id: str = "") -> Principal:
 def _levels(claims: TaskClaims) -> tuple[str, str]:
     """Return the level of access to the API that the job asks for, and the highest level that its tenant allows.
 
-    Raises `BadIdentity` for a task that no longer runs.
+    Raises `BadIdentity` if the task no longer runs.
     """
     with connection.cursor() as cursor:
         cursor.execute(

@@ -1,11 +1,12 @@
-"""Keys that sign the identity tokens of tasks. Each host of link shards has its own keys and publishes the public keys.
+"""Keys that sign the identity tokens of tasks. Each host that runs link shards has its own keys and publishes their
+public keys.
 
     BORG_AUTHORITY/identity-<kid>.key   private key, mode 0600; it stays on its host
 
                        PUBLISH_S             SIGN_S                  lifetime of the last token
     created, published ────────► it signs ─────────► the next key signs ─────────► no longer accepted, deleted
 
-A key is published before it signs, because programs that verify tokens may cache the set of keys.
+A key is published before it signs tokens, because programs that verify tokens may have cached an older list of keys.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _MARGIN_S = 600.0
 
 
 def signing_key(*, now: dt.datetime | None = None) -> SigningKey:
-    """Return the key that signs now. Creates a key if there is none or the newest one is old, and deletes expired keys.
+    """Return the key that signs tokens now. This call creates a new key if there is none or if the newest key is old.
+    It also deletes expired keys.
 
     Raises `OSError` if the folder cannot be written.
     """

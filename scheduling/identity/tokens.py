@@ -42,7 +42,7 @@ class BadIdentity(Exception):
 
 
 class TaskClaims(msgspec.Struct, frozen=True):
-    """The content of the claim `borg` in a token. It identifies a task."""
+    """The content of the field `borg` in an identity token. It identifies a task."""
 
     cell: str
     tenant: str
@@ -89,14 +89,14 @@ def issue(key: SigningKey, task: RunTask, *, issuer: str, now: float) -> str:
 
 
 def looks_like_one(secret: str) -> bool:
-    """Return whether a bearer token has the form of a task's identity. It may still be invalid."""
+    """Return whether `secret` looks like the identity token of a task. The token may still be invalid."""
     return secret.count(".") == 2 and secret.startswith("eyJ")
 
 
 def read(
     token: str, public_key: Callable[[str], ec.EllipticCurvePublicKey | None], *, issuer: str
 ) -> tuple[TaskClaims, dt.datetime]:
-    """Return the task that a token names, and when the token expires.
+    """Return the task that an identity token belongs to, and the time when the token expires.
 
     `public_key` returns the public key with a given id, or None if tokens of that key are not accepted. The caller must
     check that the incarnation still runs. Raises `BadIdentity` if the token is not valid or has expired.

@@ -1,5 +1,5 @@
-"""Guidance for planned jobs (§2.6): how many tasks fit on the cell's machines now, how many would fit if the machines
-were empty, and which limits would fit better.
+"""Guidance for planned jobs (§2.6): how many of a job's tasks fit on the cell's machines now, how many would fit if the
+machines were empty, and with which limits more tasks would fit.
 
 The numbers come from the summary of the cell's machines that the master of the cell publishes in Redis.
 """
@@ -32,8 +32,8 @@ KINDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """Advice about the limits of `tasks` equal tasks of a job. `shapes`: how many of these tasks fit into the machines
-    of the cell, and other limits with which the tasks would use the machines better.
+    """Advice about the limits of some equal tasks of a job. `tasks`: the number of these tasks. `shapes`: how many of
+    them fit on the machines of the cell, and other limits that use the machines better.
     """
 
     tasks: int
@@ -41,10 +41,11 @@ class Guidance:
 
 
 def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
-    """Return how many tasks of the spec fit in the cell now, for its first few kinds of equal tasks. No query.
+    """Return how many tasks of the spec fit in the cell now, with one result per kind of equal tasks, for the first
+    few kinds. Makes no query.
 
-    The numbers come from the summary that the cell's master publishes, and count free capacity without preemption. The
-    list is empty for tasks inside allocs, in a cell without machines, and while no master publishes.
+    The numbers come from the summary that the cell's master publishes. They do not assume any preemption. The list is
+    empty for tasks inside allocs, for a cell without machines, and if no summary is available.
     """
     view = None if job_spec.alloc_set else cell_view.read(cell.id, revision=cell.revision)
     if view is None or not len(view.up):
@@ -73,8 +74,8 @@ def policy_of(cell: Cell) -> Policy:
 
 
 def shapes_document(shapes: Conforming, *, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the suggested limits `shapes` as a document for the REST API, with resources by name. `extra`: names of
-    the cell's own resources.
+    """Return `shapes` (advice about limits) as a document for the REST API, with resources by name. `extra`: the
+    names of the resources that the cell defines itself.
     """
     result: dict[str, Any] = msgspec.to_builtins(shapes)
     result["wanted"] = as_mapping(shapes.wanted, extra=extra)
@@ -93,8 +94,8 @@ def _satisfied(attributes: Attributes, wanted: Requirement, number: int) -> Bool
 
 
 def _fits(wanted: Requirement, left: Ints) -> Ints:
-    """Return int64[M]: the number of tasks that fit on each machine, at most the job's maximum per machine. `left`:
-    free capacity by machine and resource.
+    """Return an array [M]: how many tasks fit on each machine, but never more than the job's maximum per machine.
+    `left`: the free capacity by machine and resource.
     """
     asked = [(r, value) for r, value in enumerate(wanted.limit) if value]
     most = wanted.max_per_machine or 2**31

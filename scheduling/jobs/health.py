@@ -1,4 +1,6 @@
-"""The health of many jobs, read with two queries. `core.vocabulary.job_health` decides the health from the counts."""
+"""Reads the health of many jobs with two queries. `core.vocabulary.job_health` computes the health from counts of
+tasks.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ WHERE t.job_id = ANY(%(live)s) AND t.restarts > 1 AND t.up
 
 @dataclass(frozen=True, slots=True)
 class HealthOfJob:
-    """The health of a job and the troubles that cause it. `update`: the update in progress, None if there is none."""
+    """The health of a job, and the counts of its tasks that have trouble. `update`: the update in progress, or None."""
 
     state: JobHealth
     troubles: Troubles = NO_TROUBLES
@@ -56,7 +58,7 @@ class HealthOfJob:
 def with_health(jobs: Iterable[Job]) -> list[Job]:
     """Return the jobs, each with its `HealthOfJob` as the attribute `health`. Makes at most two queries.
 
-    One query is saved if the jobs already have `open_updates` (`selectors.with_details`).
+    Makes one query less if the jobs already have the attribute `open_updates` (`selectors.with_details`).
     """
     rows = list(jobs)
     live = [job for job in rows if job.state != JobState.DEAD]
@@ -77,7 +79,7 @@ def with_health(jobs: Iterable[Job]) -> list[Job]:
 
 
 def new_with_details(job: Job, job_spec: JobSpecification) -> bool:
-    """If the job is new, set on it the details that pages show, without a query. Return whether it is new.
+    """Return whether the job is new. If it is, set those attributes of `job` that pages show, without a query.
 
     A new job has only pending tasks, and neither an update nor troubles.
     """
@@ -101,10 +103,9 @@ def health_of(job: Job) -> HealthOfJob:
 
 
 def troubles_of(jobs: Sequence[Job]) -> dict[int, Troubles]:
-    """Return the troubles of each job by job id, without jobs that have none. Makes one query, or none if `jobs` is
-    empty.
+    """Return the troubles of each job, by job id. Jobs without troubles are left out. Makes at most one query.
 
-    The tasks of a job are read only if its counters show that not all of them are up.
+    The tasks of a job are read only if the job's counters show that some of its tasks are not up.
     """
     if not jobs:
         return {}

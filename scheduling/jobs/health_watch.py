@@ -1,7 +1,7 @@
 """Notifications about jobs that are failing, and about their recovery.
 
-The tenant is notified when a job has been failing for `PATIENCE_S`, and again only after it was healthy. `FailingJob`
-rows store since when a job is failing. The rows are derived data, so the journal does not contain them.
+The tenant is notified when a job has been failing for `PATIENCE_S` seconds. It is notified about the same job again
+only after the job was healthy. A row of `FailingJob` stores since when a job is failing.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _MOST_NAMED = 10
 
 
 def failing_jobs_watch(*, now: dt.datetime) -> int:
-    """Update the rows of `FailingJob`, and notify tenants. Return the number of jobs that the notifications name.
+    """Update the rows of `FailingJob`, and notify tenants. Return the number of jobs in these notifications.
 
-    A job with a task that is up and was not restarted is not failing, so only other jobs are examined. Idempotent.
-    Locks: the rows of `FailingJob` in order of the job.
+    Only jobs without any task that is up and was not restarted are examined, because other jobs are not failing.
+    Idempotent. Locks: the rows of `FailingJob`, in the order of the job ids.
     """
     restarted = Task.objects.filter(job=OuterRef("pk"), restarts__gt=1)
     known = set(FailingJob.objects.values_list("job_id", flat=True))
@@ -71,7 +71,9 @@ def _settle(states: dict[int, JobHealth], failing: set[int], now: dt.datetime) -
 
 
 def _notify(entry: records.RecordEntry, rows: Iterable[FailingJob], kind: str, how: str, level: str) -> None:
-    """Send one notification per tenant and cell about the jobs in `rows`. `how`: the new health of the jobs."""
+    """Send one notification per tenant and cell about the jobs in `rows`. `how`: the words for the new health of the
+    jobs.
+    """
     by_place: dict[tuple[int, int], list[Job]] = defaultdict(list)
     for row in rows:
         by_place[row.job.tenant_id, row.job.cell_id].append(row.job)

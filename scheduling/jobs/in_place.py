@@ -1,4 +1,5 @@
-"""Decide whether running tasks can change to a new version of their spec in place (§2.3) or have to move.
+"""Decide whether running tasks can change to a new version of their spec in place, which means on their machine and
+without a restart (§2.3).
 
 a task on a machine grows         ─► compare with the free capacity of the machine: its capacity minus the limits of
                                      prod tasks and minus the reservations of the other tasks (§5.5)
@@ -43,8 +44,8 @@ _TAKEN = (
 
 
 class InPlaceCapacity:
-    """Capacity checks for the tasks in `rows` that should change to the spec `target`. `specs`: the present specs of
-    these tasks, by version.
+    """Checks whether tasks can change in place to the spec `target`. `rows`: the tasks to change. `specs`: their
+    present specs, by version.
     """
 
     def __init__(
@@ -75,8 +76,8 @@ class InPlaceCapacity:
         )
 
     def in_place(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a task can get its new limits on its present machine. If so, subtract the increase from the
-        free capacity. `row`: the task's columns in the database.
+        """Return whether a task can get its new limits on its present machine. If it can, subtract the increase from
+        the free capacity that is left for other tasks. `row`: the task's columns in the database.
         """
         growth = self._growth(row)
         if self._asks_for_cores(row):
@@ -94,7 +95,9 @@ class InPlaceCapacity:
         return _take(self._on, row["machine_id"], growth)
 
     def _asks_for_cores(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a task asks for more whole cores than it has. If so, the task needs a new placement."""
+        """Return whether the new spec requests more whole cores for a task than the task has. Such a task must be
+        placed again.
+        """
         before, index = self._specs.get(row["spec_version"]), row["index"]
         has = before.requirement(index).whole_cores if before is not None and index < before.tasks else 0
         return row["machine_id"] is not None and self._target.requirement(index).whole_cores > has
@@ -120,7 +123,7 @@ def _take(places: dict[int, list[int]], place: int, growth: Sequence[int]) -> bo
 
 
 def _inside(allocs: set[int], axis: int) -> dict[int, list[int]]:
-    """Return for each alloc the sum of the limits of the tasks inside. Empty allocs are left out."""
+    """Return the sum of the limits of the tasks inside each alloc, by alloc id. Empty allocs are left out."""
     if not allocs:
         return {}
     rows = query(_INSIDE, [sorted(allocs)])
@@ -130,9 +133,9 @@ def _inside(allocs: set[int], axis: int) -> dict[int, list[int]]:
 def _left_on(
     machines: set[int], axis: int, *, by_reservation: bool
 ) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Return two vectors per machine, by machine id: the free capacity, and the capacity minus the limits of the
-    tasks placed by limit. `axis`: the number of resources. `by_reservation`: batch tasks in prod bands are placed by
-    reservation.
+    """Return two dictionaries by machine id. The first contains the free capacity, and the second the capacity minus
+    the limits of the tasks placed by limit. `axis`: the number of resources. `by_reservation`: whether batch tasks in
+    prod bands are placed by reservation.
     """
     if not machines:
         return {}, {}
@@ -148,8 +151,8 @@ def _left_on(
 
 
 def _by_place(rows: Iterable[tuple[int, int, int]]) -> dict[int, list[int]]:
-    """Return a resource vector per place, from sorted rows of (place, index of the resource, amount). A place is the
-    id of a machine or alloc.
+    """Return the amounts of all resources per place. `rows`: (place, index of the resource, amount), sorted. A place
+    is the id of a machine or alloc.
     """
     found: dict[int, list[int]] = defaultdict(list)
     for place, _, amount in rows:
@@ -158,7 +161,5 @@ def _by_place(rows: Iterable[tuple[int, int, int]]) -> dict[int, list[int]]:
 
 
 def _minus(vector: Sequence[int], taken: Sequence[int], axis: int) -> list[int]:
-    """Return `vector` - `taken` with `axis` elements. Missing elements count as 0, because a vector that was stored
-    before the cell added a resource is shorter.
-    """
+    """Return `vector` - `taken` with `axis` elements. Both arguments may be shorter; missing elements count as 0."""
     return [have - used for have, used, _ in zip_longest(vector, taken, range(axis), fillvalue=0)]

@@ -1,4 +1,4 @@
-"""Submission of jobs, one or thousands at a time, and their end (§2.3). `scheduling.jobs.updates` changes live jobs.
+"""Submits and kills jobs, one or thousands at a time (§2.3). `scheduling.jobs.updates` changes live jobs.
 
 files ─► parse ─► permissions ─► chunks of ≤ 5,000 tasks ─► lock the cell ─► names, quota ─► rows + events
            └──────────┴────────────── a verdict per job ──────────────────────┘
@@ -53,8 +53,8 @@ def spec_for(
 ) -> spec.JobSpecification:
     """Read a job file for this cell, tenant and name, and pin its packages to the current content of their tags.
 
-    The file must not name another cell, tenant or job. If no tenant is named, the caller's only tenant is used. Raises
-    `Rejected`, which names the wrong field.
+    If the file contains a cell, tenant or name, they must be the same. If no tenant is given, the only tenant of the
+    caller is used. If the file is wrong, raises `Rejected`, which names the wrong field.
     """
     job_spec = _read(principal, cell, file, spec_limits(cell), tenant=tenant, name=name)
     return pinning.pinned_for(principal, cell, job_spec)
@@ -87,12 +87,12 @@ def _read(
 def job_submit(
     *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, key: str = "", dry_run: bool = False
 ) -> Submission:
-    """Submit a new job, whose tasks are pending. If an equal job is live, nothing changes.
+    """Submit a new job. Its tasks are pending. If an equal job is already live, nothing changes.
 
-    `key`: idempotency key. If a submission repeats the key of an earlier one, the job of the earlier submission is
-    returned, even if it is dead. Raises `Rejected` (quota, limits), `Conflict` if a different live job has the name
-    or the key was used for another job, `NotFound` for a tenant that the caller may not see. Locks: the cell's row,
-    then the tenant's use of quota.
+    `key`: idempotency key. If an earlier submission had the same key, its job is returned, even if that job is dead.
+    Raises `Rejected` if the job exceeds the quota or a limit, `Conflict` if a different live job has the name or the
+    key was used for a different job, and `NotFound` if the caller may not see the tenant. Locks: the cell's row, then
+    the tenant's use of quota.
     """
     (verdict,) = _submit(principal, cell, [job_spec], key=key, dry_run=dry_run)
     if verdict.problem is not None:
@@ -103,7 +103,8 @@ def job_submit(
 def job_apply(
     *, principal: Principal, cell: Cell, job_spec: spec.JobSpecification, key: str = "", dry_run: bool = False
 ) -> Submission:
-    """Submit the job if no live job has its name. Otherwise update the live job to the spec. Idempotent.
+    """Submit the job if no live job of the tenant has its name. Otherwise update the live job to the spec.
+    Idempotent.
 
     `key`: the idempotency key of the submission; an update ignores it. Raises the same errors and takes the same locks
     as `job_submit` and `updates.job_update`.
@@ -174,11 +175,11 @@ def job_kill(
     dry_run: bool = False,
     confirm: int | None = None,
 ) -> int:
-    """Kill a job, or some of its tasks. Return the number of tasks that this call kills.
+    """Kill a job, or only the tasks in `indexes`. Return the number of tasks that this call kills.
 
-    Tasks inside a killed alloc return to the queue. Raises `Conflict` if this would kill the last allocs of a set that
-    contains live jobs. Raises `Conflict` with code `confirm` if so many running tasks would stop that the caller must
-    give the number of these tasks as `confirm`.
+    Tasks inside a killed alloc become pending. Raises `Conflict` if this would kill the last allocs of an alloc set
+    that contains live jobs. `confirm`: the number of running tasks that this call stops. If this number is large and
+    `confirm` is missing or different, raises `Conflict` with code `confirm`.
 
     Locks: the cell's row, then the tasks in order of id, for 5,000 tasks at a time.
     """
@@ -270,8 +271,9 @@ def _refusal(principal: Principal, cell: Cell, tenant: str) -> Rejected | None:
 
 
 def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[list[Item]]:
-    """Yield batches of about one chunk of tasks, so that no transaction holds the cell's lock for long. If `whole` is
-    true, yield all items in one batch."""
+    """Yield the items in batches that are small enough for one transaction. If `whole` is true, yield all items in
+    one batch.
+    """
     batch: list[Item] = []
     tasks = 0
     for item in items:

@@ -1,4 +1,4 @@
-"""Rules for names of jobs, because DNS serves the names of a job, its tasks and its service (§2.6)."""
+"""Rules for the names of jobs. They are needed because the names of jobs and tasks are part of DNS names (§2.6)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ RESERVED_NAMES = frozenset({"service"})
 
 
 def reserved(name: str) -> Rejected | None:
-    """Return the rejection if a new job may not have this name, else None."""
+    """Return an error if a new job may not have this name, otherwise None."""
     if name not in RESERVED_NAMES:
         return None
     return invalid("name", f"{name!r} is reserved for the DNS zone itself; choose another name", "reserved-name")
 
 
 def check_lengths(job_spec: spec.JobSpecification) -> None:
-    """Check that the DNS names of all tasks and ports are not too long. The last task has the longest name.
+    """Check that the DNS names of all tasks and ports are not too long.
 
-    Raises `Rejected`, which names the wrong field.
+    Raises `Rejected` if one of these names is too long. The error names the wrong field.
     """
     above = f"{job_spec.tenant}.{job_spec.cell}.{settings.BORG_ZONE.removesuffix('.')}"
     _check("name", f"{job_spec.tasks - 1}.{job_spec.name}.{above}")

@@ -29,12 +29,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The effect that a job file would have. `action`: submit, update, or none. `problem`: why the job file would be
-    rejected.
+    """The effect that submitting a job file would have. `action`: submit, update, or none. `problem`: why the job
+    file would be rejected, if it would.
 
-    `tasks`: the tasks that are added, removed, restarted, changed in place (`in_place`) and kept. `max_down`: the
-    largest number of tasks that are down at once. `guidance`: how many tasks fit the cell, empty unless the caller
-    asked for it. `names`: sentences about changes for clients that look up the job's name.
+    `tasks`: the tasks that would be added, removed, restarted, changed in place (`in_place`) or kept. `max_down`: the
+    largest number of tasks that are down at once. `guidance`: how many tasks fit in the cell; empty if the caller did
+    not ask for it. `names`: sentences about changes for clients that look up the job's name.
     """
 
     action: str
@@ -79,7 +79,9 @@ def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecificatio
 
 
 def plan_between(job: Job | None, job_spec: spec.JobSpecification) -> JobPlan:
-    """Return the effect of `job_spec` on a live job, or on a new one, without admission control."""
+    """Return the effect that `job_spec` would have on the live job `job`, or as a new job if `job` is None. Quota is
+    not checked.
+    """
     if job is None:
         added = Share(job_spec.tasks, ((0, job_spec.tasks - 1),))
         return JobPlan("submit", job_spec.name, 1, {"added": added}, names=_published_changes(None, job_spec))

@@ -1,8 +1,8 @@
 """Details of rejections for missing quota: the jobs that use the quota, and an order of quota that would help (§2.5).
 
-The details are computed after the submitting transaction, outside the cell's lock, and only for the first rejections of
-a request: the jobs are listed for at most `TOLD` pairs of tenant and band, with one query, and orders are computed for
-at most `CURED` pairs. One order covers all rejections of its pair.
+The details are computed after the transaction of the submission, without the cell's lock. They are computed only for
+the first rejections of a request: jobs for at most `TOLD` pairs of tenant and band, and orders for at most `CURED`
+pairs. One order is enough for all rejections of its pair.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _Pair = tuple[int, str]
 
 
 def explain(principal: Principal, cell: Cell, refused: Sequence[tuple[Rejected, AdmissionRequest]]) -> None:
-    """Add `holders`, `holding_jobs` and `cure` to the figures of rejections with code `quota-exceeded`.
+    """Add `holders`, `holding_jobs` and `cure` to the figures of the rejections in `refused` that have the code
+    `quota-exceeded`.
 
     `holders`: the live jobs of the same tenant and band that use most of the resource whose quota is short, with their
     amounts. `holding_jobs`: the number of all live jobs that use quota of this tenant and band. `cure`: an order of
@@ -79,6 +80,6 @@ def _holders(cell: Cell, problems: dict[_Pair, Rejected]) -> dict[_Pair, tuple[i
 
 
 def _shortest(problem: Rejected) -> str:
-    """Return the name of the resource whose missing amount is largest relative to the granted amount."""
+    """Return the name of the resource whose missing amount, divided by the granted amount, is largest."""
     short = problem.figures["short"]
     return str(max(short, key=lambda name: short[name]["short"] / max(1, short[name]["granted"])))

@@ -1,4 +1,4 @@
-"""The next step of an update (§2.3): the tasks that change to the new spec now, and the end of the update."""
+"""Does the next step of a job's update (§2.3): changes some tasks to the new spec, or ends the update."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _COLUMNS = "id", "index", "state", "machine_id", "incarnation", "spec_version", 
 
 
 def advance(cell_id: int, job_id: int, *, principal: Principal, most: int | None = None) -> bool:
-    """Continue a job's open update as far as possible now, in chunks. Return whether anything changed.
+    """Continue a job's open update as far as possible now. Return whether anything changed.
 
-    `most`: add at most so many new tasks, so that the caller can continue with other jobs in between; None: all.
+    `most`: the largest number of new tasks to add in this call, or None for all.
 
-    Locks: the cell's row, then the tasks in order of id; at most `journal.CHUNK` tasks at a time.
+    Locks: the cell's row, then the tasks in order of id. One transaction changes at most `journal.CHUNK` tasks.
     """
     changed = False
     while True:
@@ -47,8 +47,8 @@ def advance(cell_id: int, job_id: int, *, principal: Principal, most: int | None
 
 @dataclass(slots=True)
 class _Step:
-    """The changes of tasks in one step of an update. `left`: number of tasks that keep the old version for now, because
-    no more tasks may be down or disrupted.
+    """The changes of tasks in one step of an update. `left`: how many tasks keep the old version for now, because no
+    more tasks may be down or be restarted now.
     """
 
     update: Update
@@ -72,17 +72,19 @@ class _Step:
         return job_spec.change(before, self.target, row["index"]) is SpecChange.RESTART
 
     def add_follow(self, row: dict[str, Any]) -> None:
-        """Record that the task changes to the new spec without a change of its state."""
+        """Record that the task changes to the new spec and keeps its state."""
         self.follow.append((row["id"], self.update.to_version, self.target.requirement(row["index"])))
 
     def add_evict(self, row: dict[str, Any]) -> None:
-        """Record that the task is evicted and changes to the new spec, with which it is placed again."""
+        """Record that the task is evicted and changes to the new spec. It is then placed again."""
         cause, detail = EvictionCause.UPDATE.value, f"update to version {self.update.to_version}"
         self.evict.append(Eviction(row["id"], row["incarnation"], cause, detail=detail, caused_by=self.cause))
         self.add_follow(row)
 
     def add_idle(self, row: dict[str, Any], capacity: InPlaceCapacity) -> None:
-        """Record the changes of a task that is not up. Such a task changes at once, because this disrupts nothing."""
+        """Record the change of a task that is not up. Such a task always changes in this step, because nothing is
+        disrupted.
+        """
         restarts = self.restarts(row)
         if row["state"] == RUNNING and (restarts or not capacity.in_place(row)):
             self.add_evict(row)
@@ -93,7 +95,9 @@ class _Step:
 
 
 def _advance_once(entry: JournalEntry, job_id: int, most: int) -> bool:
-    """Do one chunk of an update, with at most `most` new tasks. Return whether another chunk may be possible now."""
+    """Do a part of a step of an update in one transaction, and add at most `most` new tasks. Return whether more may
+    be possible now.
+    """
     update = Update.objects.select_related("job__cell").filter(job_id=job_id, state=Update.OPEN).first()
     if update is None:
         return False
@@ -148,8 +152,8 @@ def _end_surplus(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
 
 
 def _cause(update: Update) -> Cause | None:
-    """Return a reference to the event that started the update, or None if the journal lacks it. This event is the cause
-    of all changes that the update makes.
+    """Return a reference to the event that started the update, or None if the journal no longer contains this event.
+    The event is the cause of all changes that the update makes.
     """
     place = (
         Event.objects.filter(job_id=update.job_id, kind="update.started", data__update_id=update.id)
@@ -161,8 +165,8 @@ def _cause(update: Update) -> Cause | None:
 
 
 def _choose(update: Update, target: job_spec.JobSpecification) -> _Step:
-    """Return the next step of an update. The step changes all tasks that are not up. Of the tasks that are up, it
-    changes all that can change in place, and restarts only as many as may be down.
+    """Return the next step of an update. The step changes all tasks that are not up, and all tasks that can change in
+    place. Of the other tasks, it restarts only as many as may be down at the same time.
     """
     older = Task.objects.filter(job_id=update.job_id, index__lt=target.tasks).exclude(spec_version=update.to_version)
     idle = _rows(older.filter(up=False))

@@ -1,7 +1,7 @@
-"""Checks of submitted jobs under the cell's lock: keys, packages, names, numbers of jobs, alloc sets.
+"""Checks of submitted jobs while the cell's row is locked: their keys, packages, names, numbers and alloc sets.
 
-Each check stores the rejection in each submission that fails the check. The number of queries does not depend on the
-number of jobs.
+If a submission fails a check, the check stores the rejection in the submission. The number of queries does not depend
+on the number of jobs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from scheduling.packages import pinning
 
 
 def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
-    """Replace the tags of packages by digests, under the cell's lock. So no package can be deleted before the job
-    that names it exists.
+    """Replace the tags of packages in the jobs by digests. The cell's row is locked, so no package can be deleted
+    before the job that uses it exists.
     """
     for item, done in zip(items, pinning.pin(cell, [(i.tenant.id, i.spec) for i in items]), strict=True):
         if isinstance(done, Rejected):
@@ -32,8 +32,8 @@ def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
 
 
 def check_keys(cell: Cell, items: Sequence[Item]) -> None:
-    """Find submissions whose idempotency key was used before. Such a submission gets the existing job as its result,
-    in whatever state the job is.
+    """Find submissions whose idempotency key was used before. The result of such a submission is the existing job,
+    even if that job is dead.
     """
     keyed = {(item.tenant.id, item.submission_key): item for item in items if item.submission_key}
     if not keyed:
@@ -58,8 +58,8 @@ def check_keys(cell: Cell, items: Sequence[Item]) -> None:
 
 
 def check_names(cell: Cell, items: Sequence[Item]) -> None:
-    """Check that no live job has the name of one of `items`. If a live job has the name and an equal spec, that job
-    becomes the item's result; if its spec differs, the item is rejected.
+    """Check that no live job has the name of a job in `items`. If a live job has the same name and an equal spec,
+    this job becomes the result of the item. If the spec is different, the item is rejected.
     """
     if not items:
         return
@@ -91,7 +91,7 @@ def check_names(cell: Cell, items: Sequence[Item]) -> None:
 
 
 def check_numbers(items: Sequence[Item]) -> None:
-    """Check that no tenant gets more live jobs than it may have."""
+    """Check that no tenant has more live jobs than allowed after the submission."""
     if not items:
         return
     rows = query(
@@ -115,8 +115,8 @@ def check_numbers(items: Sequence[Item]) -> None:
 
 
 def check_alloc_sets(cell: Cell, items: Sequence[Item]) -> None:
-    """Check jobs that should run inside an alloc set (§2.4). The alloc set must be live, or come earlier in `items`,
-    and be large enough.
+    """Check jobs that should run inside an alloc set (§2.4). The alloc set must be large enough. It must be live, or
+    come earlier in `items`.
     """
     named_sets = {(item.tenant.id, item.spec.alloc_set) for item in items if item.spec.alloc_set}
     live = alloc_sets.alloc_sets_named(cell, named_sets)

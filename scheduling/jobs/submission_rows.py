@@ -66,7 +66,7 @@ def _row(entry: journal.JournalEntry, cell: Cell, item: Item, bands: Sequence[Ba
 
 
 def rejection_append(entry: journal.JournalEntry, item: Item) -> None:
-    """Append an event for a rejected job. No event is appended if the name or the key of the job was already in use."""
+    """Append an event for a rejected job, except if the job was rejected because its name or key is already in use."""
     problem = item.verdict.problem if item.verdict is not None else None
     if problem is not None and problem.code not in ("job-exists", "key-used"):
         entry.act_as(item.principal)

@@ -16,8 +16,8 @@ from scheduling.spec import job_spec as spec
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The result of the submission of one job. `outcome`: submitted, updated, unchanged (an equal job is live) or
-    refused.
+    """The result of the submission of one job. `outcome`: submitted, updated, unchanged (an equal job is already
+    live) or refused.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Submission:
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """One job of a submission by `principal`. `size`: number of tasks that are created with the job. An update creates
+    """One job that `principal` submits. `size`: how many tasks are created together with the job. An update creates
     the other tasks later.
 
     `submission_key`: the idempotency key that the client chose, or "".
@@ -54,7 +54,7 @@ class Item:
     @property
     def keys(self) -> set[tuple[int, str, str]]:
         """Return the keys of this submission: (tenant id, kind of key, job name or submission key). Two submissions
-        with a common key must be in different transactions, because the second must see the result of the first.
+        that have a key in common must be written in different transactions.
         """
         keys = {(self.tenant.id, "name", self.spec.name)}
         return keys | {(self.tenant.id, "key", self.submission_key)} if self.submission_key else keys
@@ -63,7 +63,7 @@ class Item:
         return admission.AdmissionRequest(self.tenant.id, self.tenant.name, self.spec.priority, self.spec.charged())
 
     def reset(self) -> None:
-        """Clear the values that were set in a transaction that was rolled back."""
+        """Clear the values that a transaction set before it was rolled back."""
         self.verdict = self.job = self.inside = None
 
     def refuse(self, problem: Rejected) -> None:
@@ -74,7 +74,7 @@ class Item:
         self.verdict = Submission(self.spec.name, self.spec.tenant, outcome, job=job)
 
     def result(self) -> Submission:
-        """Return the result for the job. If no check stored another outcome, the outcome is `submitted`."""
+        """Return the result of the submission. The outcome is `submitted` if no check has stored another outcome."""
         return self.verdict or Submission(self.spec.name, self.spec.tenant, "submitted", job=self.job)
 
 

@@ -4,9 +4,8 @@
                                                                           ▲
                                          the master, after each change ───┘
 
-An `Update` row survives every failure: the next process that reads it does the next step under the cell's lock. Tasks
-that are not up, and tasks that can change in place, change at once. At most `max_down` tasks are down at the same
-time.
+An `Update` row stores the progress in the database, so another process can continue after a failure. Tasks that are not
+up, and tasks that can change in place, change at once. At most `max_down` tasks are down at the same time.
 """
 
 from __future__ import annotations
@@ -66,11 +65,11 @@ def job_update(
 ) -> JobChange:
     """Store a new version of a live job's spec, and start an update of its tasks. An equal spec changes nothing.
 
-    `reason`: text for the journal. `undo`: record the update as an undo. `later`: do not change tasks in this call. The
-    master changes the tasks later, or a call of `update_advance_job`.
+    `reason`: text for the journal. `undo`: record the update as an undo. `later`: do not change tasks in this call.
+    The master or a call of `update_advance_job` changes them later.
 
-    Raises `Rejected` (quota, or a field that cannot change), `Conflict` if the job has ended. Locks: the cell's row,
-    then the tenant's use of quota; then, for each step of the update, the cell's row and the tasks.
+    Raises `Rejected` if the quota is too small or a field cannot change, and `Conflict` if the job has ended. Locks:
+    the cell's row, then the tenant's use of quota. Each step of the update then locks the cell's row and the tasks.
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
     try:
@@ -93,7 +92,7 @@ def job_update(
 
 
 def job_undo(*, principal: Principal, job: Job, dry_run: bool = False) -> JobChange:
-    """Update a job to the spec before the current one, which becomes the newest version.
+    """Update a job to the spec that it had before the current one. This spec is stored again as a new version.
 
     Raises `Conflict` if the job has never been updated. Takes the same locks as `job_update`.
     """
@@ -117,7 +116,7 @@ def spec_before(job: Job) -> spec.JobSpecification:
 
 
 def spec_columns(job_spec: spec.JobSpecification, bands: Sequence[Band]) -> dict[str, Any]:
-    """Return the columns of a job's row that copy fields of its current spec."""
+    """Return the columns of a job's row that contain copies of fields of its spec."""
     return {
         "labels": job_spec.labels,
         "priority": job_spec.priority,
@@ -140,8 +139,8 @@ def update_open(
     actor: str,
     undo: bool = False,
 ) -> Update:
-    """Start an update of the tasks of `job` to its current version, in the journal entry `entry`. An update that was
-    still open is superseded.
+    """Start an update of the tasks of `job` to its current version. If another update of the job is still open, it
+    ends as superseded.
     """
     update_close(entry, job.id, "a newer update")
     update = Update.objects.create(
@@ -246,7 +245,9 @@ def _check_fixed(job: Job, job_spec: spec.JobSpecification) -> None:
 
 
 def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpecification, current: JobSpec) -> None:
-    """Check the privileges of the new spec. The current spec is read only if the caller lacks a privilege."""
+    """Check that the caller may use the privileges that the new spec requests. A privilege that the current spec
+    already has is allowed.
+    """
     if privilege_refusal(principal, job.cell.name, job_spec) is None:
         return
     before = parser.load(current.spec, extra=tuple(job.cell.extra_resources))
@@ -255,8 +256,8 @@ def _check_privileges(principal: Principal, job: Job, job_spec: spec.JobSpecific
 
 
 def _check_alloc_set(job: Job, job_spec: spec.JobSpecification) -> None:
-    """Check that a changed alloc set is still large enough for the jobs inside, and that a changed job fits into its
-    alloc set (§2.4).
+    """Check the new spec of a job together with alloc sets (§2.4). If the job is an alloc set, the jobs inside must
+    still fit into it. If the job is inside an alloc set, it must still fit into that set.
     """
     alloc_sets.check_change(job, job_spec)
     if job.alloc_set is not None and (problem := alloc_sets.refusal(job_spec, spec_of(job.alloc_set))):
@@ -264,8 +265,8 @@ def _check_alloc_set(job: Job, job_spec: spec.JobSpecification) -> None:
 
 
 def _quota_requests(job: Job, job_spec: spec.JobSpecification) -> list[admission.AdmissionRequest]:
-    """Return the requests that change the quota of the job. If the band changes, the first request gives back the
-    quota of the old band.
+    """Return the requests that change how much quota the job uses. If the band of the job changes, the first request
+    releases the quota in the old band.
     """
     bands = admission.bands()
     tenant = (job.tenant_id, job.tenant.name)
@@ -283,12 +284,12 @@ def _account(priority: int, bands: Sequence[Band]) -> str:
 
 
 def _difference(new: Vector, old: Vector) -> Vector:
-    """Return `new` - `old`. The older vector may be shorter, because a cell can gain resources of its own."""
+    """Return `new` - `old`. One of the vectors may be shorter; its missing elements count as 0."""
     return tuple(have - had for have, had in zip_longest(new, old, fillvalue=0))
 
 
 def update_close(entry: journal.JournalEntry, job_id: int, detail: str) -> None:
-    """End the open update of a job, if there is one, in the journal entry `entry`. `detail`: the reason."""
+    """End the open update of a job as superseded, if there is one. `detail`: the reason."""
     open_one = Update.objects.filter(job_id=job_id, state=Update.OPEN).first()
     if open_one is None:
         return

@@ -1,6 +1,7 @@
-"""Explanations of the state of a job or task: sentences, and the events that led to it (§2.6: "why pending?").
+"""Explanations of the state of a job or task: sentences, and the events that led to the state (§2.6: "why pending?").
 
-Pending: the verdicts of the last pass. Running: the placement and its score. Dead: how the task ended, and the cause.
+A pending task is explained by the verdicts of the last scheduling pass. A running task is explained by its placement
+and the score of its machine. A dead task is explained by how it ended, and why.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Explanation:
     """The explanation of the state of a job or task. `chain`: the event that led to the state, and the causes of that
     event.
 
-    `verdicts`: one document per class of pending tasks. `health`: of the job; None in an explanation of a task.
-    `crashes`: the tasks that keep crashing.
+    `verdicts`: one document per class of equal pending tasks. `health`: the health of the job; None if a task is
+    explained. `crashes`: the tasks that crash repeatedly.
     """
 
     state: str
@@ -56,14 +57,12 @@ class Explanation:
 
 
 def job_sentences(job: Job) -> list[str]:
-    """Return short sentences about a job, troubles first. If the job object does not have its health yet, the health
-    is read from the database.
-    """
+    """Return short sentences about the state of a job. Troubles come first."""
     return _sentences(job, [], [_format_verdict(why, job).head for why in _whys(job)])
 
 
 def explain_job(job: Job, principal: Principal) -> Explanation:
-    """Explain why a job is in its state, with crashing tasks first. At most eight queries."""
+    """Explain the state of a job. Sentences about crashing tasks come first. Makes at most eight queries."""
     health = health_of(job)
     crashes = crashing_tasks(job) if health.troubles.crashing else []
     whys = _whys(job)
@@ -110,7 +109,7 @@ def _sentences(job: Job, crashes: list[str], pending: list[str]) -> list[str]:
 
 
 def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
-    """Explain why a task is in its state. At most six queries, and one per event in the chain of causes."""
+    """Explain the state of a task. Makes at most six queries, plus one query for each event in the chain of causes."""
     about = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind__in=_TELLING)
     lately = list(about.order_by("-revision", "-seq")[:_LATELY])
     chain = _chain(lately[0]) if lately else []
@@ -145,10 +144,11 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
 
 
 def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, str]) -> dict[str, Any]:
-    """Return the REST document that explains why tasks of a job are pending, with names of machines and resources, and
-    the number of these tasks.
+    """Return a document for the REST API that explains why some tasks of a job are pending. It contains the number of
+    these tasks.
 
-    Names of tenants that the caller may not see are left out. `hostnames`: names of machines, by machine id.
+    It does not contain names of tenants that the caller may not see. `hostnames`: the names of machines, by machine
+    id.
     """
     extra = tuple(job.cell.extra_resources)
     seen = redacted(why, _sees(principal, job))
@@ -164,8 +164,8 @@ def document(why: Why, job: Job, principal: Principal, hostnames: Mapping[int, s
 
 
 def redacted(why: Why, sees: Callable[[str], bool]) -> Why:
-    """Return the explanation `why` without the names of tenants that the reader may not see. The counts of their tasks
-    stay.
+    """Return the explanation `why` without the names of tenants that the reader may not see. The numbers of their
+    tasks are still included. `sees`: returns whether the reader may see the tenant with a given name.
     """
     ahead_of = tuple(one if sees(one.tenant) else msgspec.structs.replace(one, tenant="") for one in why.ahead_of)
     return msgspec.structs.replace(why, ahead_of=ahead_of)
@@ -223,7 +223,7 @@ def _why_sentences(whys: list[Why], job: Job, principal: Principal, names: Mappi
 
 
 def _format_verdict(why: Why, job: Job, hostnames: Mapping[int, str] | None = None) -> wording.VerdictText:
-    """Return the explanation of a class of equal pending tasks as text, for those tasks that belong to `job`."""
+    """Return the explanation `why` as text. The text is about those of the pending tasks that belong to `job`."""
     own = any(job_id == job.id for job_id, _ in why.tasks)
     extra = tuple(job.cell.extra_resources)
     return wording.format_why(why, job_id=job.id if own else None, extra=extra, hostnames=hostnames)
@@ -238,7 +238,7 @@ def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
 
 
 def _whys(job: Job) -> list[Why]:
-    """Return the stored explanations (verdicts) of why the job's tasks are pending."""
+    """Return the stored explanations why tasks of the job are pending."""
     verdict = getattr(job, "verdict", None) if job.tasks_pending else None
     return [] if verdict is None else verdicts.read(verdict.whys)
 

@@ -303,8 +303,8 @@ class UpdateStarted(_Event, frozen=True, tag="update.started"):
 
 
 class UpdateEnded(_Event, frozen=True, tag="update.ended"):
-    """An update of a job ended. `how`: done, superseded (by a newer update) or stopped; for a stopped update, `how`
-    also contains the reason.
+    """An update of a job ended. `how`: done, superseded (by a newer update or by the end of the job) or stopped.
+    `detail`: the reason.
     """
 
     job_id: int
