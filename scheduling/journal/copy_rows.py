@@ -1,6 +1,6 @@
-"""Insertion of many rows into PostgreSQL by COPY, as one block of text.
+"""Inserts many rows into PostgreSQL with the statement COPY.
 
-The function `column` turns many values into one SQL parameter for `unnest`.
+The function `column` converts many numbers to one SQL parameter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def json_text(encoded: bytes) -> str:
 
 
 def values(model: type[models.Model], attributes: Sequence[str], many: Iterable[Sequence[Any]]) -> None:
-    """Insert rows given as values in the order of `attributes`; other columns get their defaults in the schema."""
+    """Insert rows. Each row in `many` has one value per attribute in `attributes`. Other columns get their default
+    values.
+    """
     meta = model._meta
     columns = {field.attname: field.column for field in meta.concrete_fields}
     lines(
@@ -44,9 +46,7 @@ def values(model: type[models.Model], attributes: Sequence[str], many: Iterable[
 
 
 def lines(table: str, columns: str, many: Iterable[str]) -> None:
-    """Insert rows that are already in the text format of COPY, within the caller's transaction. Each row ends with a
-    line end.
-    """
+    """Insert rows that are already in the text format of COPY, and that end with a newline."""
     with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
         copy.write("".join(many))
 

@@ -1,12 +1,11 @@
-"""Group commit: single submissions to one cell that arrive together are written in one transaction.
+"""Group commit: submissions to one cell that arrive at about the same time are written in one transaction.
 
     thread 1: submit ─► leader ─► writes its own ─────────► writes 2, 3, 4 together ─► …
     thread 2: submit ─► waits ───────────────────────────────────┴─► its verdict
     thread 3: …
 
-A transaction locks the cell until the disk has stored it. Submissions that arrive meanwhile would only wait for the
-lock. With group commit, they wait for the end of the transaction and are then written together in the next one. Each
-submission gets its own answer, and its events name its own caller.
+A transaction locks the cell until it is stored on disk. Submissions that arrive meanwhile wait, and are then written
+together in the next transaction. Each submission gets its own answer, and its events contain its own caller.
 """
 
 from __future__ import annotations
@@ -31,7 +30,9 @@ _lock = threading.Lock()
 
 
 class Submitted(Protocol):
-    """A submission. `size`: the number of its tasks. `keys`: names that two submissions of one group must not share."""
+    """A submission. `size`: the number of its tasks. `keys`: two submissions with a key in common are not written in
+    one transaction.
+    """
 
     @property
     def size(self) -> int: ...
@@ -48,8 +49,8 @@ Item = TypeVar("Item", bound=Submitted)
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[Item]):
-    """A submission that waits to be written. `turn` is set when its result is known, or when its own thread has to
-    write the next group.
+    """A submission that waits to be written. `turn` wakes the thread of the submission when the result is known, or
+    when this thread has to write the next group.
     """
 
     item: Item
@@ -59,8 +60,8 @@ class _Waiting(Generic[Item]):
 
 
 class GroupCommit(Generic[Item]):
-    """Collects the submissions of one process to one cell, and writes several in one transaction. Safe to use from any
-    thread.
+    """Collects the submissions to one cell that arrive in this process, and writes several of them in one
+    transaction. Any thread may use it.
     """
 
     def __init__(self) -> None:
@@ -69,10 +70,10 @@ class GroupCommit(Generic[Item]):
         self._led = False
 
     def write(self, item: Item, write: Callable[[Sequence[Item]], None]) -> None:
-        """Write `item` with `write`, possibly together with others.
+        """Write `item` by calling `write`, possibly together with other items in one transaction.
 
-        Raises the error that `write` raises for this item, and `Rejected` (503) if the item waits longer than
-        `LONGEST_WAIT_S`.
+        Raises the error that `write` raises for this item. Raises `Rejected` (503) if the item waits longer than
+        `LONGEST_WAIT_S` seconds.
         """
         own = _Waiting(item)
         with self._lock:
@@ -96,7 +97,7 @@ class GroupCommit(Generic[Item]):
             raise own.error
 
     def _lead(self, own: _Waiting[Item], write: Callable[[Sequence[Item]], None]) -> None:
-        """Write one group of submissions, of which the caller's submission `own` is the first. Then wake the next
+        """Write one group of submissions. The first one is `own`, the submission of this thread. Then wake the next
         waiting thread, which writes the next group.
         """
         group = [own]
@@ -119,8 +120,8 @@ class GroupCommit(Generic[Item]):
                 following.turn.set()
 
     def _taken(self, own: _Waiting[Item]) -> list[_Waiting[Item]]:
-        """Remove the submissions for the next group from the queue and return them. Submissions with an equal name or
-        key are put into different groups, so that the second submission sees the result of the first.
+        """Remove from the queue the submissions that are written together with `own`, and return them. Submissions
+        with a key in common are not written together.
         """
         taken: list[_Waiting[Item]] = []
         left: deque[_Waiting[Item]] = deque()
@@ -160,6 +161,6 @@ _groups: dict[int, GroupCommit[Any]] = defaultdict(GroupCommit)
 
 
 def of_cell(cell_id: int) -> GroupCommit[Any]:
-    """Return this process's `GroupCommit` for a cell, which writes several submissions in one transaction."""
+    """Return the `GroupCommit` of this process for a cell."""
     with _lock:
         return _groups[cell_id]

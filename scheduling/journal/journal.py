@@ -1,4 +1,4 @@
-"""The journal of a cell (the change log of §3.1). All readers learn of changes from the journal.
+"""The journal of a cell (the change log of §3.1). It contains an event for each change of the cell.
 
     with journal.write(cell_id, principal) as entry:      # BEGIN; locks the cell's row; takes the next revision
         ... change rows ...
@@ -7,9 +7,8 @@
 
     for record in journal.tail(cell_id, after=revision): ...
 
-Revisions follow the order of commits, because a writer takes its revision under the lock of the cell's row. A reader
-that has seen revision N never sees a smaller one later. Writers validate first, take the lock last, and put many
-changes under one revision.
+Revisions are committed in ascending order: a reader that has read revision N never finds a new smaller one later. To
+keep the lock short, writers check their input before they take the lock, and write many changes in one revision.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ _SELECT = (
 
 
 class Cause(msgspec.Struct, frozen=True, gc=False):
-    """The event that caused another event. For example, a drain causes an eviction: the event of the eviction then
-    names the event of the drain.
+    """A reference to the event that caused another event. For example, the event of an eviction refers to the drain
+    that caused it.
     """
 
     revision: int
@@ -65,7 +64,9 @@ class JournalRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class JournalEntry:
-    """A revision that is being written. Its events are written together at the end of the `with` block."""
+    """The events of a revision that is being written. They are written together at the end of the `with` block of
+    `write`.
+    """
 
     def __init__(self, cell_id: int, revision: int, time: dt.datetime, principal: Principal) -> None:
         self.cell_id = cell_id
@@ -81,14 +82,14 @@ class JournalEntry:
         self.act_as(principal)
 
     def act_as(self, principal: Principal) -> None:
-        """Set `principal` as the author of the events that are appended next. One revision may have changes by
-        several callers.
+        """Set `principal` as the author of the events that are appended from now on. The events of one revision can
+        have different authors.
         """
         self.principal = principal
         self._who = f"\t{copy_rows.text(principal.name)}\t{copy_rows.text(principal.request_id)}\t"
 
     def append(self, event: Event, *, caused_by: Cause | None = None) -> Cause:
-        """Add an event to the revision. Return a reference to the event, which other events can give as their cause."""
+        """Add an event to the revision. Return a reference to the event. Later calls can use it as `caused_by`."""
         seq = len(self.events)
         job_id, index = getattr(event, "job_id", None), getattr(event, "index", None)
         cause = f"{caused_by.revision}\t{caused_by.seq}" if caused_by else f"{NULL}\t{NULL}"
@@ -123,16 +124,16 @@ class JournalEntry:
 
 
 class _NothingToSay(Exception):
-    """Raised by `write` if a block appended no events. The transaction is rolled back, with its revision."""
+    """Raised inside `write` if its `with` block appended no events. It causes a rollback of the transaction."""
 
 
 @contextmanager
 def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
     """Run the `with` block as one atomic change of a cell. The change gets the next revision of the cell.
 
-    Locks: the cell's row, until the end of the outermost transaction. Rows of other tables are locked after it, in the
-    order of their ids. A block without events must not change any row: it is rolled back. Inside another transaction,
-    readers are woken when the outermost transaction commits.
+    Locks the cell's row until the end of the outermost transaction. Lock rows of other tables only after this, in the
+    order of their ids. A block that appends no event is rolled back. Readers are woken when the outermost transaction
+    has committed.
     """
     try:
         with transaction.atomic():
@@ -161,10 +162,10 @@ def _begin(cell_id: int, principal: Principal) -> JournalEntry:
 def tail(
     cell_id: int, *, after: int, limit: int = 50_000, known: Mapping[int, Sequence[JournalRecord]] | None = None
 ) -> list[JournalRecord]:
-    """Return the records of all revisions after the revision `after`, oldest first. It returns about `limit` records,
-    and never only a part of a revision.
+    """Return the records of the revisions after the revision `after`, oldest first, at most about `limit` records. A
+    revision is always returned completely.
 
-    `known`: by revision, the records that the caller has committed itself. These records are not read again.
+    `known`: records that the caller already has, by revision. They are not read from the database.
     """
     own = sorted(revision for revision in known or () if revision > after)
     rows = query(

@@ -1,4 +1,4 @@
-"""Events that describe the content of rows, for the journal and for snapshots."""
+"""Makes events from rows of the database, for the journal and for snapshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduling.models import Job, Machine, Update
 
 
 def machine_set_event(machine: Machine) -> events.MachineSet:
-    """Return the event with all facts of a machine. Its capacity excludes the capacity that kept allocs use."""
+    """Return the event with all facts of a machine. The capacity in the event does not include what kept allocs use."""
     kept = [*machine.kept, *[0] * (len(machine.capacity) - len(machine.kept))]
     return events.MachineSet(
         machine_id=machine.id,
@@ -29,7 +29,7 @@ def machine_set_event(machine: Machine) -> events.MachineSet:
 
 
 def job_submitted_event(job: Job, groups: tuple[Group, ...]) -> events.JobSubmitted:
-    """Return the event with the properties of a job, and with the requirements of its tasks, given as `groups`."""
+    """Return the event with the properties of a job. `groups`: the requirements of its tasks."""
     return events.JobSubmitted(
         job_id=job.id,
         uid=job.uid.hex,

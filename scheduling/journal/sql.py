@@ -1,4 +1,4 @@
-"""One SQL statement at a time, on the connection of the caller's transaction."""
+"""Functions that run an SQL statement in the transaction of the caller."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ def execute(statement: str, values: Values = ()) -> int:
 
 
 def rows_by_key() -> None:
-    """Let PostgreSQL find each row of the joins that follow by its key, until the end of the transaction.
+    """Until the end of the transaction, PostgreSQL must use indexes to join tables.
 
-    PostgreSQL would otherwise read a whole table, or all pending tasks, for each thousand rows, because its statistics
-    are older than the tasks that are being placed.
+    Its statistics may be out of date. Without this call, it might then read whole tables.
     """
     query("SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)")
 

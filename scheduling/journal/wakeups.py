@@ -1,7 +1,7 @@
 """Wake-ups: the message "cell N reached revision R", sent through Redis after a commit.
 
-No reader depends on wake-ups: each reads the journal at least every `POLL_S`. While Redis is unreachable, writers log
-this once and continue.
+A reader may miss wake-ups, because it also reads the journal every `POLL_S` seconds. If Redis is unreachable, writers
+continue without wake-ups.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def client() -> redis.Redis:
 
 
 def publish(cell_id: int, revision: int) -> None:
-    """Notify the readers of a cell that its journal has grown. Call after commit."""
+    """Notify the readers of a cell that its journal has a new revision. Call this function after the commit."""
     send("notice", lambda redis: redis.publish(channel(cell_id), revision))
 
 
 def send(what: str, command: Callable[[redis.Redis], object]) -> bool:
-    """Send a command to Redis. Return False if Redis does not answer; the command is then lost. `what`: the name of
-    the command in the log.
+    """Call `command`, which sends a command to Redis. Return False if Redis does not answer; the command is then
+    lost. `what`: the name of the command in log lines.
     """
     global _sender
     if _sender is None:
@@ -56,8 +56,8 @@ def answers() -> bool:
 
 
 class Sender:
-    """Sends commands to Redis. While Redis does not answer, one command per `_RETRY_S` seconds is tried; each
-    connection or answer may take at most `HURRY_S` seconds.
+    """Sends commands to Redis. After Redis did not answer, no command is sent for `_RETRY_S` seconds. Redis must
+    answer within `HURRY_S` seconds.
     """
 
     def __init__(self, url: str) -> None:
@@ -81,7 +81,7 @@ def channel(cell_id: int) -> str:
 
 
 class Waiter:
-    """Waits until one of the given cells changes, or for the poll interval while Redis is unreachable."""
+    """Waits for wake-ups of the given cells. While Redis is unreachable, it only waits for a fixed time."""
 
     def __init__(self, cell_ids: Iterable[int]) -> None:
         self._channels = [channel(cell_id) for cell_id in cell_ids]
@@ -94,12 +94,12 @@ class Waiter:
 
     @property
     def hears(self) -> bool:
-        """Return whether this waiter receives wake-ups from Redis. If not, it only sleeps for the poll interval."""
+        """Return whether this waiter is connected to Redis and so receives wake-ups. Otherwise, `wait` only sleeps."""
         return self._pubsub is not None
 
     def wait(self, timeout_s: float = POLL_S) -> bool:
-        """Wait at most `timeout_s` seconds. Return whether a wake-up arrived. One call receives all wake-ups that
-        have arrived.
+        """Wait for a wake-up, at most `timeout_s` seconds. Return whether a wake-up arrived. If several have arrived,
+        one call removes them all.
         """
         if not self._connected():
             time.sleep(min(timeout_s, POLL_S))

@@ -9,8 +9,8 @@
     …    /packages/…     `scheduling.link.packages.doors`
     WS   /shell?session= the bytes of a shell that was granted to the machine
 
-Every error names the wrong field. It is a problem document (RFC 9457), or, if the WebSocket is open, a `Refusal`
-followed by a close.
+Every error names the wrong field. An HTTP error is a problem document (RFC 9457). On an open WebSocket, the shard sends
+a `Refusal` and then closes the WebSocket.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ HELLO_WITHIN_S = 10.0
 
 
 class LinkApp:
-    """The ASGI application of a shard. Lifespan events start and stop the shard."""
+    """The ASGI application of a shard. The lifespan events of ASGI start and stop the shard."""
 
     def __init__(self, shard: Shard, redis: RedisBridge, packages: PackageDoors) -> None:
         self.shard = shard
@@ -130,7 +130,7 @@ class LinkApp:
     # -- WebSockets
 
     async def _websocket(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Serve `/shell`. `scheduling.link.transport.websocket` serves `/link`."""
+        """Serve a WebSocket for `/shell`. (`scheduling.link.transport.websocket` serves `/link`.)"""
         await receive()  # websocket.connect
         try:
             if scope["path"] != "/shell":
@@ -171,7 +171,9 @@ class LinkApp:
             await send({"type": "websocket.close", "code": INVALID_DATA, "reason": reason[:100]})
 
     async def converse(self, socket: LinkSocket, authorization: str) -> None:
-        """Handle one WebSocket: check its `Authorization` header, then serve its machine until it closes."""
+        """Serve one WebSocket of a machine until it is closed. `authorization`: the value of its `Authorization`
+        header, which is checked first.
+        """
         try:
             known = await self._admit(authorization)
         except Rejected as error:
@@ -193,8 +195,8 @@ class LinkApp:
             log.debug("a machine disconnected before it was served", machine=known.hostname)
 
     async def _admit(self, authorization: str) -> Known:
-        """Return the machine that the `Authorization` header names. Raises `Rejected` if the header is wrong, there is
-        no such machine, or the database cannot be reached.
+        """Return the machine whose hostname and secret are in `authorization` (the value of the `Authorization`
+        header). Raises `Rejected` if they are wrong or the database cannot be reached.
         """
         scheme, _, credential = authorization.partition(" ")
         hostname, colon, secret = credential.strip().partition(":")
@@ -216,8 +218,8 @@ class LinkApp:
         return known
 
     def _serve(self, known: Known, session: int, socket: LinkSocket, hello: Hello) -> None:
-        """Attach the open connection of the machine `known` to the shard, which then serves it. Raises `Hangup` if the
-        connection is already closed.
+        """Attach the open connection of the machine `known` to the shard, and serve it. `session`, `hello`: the
+        result of `_welcome`. Raises `Hangup` if the connection is already closed.
         """
         held = self.shard.attach(known, session, socket, hello)
 
@@ -247,9 +249,9 @@ class LinkApp:
             raise
 
     async def _welcome(self, known: Known, socket: LinkSocket) -> tuple[int, Hello]:
-        """Return the number of the new session, and the hello of the machine.
+        """Wait for the hello (first message) of a machine. Return the number of the new session, and the hello.
 
-        Raises `HelloRejected` if the machine sends no acceptable hello or the database cannot be reached,
+        Raises `HelloRejected` if the hello is missing or not accepted, or if the database cannot be reached. Raises
         `MalformedMessage` if the message cannot be read, and `Hangup` if the machine closes the connection.
         """
         try:

@@ -33,14 +33,14 @@ RENEWAL_CHECK_S = 60.0
 
 
 class LinkServer(uvicorn.Server):
-    """A uvicorn server that limits TLS handshakes and renews its certificate."""
+    """A uvicorn server that limits the number of TLS handshakes at the same time, and renews its certificate."""
 
     def __init__(self, config: uvicorn.Config, progress: LoopProgress) -> None:
         super().__init__(config)
         self.progress = progress
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections through `Acceptor`, because uvicorn's own servers accept without a limit."""
+        """Start to accept connections. An `Acceptor` limits how many are accepted at the same time."""
         if self.config.ssl is not None:
             self.config.ssl.num_tickets = 0  # no Borglet resumes a TLS session, so tickets are only work
         host, port = self.config.host, self.config.port
@@ -94,7 +94,7 @@ class LinkServer(uvicorn.Server):
 
 
 def make_server(*, host: str | None = None, port: int | None = None) -> LinkServer:
-    """Return a shard's server. `host`, `port`: the address to listen on; None: the address in the settings."""
+    """Return the server of a shard. `host`, `port`: the address to listen on. If they are None, the settings decide."""
     shard = Shard(
         cell_names=settings.BORG_CELLS,
         zone=settings.BORG_ZONE,
@@ -127,7 +127,7 @@ def make_server(*, host: str | None = None, port: int | None = None) -> LinkServ
 
 
 def hosts() -> list[str]:
-    """Return all host names and addresses under which Borglets may connect, for the certificate."""
+    """Return all host names and addresses of this server that Borglets may use. They must be in its certificate."""
     named = [urlsplit(settings.BORG_LINK_URL).hostname, settings.BORG_LINK_HOST, socket.gethostname()]
     wildcard = {"", "0.0.0.0", "::"}  # noqa: S104 - recognised, not listened on
     return list(dict.fromkeys([h for h in named if h and h not in wildcard] + ["localhost", "127.0.0.1"]))

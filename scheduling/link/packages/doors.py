@@ -1,4 +1,5 @@
-"""The endpoints of a link shard for packages (§3.2). Only machines may use them, with the credential of their link.
+"""The endpoints of a link shard for packages (§3.2). Only machines may use these endpoints. A machine uses the same
+secret as for its link.
 
     GET  /packages/<digest>/sources  PackageSources: peers to try, or the store, or when to ask again; and a ticket
     GET  /packages/<digest>          the archive from the cell's store; `Range: bytes=N-`
@@ -6,10 +7,9 @@
     POST /packages/<digest>/gone     the machine no longer has the package
     POST /packages/<digest>/failed   PackageFailed: a source sent nothing or wrong content
 
-A machine may download or announce only packages that one of its tasks uses. So a stolen credential gives access only to
-the packages of the machine's own tasks. A limited number of threads read the archives. If all threads are busy, a
-machine must ask again later, when peers have the package. Shards announce installed packages to each other through
-Redis, where messages may be lost.
+A machine may download or announce only packages that one of its tasks uses. A limited number of threads read the
+archives. If all threads are busy, a machine must ask again later. Shards tell each other through Redis which machines
+have a package.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?")
 
 @dataclass(frozen=True, slots=True)
 class Entitled:
-    """The permission of a machine to use a package, with the package's cell and size, and the machine's rack."""
+    """The permission of a machine to use a package. It contains facts about the package and the machine."""
 
     cell: str
     size_bytes: int
@@ -84,7 +84,9 @@ NOTHING = Entitled("", 0, "", "")
 
 
 class PackageDoors:
-    """The package endpoints of a shard, which start and stop with the shard. `serve` handles requests to /packages/."""
+    """The package endpoints of a shard. They start and stop together with the shard. `serve` handles requests to
+    /packages/.
+    """
 
     def __init__(
         self,
@@ -121,15 +123,15 @@ class PackageDoors:
         self._readers.shutdown(wait=False)
 
     def left(self, cell_id: int, machine_id: int) -> None:
-        """Forget a machine whose connection has ended and that has no newer connection to this shard."""
+        """Forget a machine. Call this method when the machine has no connection to this shard any more."""
         self._ports.pop(machine_id, None)
         self._announced.pop(machine_id, None)
         self._tracker(cell_id).left(machine_id)
         self._exchange.announce(swarms.Left(cell_id, machine_id))
 
     async def serve(self, scope: Message, receive: Receive, send: Send, authenticate: Authenticate) -> None:
-        """Answer one request to /packages/. Raises `Rejected`, which the caller must send as an error, and `Hangup` if
-        the client has disconnected.
+        """Answer one request to /packages/. Raises `Rejected` if the request is rejected; the caller must send this
+        error. Raises `Hangup` if the client has disconnected.
         """
         path = _PATH.fullmatch(scope["path"])
         door = (scope["method"], path.group(2) or "") if path else None
@@ -240,8 +242,8 @@ class PackageDoors:
     # -- rights
 
     async def _entitled(self, machine_id: int, digest: str) -> Entitled | None:
-        """Return a machine's permission to use a package; None if none of its tasks uses the package. Raises `Rejected`
-        if the database cannot be reached.
+        """Return the permission of a machine to use a package. Return None if no task of the machine uses the
+        package. Raises `Rejected` if the database cannot be reached.
         """
         key = machine_id, digest
         until, found = self._known.get(key, (0.0, None))
@@ -259,8 +261,8 @@ class PackageDoors:
         return found
 
     def _look_up(self, machine_id: int, digests: Sequence[str]) -> dict[str, Entitled]:
-        """Return a dict from digest to permission (`Entitled`), for those of `digests` that the machine's tasks use as
-        packages. Makes at most two queries.
+        """Return the permissions of a machine to use the packages `digests`, by digest. Packages that no task of the
+        machine uses are left out. Makes at most two queries.
         """
         rows = query(
             "SELECT t.job_id, t.index, t.spec_version, s.packages::text, host(m.address), m.rack, c.name,"
@@ -292,9 +294,9 @@ class PackageDoors:
         self._exchange.announce(swarms.Have(cell_id, digest, peer))
 
     async def _look_forever(self) -> None:
-        """Every second, announce packages that machines report as installed.
+        """Announce, again and again, the packages that machines report as installed.
 
-        Requests are not enough: a machine that already has a package does not ask for sources.
+        This is needed for machines that already have a package, because they send no request about it.
         """
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
@@ -314,8 +316,8 @@ class PackageDoors:
                     log.warning("database unreachable: the packages of machines are stored later", error=str(error))
 
     async def _announce_all(self, cell_id: int, machine_id: int, port: int, installed: Sequence[str]) -> None:
-        """Announce to all shards the installed packages that a machine's tasks use. `port`: the port of the machine's
-        package server.
+        """Announce to all shards that a machine has certain packages. `installed`: the digests of its packages, of
+        which only those that its tasks use are announced. `port`: the port of the machine's package server.
         """
         digests = [text for text in installed[:MAX_REPORTED_PACKAGES] if package_names.is_digest(text)]
         try:
@@ -368,8 +370,8 @@ class _Request:
         return first, last
 
     async def begin(self, first: int, last: int, size: int) -> None:
-        """Send the HTTP headers for an archive of `size` bytes, or for the part from byte `first` to byte `last` if the
-        request asks for a part.
+        """Send the HTTP headers of the answer. `size`: the size of the archive in bytes. `first`, `last`: the
+        positions of the first and the last byte to send.
         """
         headers = {
             "content-type": "application/octet-stream",
@@ -388,7 +390,9 @@ class _Request:
 
 
 class _Reading:
-    """An open archive. Its methods block. Call them in the thread pool for readers, and never two at the same time."""
+    """An open archive that is being read. Its methods block, so call them only in the thread pool for readers, one at
+    a time.
+    """
 
     def __init__(self, store: ArchiveStore, asked: _Request, offset: int) -> None:
         self._stack = contextlib.ExitStack()
@@ -407,7 +411,7 @@ class _Reading:
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    """Log the error that ended `_look_forever`, which should never end."""
+    """Log the error that ended the task of `_look_forever`."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("this shard no longer records which packages machines have; restart it", exc_info=error)
 

@@ -3,7 +3,7 @@
 borg:packages                    channel: `Have`, `PeerGone`, `Left`, as they happen
 borg:packages:<cell>:<digest>    hash: machine id -> `Peer`; read by a shard that knows no machine with the package
 
-Lost messages do no harm, because machines can always use the package store.
+If messages are lost, machines can still use the package store.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ _peer = msgspec.msgpack.Decoder(Peer)
 
 
 class SwarmExchange(RedisClient):
-    """Sends announcements to all shards, and calls `receive` with those of all shards, including this one."""
+    """Sends announcements to all shards. Calls `receive` with each announcement that any shard sends, including this
+    one.
+    """
 
     def __init__(self, url: str, receive: Callable[[Announcement], None]) -> None:
         super().__init__(url, use="share which machines have which packages")
@@ -70,7 +72,7 @@ class SwarmExchange(RedisClient):
         self._wake.set()
 
     async def holders(self, cell_id: int, digest: str) -> list[Peer]:
-        """Return some machines that have the package; an empty list while Redis is unreachable."""
+        """Return some machines that have the package. Return an empty list if Redis is unreachable."""
         found = await self._attempt(self._redis.hrandfield(_key(cell_id, digest), MAX_HOLDERS, withvalues=True))
         return [_peer.decode(value) for value in (found or [])[1::2]]
 

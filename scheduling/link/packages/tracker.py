@@ -2,9 +2,8 @@
 
     store ─► few machines ─► each serves `fanout` others at a time ─► … the number of holders grows geometrically
 
-Each shard has a tracker, and other shards send it the machines that have a package. Losing a tracker does no harm: a
-machine without a known peer uses the store, and reports when it has the package. Times are seconds of any monotonic
-clock.
+Each shard has a tracker. The shards tell each other which machines have a package. If the data of a tracker is lost,
+machines use the store and report again what they have. Times are seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -45,7 +44,9 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class SourcesOffer:
-    """The sources of a package, best first. Without any source, the machine asks again after `retry_after_s`."""
+    """The sources of a package that are offered to a machine, best first. If there is no source, the machine asks
+    again after `retry_after_s` seconds.
+    """
 
     peers: tuple[Peer, ...] = ()
     store: bool = False
@@ -68,9 +69,8 @@ class _Swarm:
 class Tracker:
     """The tracker of a shard, which records which machines have which packages.
 
-    `fanout`: how many machines one machine serves at the same time. `store_slots`: how many machines the store serves
-    at the same time. `offered`: how many peers are offered to a machine. Only at the first of these peers is a download
-    slot reserved for the machine.
+    `fanout`: how many machines may download from one machine at the same time. `store_slots`: how many machines may
+    download from the store at the same time. `offered`: how many peers are offered to a machine at most.
     """
 
     def __init__(
@@ -117,10 +117,12 @@ class Tracker:
             self._release(digest, machine_id)
 
     def failed(self, digest: str, machine_id: int, address: str, port: int, reason: str, *, now: float) -> int | None:
-        """Record that a source delivered nothing or wrong content. `reason`: see `PackageFailed`.
+        """Record that the peer with this address and port delivered nothing or wrong content to a machine. `reason`:
+        see `PackageFailed`.
 
-        Ignore peers that were not offered to the machine. After too many failures, a peer is no longer offered until it
-        reports the package again. Return the id of such a peer, otherwise None.
+        A failure of a peer that was not offered to the machine is ignored. A peer with too many failures is not
+        offered any more until it reports the package again. If this call removes such a peer, return its machine id,
+        otherwise None.
         """
         swarm = self._swarm(digest)
         offered = swarm.fetching.get(machine_id, ())
@@ -143,8 +145,8 @@ class Tracker:
         return None
 
     def sources(self, digest: str, machine_id: int, *, rack: str = "", size_bytes: int = 0, now: float) -> SourcesOffer:
-        """Return the sources from which a machine can download a package. If the machine already holds download slots
-        for this package at other machines or at the store, these slots are released first.
+        """Return the sources from which a machine can download a package, and reserve a download slot at the first
+        one. Slots that were reserved for an earlier download of the same package by this machine are released.
         """
         swarm = self._swarm(digest)
         self._release(digest, machine_id)

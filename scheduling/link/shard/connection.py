@@ -1,4 +1,4 @@
-"""The connection of a machine to a shard: the open poll, the last report, and messages that are not sent yet."""
+"""The connection of a machine to a shard: the poll that is not answered yet, the last report, and the messages to send."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ POLICY_VIOLATION, GOING_AWAY, INVALID_DATA, TRY_ELSEWHERE = 1008, 1001, 1007, 10
 
 
 class Wire(Protocol):
-    """The transport of messages to a machine. No method waits, and nothing is sent after `close`."""
+    """Sends messages to a machine. No method blocks. After `close`, nothing is sent."""
 
     @property
     def congested(self) -> bool:
-        """Return whether so much output waits for the machine that no further message should be sent."""
+        """Return whether too much output is waiting to be sent to the machine, so that no further message should be
+        sent.
+        """
 
     def send(self, content: bytes) -> None:
         """Send a message."""
@@ -51,13 +53,13 @@ _MOST_LEFT = 256
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """The connection of one machine. Only the event loop uses it. Times are seconds of the loop's clock.
+    """The connection of one machine. Use it only in the event loop. Times are seconds of the loop's clock.
 
-    `asked`, `answered`: sequence numbers of the last poll and of the last report. `desired_sent`: number of the last
-    poll that contained a desired state; `generation_sent`: generation of that state. `generation`: generation that the
-    Borglet should have; `acknowledged`: generation that it has, as reported. When both are equal, `desired` becomes
-    None. `generation_repeated`: generation that was sent twice, because a report still contained ended tasks.
-    `returning`: the Borglet has a desired state of the cell's history from an earlier session.
+    `asked`: number of the last poll. `answered`: number of the last poll that was answered. `desired_sent`: number of
+    the last poll that contained a desired state. A generation is the version of a desired state. `generation`: the
+    one that the Borglet should have. `generation_sent`: the one that was sent last. `acknowledged`: the one that the
+    Borglet reports. `generation_repeated`: the one that was sent twice, because a report still contained ended tasks.
+    `returning`: the Borglet has a desired state from an earlier session.
     """
 
     machine_id: int
@@ -94,18 +96,20 @@ class Connection:
 
     @property
     def waiting(self) -> bool:
-        """Return whether a poll has been sent and not answered."""
+        """Return whether a poll was sent that is not answered yet."""
         return self.asked > self.answered
 
     @property
     def probed(self) -> bool:
-        """Return whether the first poll of a returning Borglet is open. The answer tells which desired state it has."""
+        """Return whether the Borglet returned and has not answered its first poll yet. The answer will show which
+        desired state it has.
+        """
         return self.returning and self.asked == 1 and self.answered == 0
 
     @property
     def behind(self) -> bool:
-        """Return whether the next poll must contain the desired state, because neither the Borglet nor a poll that is
-        under way has it.
+        """Return whether the next poll must contain the desired state. It must if the Borglet does not have this
+        state and no unanswered poll contains it.
         """
         return (
             self.view is not None
@@ -133,8 +137,8 @@ class Connection:
         self.post(Poll(self.asked, hold_s, desired, logs, identities, rotate, accepted, shells, until))
 
     def take_view(self, view: View) -> None:
-        """Set the view of the machine. Add to `left` (the tasks that have left the machine) each task that is not in
-        the new view, because its usage may still be reported.
+        """Set the view (the stored state) of the machine. Add the tasks that are not in the new view to `left`, the
+        tasks that have left the machine.
         """
         if self.view is not None:
             for key, expected in self.view.run.items():
@@ -152,7 +156,9 @@ class Connection:
         return expected.task_id if expected is not None else self.view.stop.get(key, self.left.get(key))
 
     def wanted_logs(self, report: Report) -> Report | None:
-        """Return the report without the log parts that nobody requested, or None if it contains no other log parts."""
+        """Return the report without those log parts that this shard did not request. Return None if no log parts
+        remain.
+        """
         wanted = [chunk for chunk in report.logs if chunk.request_id in self.logs_asked]
         if len(wanted) < len(report.logs):
             log.warning(

@@ -1,4 +1,4 @@
-"""A thread for PostgreSQL: it runs one call after the other, and the event loop never waits."""
+"""A thread that calls PostgreSQL, so that the event loop is never blocked. It runs one call at a time."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ class Identities:
     def due(self, held: Connection, loaded: Loaded, now: float, rng: random.Random) -> list[TaskIdentity]:
         """Return the identity tokens for the new tasks of a machine, or for all its tasks if it is time to renew them.
 
-        `held`: the machine's connection. `loaded`: its new desired state. Call this method before
-        `held.take_view(loaded.view)`, because a task is new if `held.view` does not contain it. If there is no
-        `held.view` yet, the tasks that are not up are new.
+        `held`: the machine's connection. `loaded`: its new desired state. A task is new if `held.view` does not
+        contain it, so call this method before `held.take_view(loaded.view)`. If there is no `held.view` yet, the
+        tasks that are not up are new.
         """
         if self.key is None:
             return []

@@ -1,4 +1,4 @@
-"""The database work that a shard does next, and the reasons for rejected hellos."""
+"""The database work that a shard must do next, and errors about rejected connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Inbox:
 
 
 class HelloRejected(Exception):
-    """Raised when a hello is rejected. `refusal`: the answer for the machine."""
+    """Raised when the hello (first message) of a machine is rejected. `refusal`: the message to send to the machine."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.detail)
@@ -35,13 +35,13 @@ class HelloRejected(Exception):
 
 
 def superseded(hostname: str) -> Refusal:
-    """Return the rejection of a connection whose machine has a newer connection."""
+    """Return the message that rejects a connection, because its machine has a newer one."""
     return Refusal(
         "superseded", "session", f"machine {hostname} has a newer session; check that only one Borglet uses its secret"
     )
 
 
 def removed(hostname: str) -> Refusal:
-    """Return the rejection of a machine that was removed from its cell."""
+    """Return the message that rejects a machine, because it was removed from its cell."""
     detail = f"machine {hostname} was removed from the cell; join it again with a new token"
     return Refusal("removed", "hostname", detail, retry=False)

@@ -1,8 +1,7 @@
-"""Find the machines with a change of installed packages that is not in the database yet. This module does no input or
-output.
+"""Finds the machines whose installed packages have changed and are not stored in the database yet. No I/O.
 
-The scheduler prefers machines that have a task's packages (§3.2). These changes are not urgent, so the master stores
-them in batches.
+The scheduler prefers machines that have a task's packages (§3.2). The changes are not urgent, so they are stored in
+batches.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ MOST_AT_ONCE = 1_000
 class InstalledIntake:
     """The machines whose installed packages must be written to the database.
 
-    `due` returns them, and `written` marks them as written. Without this mark, `due` returns them again.
+    `due` returns the reports of these machines. Call `written` when they are stored; otherwise `due` returns them
+    again.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class InstalledIntake:
 
 
 def readable(reports: Mapping[int, InstalledReport]) -> dict[int, InstalledReport]:
-    """Return the reports without invalid digests, and without digests above the allowed number per machine."""
+    """Return the reports without invalid digests. If a report has too many digests, it is cut to the allowed number."""
     return {
         machine: InstalledReport(
             one.session, [text for text in one.digests[:MAX_REPORTED_PACKAGES] if package_names.is_digest(text)]

@@ -1,6 +1,6 @@
-"""The metrics of a shard for Prometheus, at its own `/metrics`. They are plain numbers that are formatted on request.
+"""The metrics of a shard for Prometheus, served at the shard's own `/metrics`.
 
-The counters of the Prometheus library would be too slow, because some metrics change two thousand times per second.
+They are plain numbers, because the counters of the Prometheus library would be too slow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Buckets:
 
 
 class ShardMetrics(Collector):
-    """The counters of one shard. `held`: number of machines that it serves."""
+    """The metrics of one shard. `held`: the number of machines that the shard serves."""
 
     def __init__(self, held: Callable[[], int]) -> None:
         self._held = held

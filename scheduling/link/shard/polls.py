@@ -1,8 +1,7 @@
 """Poll machines at regular intervals. One timer serves all machines of a shard.
 
-A machine is polled about `poll_interval` after its last poll (randomly ± `JITTER`). A poll names its hold, after
-which the machine must answer. After a late answer, the next poll has a shorter hold, so that the intervals stay
-correct.
+A machine is polled about `poll_interval` seconds after its last poll (randomly ± `JITTER`). A poll contains its hold:
+the time after which the machine must answer. After a late answer, the next poll has a shorter hold.
 """
 
 from __future__ import annotations
@@ -80,7 +79,9 @@ class Polls:
             self.ask(held)
 
     def ask(self, held: Connection) -> None:
-        """Send a poll now, even if the machine has not answered an earlier poll. It answers polls in their order."""
+        """Send a poll now, even if the machine has not answered an earlier one. The machine answers its polls in
+        order.
+        """
         now = asyncio.get_running_loop().time()
         if held.renew_identities_at <= now or (held.behind and held.desired is None):
             self._refresh(held.machine_id)
@@ -93,7 +94,7 @@ class Polls:
         self.schedule(held, now + held.hold_s + ANSWER_WITHIN_S)
 
     def probe(self, held: Connection) -> None:
-        """Send a poll that the machine answers at once, because its report tells which desired state it has."""
+        """Send a poll that the machine answers at once. The answer shows which desired state the machine has."""
         now = asyncio.get_running_loop().time()
         held.ask(now, 0.0)
         self.schedule(held, now + ANSWER_WITHIN_S)

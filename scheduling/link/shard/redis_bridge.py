@@ -1,5 +1,6 @@
-"""The connection of a shard to Redis. It sends the shard's heartbeat, the last contact of each machine, and usage. It
-receives notices of changes, log requests, and the machines that have connected to another shard.
+"""The connection of a shard to Redis. The shard sends its heartbeat, the time of the last contact with each machine,
+and the usage of tasks. It receives notices of changes, requests for logs, and the ids of machines that have connected
+to another shard.
 
 All of these messages may be lost. Without Redis, a shard still serves its machines and reads changes from the journal.
 """
@@ -98,7 +99,9 @@ class RedisBridge(RedisClient):
         await self._spread(wall)
 
     async def _spread(self, wall: float) -> None:
-        """Publish how many machines this shard serves, and ask some of them to connect again if it has too many."""
+        """Publish how many machines this shard serves. If it serves too many, close the connections of some of them,
+        which then connect again. `wall`: the present time.
+        """
         shard, cells = self._shard, ",".join(map(str, sorted(self._shard.cell_ids)))
         pipe = self._redis.pipeline(transaction=False)
         pipe.hset(_LOADS, shard.name, f"{wall} {len(shard.connections)} {cells}")
@@ -162,7 +165,7 @@ class RedisBridge(RedisClient):
                 await log_requests.answer(self._redis, log_requests.not_connected(asked.request))
 
     async def _grant_shell(self, asked: streams.ShellRequest) -> None:
-        """Send the grant of a shell to its machine, or the reason why there is no shell to the client."""
+        """Send the grant of a shell to the machine. If this is not possible, send the reason to the client."""
         try:
             grant = await streams.grant(asked)
         except Rejected as error:

@@ -1,4 +1,4 @@
-"""Compare the reports of machines with the database rows, and put the differences into the shard's inbox."""
+"""Compares the reports of machines with the state in the database, and puts the differences into the shard's inbox."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ReportIntake:
             self._roster.polls.due(held, now)
 
     def _take_windows(self, held: Connection, windows: Sequence[UsageWindow]) -> None:
-        """Queue the usage windows of tasks that are or recently were on the machine."""
+        """Queue the reported usage of tasks, to be stored. Only tasks that are or recently were on the machine count."""
         now = time.time()
         wanted = [
             TaskWindow(held.cell_id, held.machine_id, task, window)
@@ -104,8 +104,8 @@ class ReportIntake:
         self._roster.refresh(held.machine_id)
 
     def _foreign(self, held: Connection, report: Report) -> None:
-        """Ignore a report of another history. Close the connection if the machine had already received the desired
-        state of the current history before this report.
+        """Ignore a report that refers to another history of the cell, for example before a restore. Close the
+        connection if the machine sent the report after it received the desired state of the current history.
         """
         assert held.view is not None
         held.last_report, held.acknowledged = None, ""
@@ -120,8 +120,8 @@ class ReportIntake:
             )
 
     def compare(self, held: Connection, *, answers: bool = False) -> None:
-        """Compare the connection's last report with the stored state of the machine, and put the differences into the
-        inbox. `answers`: the report has just arrived, so the machine is up.
+        """Compare the last report of a machine with its stored state, and put the differences into the inbox.
+        `answers`: whether the report has just arrived, which shows that the machine is up.
         """
         if held.view is None or held.last_report is None:
             return

@@ -15,7 +15,7 @@ from scheduling.policy import cell_settings
 
 
 class Roster:
-    """The machines and connections of a shard. All parts of a shard share it. Only the event loop uses it."""
+    """The machines and connections of a shard. All parts of a shard share this object. Use it only in the event loop."""
 
     def __init__(self, rng: random.Random) -> None:
         self.connections: dict[int, Connection] = {}  # by machine
@@ -30,7 +30,7 @@ class Roster:
         self.polls = Polls(self.figures, rng, interval_s=self._interval_s, refresh=self.refresh, hang_up=self._hang_up)
 
     def refresh(self, machine_id: int) -> None:
-        """Read the desired state of a machine again, because it may have changed."""
+        """Request that the next turn reads the desired state of a machine again."""
         self.inbox.dirty.add(machine_id)
         self.wake.set()
 
@@ -44,7 +44,9 @@ class Roster:
             del self.connections[gone.machine_id]
 
     def supersede(self, machine_id: int, session: int) -> None:
-        """Close the connection of a machine if it has a newer session, at this or at another shard."""
+        """Close the connection of a machine if its session is older than `session`, the machine's newest session at
+        any shard.
+        """
         held = self.connections.get(machine_id)
         if held is not None and held.session < session:
             held.reject(superseded(held.hostname))

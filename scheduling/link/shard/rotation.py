@@ -16,7 +16,9 @@ AGAIN_S = 600.0
 
 @dataclass(slots=True)
 class Rotation:
-    """The replacement of one machine's secret. `asked`: the machine was asked for a new secret, so it may offer one."""
+    """The replacement of one machine's secret. `asked`: whether the machine was asked for a new secret and may now
+    offer one.
+    """
 
     asked: bool = False
     _due: float = math.inf
@@ -24,7 +26,9 @@ class Rotation:
     _hurried: bool = False
 
     def plan(self, age_s: float, interval_s: float, now: float, rng: random.Random) -> None:
-        """Plan when to replace a secret that is `age_s` seconds old: at the age `interval_s` ± `JITTER`; 0: never."""
+        """Plan when to replace a secret that is now `age_s` seconds old. It is replaced when it is about `interval_s`
+        seconds old (randomly ± `JITTER`). If `interval_s` is 0, it is never replaced.
+        """
         if interval_s <= 0:
             return
         left_s = interval_s * rng.uniform(1 - JITTER, 1 + JITTER) - age_s
@@ -36,12 +40,12 @@ class Rotation:
             self._hurried, self._due = True, now
 
     def accept(self, digest: str) -> None:
-        """Record that an offered secret was accepted. `digest`: its digest, which the next poll contains."""
+        """Record that the new secret of the machine was accepted. The next poll contains its digest `digest`."""
         self._accepted, self.asked, self._due = digest, False, math.inf
 
     def next_poll(self, now: float) -> tuple[bool, str]:
-        """Return whether the next poll asks the machine for a new secret, and the digest of the secret that was
-        accepted since the previous poll ("": no secret was accepted).
+        """Return two values for the next poll: whether it asks the machine for a new secret, and the digest of the
+        secret that was accepted since the last poll, or "" if none was accepted.
         """
         accepted, self._accepted = self._accepted, ""
         if now < self._due:

@@ -6,8 +6,9 @@
                                            └─► database thread: begin sessions, write changes, read the journal,
                                                and load the desired state of the machines that it affects
 
-The pump is the loop of database work (`turns`). Its next turn handles everything that arrived during the last turn. So
-an idle shard writes at once, and a busy shard writes large batches. Polls do not wait for the database.
+The pump is the loop of database work (`turns`). One round of the loop is a turn. A turn handles everything that arrived
+during the turn before it. So an idle shard writes at once, and a busy shard writes large batches. Polls do not wait for
+the database.
 
 Parts: `roster` (the machines), `inbox` (work for the next turn), `report_intake`, `turns` (the pump), `database`.
 """
@@ -35,8 +36,9 @@ from scheduling.link.transport.accepting import LoopProgress
 class Shard:
     """A link shard, which serves the machines that connect to it.
 
-    Call `start` first and `stop` last. For each connection, call `authenticate`, `greet`, `attach`, `heard` for each
-    report, and `detach`. `zone`: the DNS zone that Borglets receive. `cell_names`: the cells to serve; empty: all.
+    Call `start` first and `stop` last. For each connection, call `authenticate`, `greet` and `attach` in this order,
+    then `heard` for each report, and `detach` at the end. `zone`: the DNS zone that is sent to Borglets.
+    `cell_names`: the cells to serve; if it is empty, all cells are served.
     """
 
     def __init__(self, *, cell_names: list[str], zone: str, rng: random.Random | None = None, name: str = "") -> None:
@@ -80,8 +82,8 @@ class Shard:
     # -- a connection's life
 
     async def authenticate(self, hostname: str, secret: str) -> Known | None:
-        """Return the machine with these credentials, or None if there is none. Raises `DatabaseAway` if PostgreSQL
-        cannot be reached.
+        """Return the machine with this hostname and secret, or None if they are wrong. Raises `DatabaseAway` if
+        PostgreSQL cannot be reached.
         """
         future: asyncio.Future[Known | None] = asyncio.get_running_loop().create_future()
         self.roster.inbox.asks.append(((hostname, secret), future))
@@ -89,8 +91,9 @@ class Shard:
         return await future
 
     async def greet(self, known: Known, hello: Hello) -> int:
-        """Begin a new session of a machine that said hello. Return the number of the session. Raises `HelloRejected` if
-        the cell rejects the hello or the machine sends a newer one, and `DatabaseAway` if PostgreSQL cannot be reached.
+        """Begin a new session of a machine. Return the number of the session. `hello`: the machine's first message.
+        Raises `HelloRejected` if the hello is rejected or the machine has sent a newer one, and `DatabaseAway` if
+        PostgreSQL cannot be reached.
         """
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         earlier = self.roster.inbox.hellos.get(known.machine_id)
@@ -101,7 +104,9 @@ class Shard:
         return await future
 
     def attach(self, known: Known, session: int, wire: Wire, hello: Hello) -> Connection:
-        """Serve a connection from now on. An older connection of the same machine to this shard is closed."""
+        """Add the connection of a machine, which the shard serves from now on. An older connection of the same
+        machine is closed.
+        """
         now = asyncio.get_running_loop().time()
         returning = hello.history_id == known.history_id
         made = Connection(known.machine_id, known.cell_id, known.hostname, session, wire, now, returning)
@@ -133,7 +138,9 @@ class Shard:
         return made
 
     def send_away(self, number: int) -> None:
-        """Close the connections of `number` random machines, which then connect to any shard."""
+        """Close the connections of `number` randomly chosen machines. These machines then connect again, to any
+        shard.
+        """
         for held in self.roster.rng.sample(list(self.connections.values()), min(number, len(self.connections))):
             held.close(TRY_ELSEWHERE, "this shard has too many machines; connect again")
             self.detach(held)
@@ -143,7 +150,7 @@ class Shard:
         return self._poll_with(machine_id, lambda held: held.logs.append(request))
 
     def offer_shell(self, machine_id: int, grant: ShellGrant) -> bool:
-        """Send a machine the grant of a shell. Return False if the machine is not connected to this shard."""
+        """Send a machine the permission to open a shell. Return False if the machine is not connected to this shard."""
         return self._poll_with(machine_id, lambda held: held.shells.append(grant))
 
     def _poll_with(self, machine_id: int, add: Callable[[Connection], None]) -> bool:

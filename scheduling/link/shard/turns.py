@@ -68,7 +68,7 @@ class Turns:
         self._noticed = True
 
     def notice(self) -> None:
-        """Read the journal in the next turn, because it has new events."""
+        """Record that the journal has new events. The next turn reads them."""
         self._noticed = True
         self._roster.wake.set()
 
@@ -119,9 +119,11 @@ class Turns:
             raise
 
     def _put_back(self, inbox: Inbox, error: BaseException) -> None:
-        """Handle a failed turn: waiting callers get the error, and the rows of the affected machines are read again.
+        """Handle a failed turn. Callers that wait for its result get a `DatabaseAway` error. The stored state of the
+        affected machines will be read again.
 
-        Changes that were not written are found again, when the last reports are compared with these rows.
+        Changes that were not written are not lost. They are found again when this state is compared with the last
+        reports.
         """
         away = error if isinstance(error, DatabaseAway) else DatabaseAway("the shard failed; try again")
         futures = [future for _, future in inbox.asks] + [entry[2] for entry in inbox.hellos.values()]
@@ -157,7 +159,9 @@ class Turns:
                     future.set_exception(HelloRejected(answer or removed(inbox.hellos[machine_id][0].hostname)))
 
     async def _refresh_trust(self) -> None:
-        """Read the authorities that machines should trust and the key that signs identities, once per minute."""
+        """If the last call is long enough ago, read the authorities that machines should trust, and the key that
+        signs identity tokens.
+        """
         if time.monotonic() < self._trust_due:
             return
         self._trust_due = time.monotonic() + TRUST_EVERY_S
@@ -167,7 +171,9 @@ class Turns:
             log.exception("cannot use the folder of the TLS authority; the previous authorities and key stay in use")
 
     async def _take_offers(self, inbox: Inbox) -> None:
-        """Store the new secrets that machines offer. If the write fails, the machines are asked again later."""
+        """Store the new secrets that machines offer in answer to a poll. If this fails, the machines are asked again
+        later.
+        """
         by_cell: dict[int, dict[int, tuple[int, str]]] = {}
         for held, digest in inbox.offers.items():
             by_cell.setdefault(held.cell_id, {})[held.machine_id] = (held.session, digest)
@@ -179,7 +185,9 @@ class Turns:
                     self._roster.polls.ask(held)
 
     async def _store_windows(self, inbox: Inbox) -> None:
-        """Store usage windows of tasks. If the write fails, machines report the same windows again."""
+        """Store the usage that machines have reported for their tasks. If this fails, machines report the same usage
+        again.
+        """
         if not inbox.windows:
             return
         many = [window for _, windows in inbox.windows.values() for window in windows]
@@ -215,8 +223,8 @@ class Turns:
                     self._roster.detach(held)
 
     async def _apply_or_isolate(self, cell_id: int, many: list[MachineReportChanges]) -> set[int]:
-        """Write changes together, or, after an error, machine by machine. Return the machines that have a newer
-        session.
+        """Write the changes of many machines together. If this fails, write them again, one machine at a time. Return
+        the ids of the machines that have a newer session; their changes are not written.
         """
         try:
             return await self._database(writer.apply, cell_id, many)
@@ -258,7 +266,7 @@ class Turns:
                     self._take(held, loaded.get(machine_id))
 
     def _take(self, held: Connection, loaded: Loaded | None) -> None:
-        """Give a machine's stored state to its connection. From now on, its reports are compared with this state."""
+        """Give the stored state `loaded` of a machine to its connection. Later reports are compared with this state."""
         if loaded is None or loaded.removed:
             held.reject(removed(held.hostname))
             self._roster.detach(held)

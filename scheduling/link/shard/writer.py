@@ -1,4 +1,6 @@
-"""The database reads and writes of a shard. Each call handles many machines, in the shard's only database thread."""
+"""The database reads and writes of a shard. Each function handles many machines, and runs in the shard's database
+thread.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Known:
 
 @dataclass(slots=True)
 class MachineReportChanges:
-    """The changes from the reports of one machine. `returned`: the machine was down and answers again."""
+    """The changes that the reports of one machine contain. `returned`: whether the machine was down and answers
+    again.
+    """
 
     machine_id: int
     session: int
@@ -63,7 +67,7 @@ class MachineReportChanges:
 
     @property
     def size(self) -> int:
-        """Return the size of these changes: the number of changes of tasks, plus one that counts for the machine."""
+        """Return the number of changes of tasks, plus one for the machine."""
         return 1 + self.changes.size
 
 
@@ -76,8 +80,8 @@ def cells(names: Sequence[str]) -> list[Cell]:
 def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> list[Known | None]:
     """Return the machine for each (hostname, secret), or None for an unknown machine or a wrong secret.
 
-    The first use of a new secret makes the old secret invalid. Makes one query, and three more per cell in which
-    machines use a new secret for the first time.
+    When a machine uses a new secret for the first time, its old secret becomes invalid. Makes one query, and three
+    more for each cell in which this happens.
     """
     rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     found = (
@@ -118,11 +122,11 @@ def authenticate(asks: Sequence[tuple[str, str]], cell_ids: Iterable[int]) -> li
 
 
 def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]:
-    """Begin a new session of each machine that said hello. Return the number of the session, or the rejection of the
-    hello, by machine id.
+    """Begin a new session of each machine. `hellos`: the first message of each machine, by machine id. Return, by
+    machine id, the number of the session or the reason why the hello is rejected.
 
-    Changed facts are written to the journal, and a machine that was down is up again. Locks: the cell's row if there is
-    something to write to the journal, then the rows of the machines in order of id.
+    Changed facts of a machine are written to the journal. A machine that was down is up again. Locks: the cell's row
+    if the journal gets new events, then the rows of the machines in order of id.
     """
     refused: dict[int, int | Refusal] = {}
     changed = []
@@ -161,9 +165,9 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
 def _facts(machine: Machine, hello: Hello, extra: Sequence[str]) -> dict[str, Any]:
     """Return the attributes of a machine after its hello, and its capacity if the hello reports one.
 
-    Attributes that people set, and amounts of resources that only the cell defines, do not change. If the hello reports
-    more of a resource than was accepted, the accepted amount stays, and the attribute `CLAIMED` contains the reported
-    amount.
+    The hello does not change attributes that users set, or amounts of resources that the cell defines itself. If the
+    hello reports more of a resource than was accepted, the capacity keeps the accepted amount, and the attribute
+    `CLAIMED` contains the reported amount. `extra`: the names of the cell's own resources.
     """
     speaks = {PROTOCOL: str(common_protocol(hello) or OLDEST_PROTOCOL)}
     attributes = {**machine.attributes, **hello.attributes, **speaks}
@@ -205,7 +209,7 @@ def _take_facts(cell_id: int, extra: Sequence[str], hellos: Mapping[int, Hello])
 
 
 def _store_facts(machines: Sequence[Machine]) -> None:
-    """Write the attributes and the capacity of machines whose rows are locked, in one statement."""
+    """Write the attributes and the capacity of machines with one statement. The rows must be locked."""
     if not machines:
         return
     # An array of SQL arrays cannot have rows of different lengths, so each vector is passed as the text of an array.
@@ -228,10 +232,10 @@ def _array(vector: Sequence[int]) -> str:
 
 
 def apply(cell_id: int, many: Sequence[MachineReportChanges]) -> set[int]:
-    """Write the changes of reports, at most about 5,000 per revision.
+    """Write the changes of many machines, at most about 5,000 changes in one revision.
 
-    Return the machines that have a newer session, whose changes are not written. Locks: the cell's row, then
-    machines, then tasks, each in order of id.
+    Return the ids of the machines that have a newer session. Their changes are not written. Locks: the cell's row,
+    then the machines in order of id, then the tasks in order of id.
     """
     stale: set[int] = set()
     for part in _chunks(many):
@@ -337,7 +341,9 @@ def _finish(entry: JournalEntry, changes: Sequence[ReportChanges]) -> None:
 
 
 def _moves(task_ids: Sequence[int]) -> dict[int, int]:
-    """Return by task id how often the task was evicted because of a failure since its last revival or spec change."""
+    """Return, by task id, how often each task was evicted because of a failure since it was last revived or last
+    changed its spec.
+    """
     if not task_ids:
         return {}
     pairs = [split_task_id(identity) for identity in task_ids]
@@ -354,9 +360,9 @@ def _moves(task_ids: Sequence[int]) -> dict[int, int]:
 
 
 def _note_strangers(entry: JournalEntry, machine_id: int, strangers: Sequence[UnknownIncarnation]) -> None:
-    """Store the incarnations that a machine runs and that the cell does not expect there.
+    """Store `strangers`: the incarnations that a machine runs although the cell does not expect them there.
 
-    Incarnations that have ended according to the database are stopped. An SRE decides about the others.
+    Incarnations that have already ended according to the database will be stopped. An SRE decides about the others.
     """
     machine = Machine.objects.select_for_update().get(pk=machine_id)
     known = {item["key"]: item for item in machine.quarantined}

@@ -3,8 +3,8 @@
     kernel's queue (BACKLOG) ── accept ──► a slot of HANDSHAKES_AT_ONCE ── TLS handshake ──► the protocol
                                               └── no free slot: connections wait in the kernel's queue
 
-A connection that waits in the kernel needs no work by this process. If the shard accepted all connections at once, each
-handshake would take so long that the machine gives up and connects again.
+If the shard accepted all connections at once, each handshake would take so long that machines would give up and connect
+again. So the other connections wait in the kernel.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ LAG_S = 1.0
 
 
 class LoopProgress:
-    """A clock that advances only while the event loop runs. If the loop is blocked for a minute, it advances one tick.
+    """A clock that does not count the time in which the event loop is blocked.
 
-    `seconds`: the time on this clock. `lag_s`: how late the last tick was. While `overloaded` is true, the
-    master marks no machine down, because a silent machine may be waiting for this shard.
+    `seconds`: the time on this clock. `lag_s`: how many seconds the loop was late at the last measurement. While
+    `overloaded` is true, the master marks no machine as down, because machines may be waiting for this shard.
     """
 
     def __init__(self) -> None:
@@ -61,15 +61,16 @@ class LoopProgress:
         return asyncio.get_running_loop().time() < self._busy_until
 
     def note_busy(self) -> None:
-        """Mark the shard as overloaded for some time, because all slots are taken or the loop lagged."""
+        """Mark the shard as overloaded for some time. Call this method if all slots for handshakes are in use or the
+        event loop is late.
+        """
         self._busy_until = asyncio.get_running_loop().time() + OVERLOADED_FOR_S
 
     async def within(self, seconds: float, wait: Callable[[], Coroutine[None, None, T]]) -> T:
         """Return the result of `wait()`. Raises `TimeoutError` after `seconds` on this clock, which stands still while
         the event loop is blocked.
 
-        A blocked loop cannot read a message that has already arrived. So if `wait()` times out while the loop was
-        blocked, this method calls `wait()` again for the rest of `seconds`.
+        If the loop was blocked and `wait()` times out too early, `wait()` is called again for the rest of `seconds`.
         """
         left_s = seconds
         while True:
@@ -95,7 +96,7 @@ class LoopProgress:
 
 
 class Acceptor:
-    """Accepts connections on listening sockets. It has the methods of a server that uvicorn calls."""
+    """Accepts connections on listening sockets. uvicorn can use it like an asyncio server."""
 
     def __init__(
         self,
@@ -159,10 +160,10 @@ class Acceptor:
 
 
 def listening(host: str, port: int, *, shared: bool) -> list[socket.socket]:
-    """Return listening sockets on every address of `host`. Child processes do not inherit them.
+    """Return one listening socket for each address of `host`. Child processes do not inherit these sockets.
 
-    `shared`: all shards of a host listen on the same port, and the kernel distributes connections. Raises `OSError` if
-    the port cannot be used.
+    `shared`: whether other shards on this host listen on the same port. The kernel then distributes the connections.
+    Raises `OSError` if the port cannot be used.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []

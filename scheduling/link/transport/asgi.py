@@ -22,7 +22,8 @@ _PATH = re.compile(r" - at `\$\.?([^`]*)`")
 async def decoded_body(receive: Receive, kind: Any, *, most_bytes: int) -> Any:
     """Return the JSON body of a request as an instance of `kind`.
 
-    Raises `Rejected`, which names the wrong field, and `Hangup` if the client disconnects before the end of the body.
+    Raises `Rejected` if the body is wrong or longer than `most_bytes`. Raises `Hangup` if the client disconnects
+    before the end of the body.
     """
     body = b""
     more = True
@@ -45,7 +46,7 @@ async def decoded_body(receive: Receive, kind: Any, *, most_bytes: int) -> Any:
 
 
 def wrong_field(error: Exception) -> tuple[str, str]:
-    """Split a decoding error of msgspec. Return (path of the wrong field or "", text of the error without the path)."""
+    """Return the path of the wrong field (or "") and the text, without the path, of a decoding error of msgspec."""
     text = str(error)
     path = _PATH.search(text)
     return path.group(1) if path else "", _PATH.sub("", text)
@@ -71,12 +72,12 @@ def problem(error: Rejected) -> tuple[dict[str, str], bytes]:
 async def respond(
     send: Send, status: int, headers: dict[str, str], body: bytes = b"", *, kind: str = "http.response"
 ) -> None:
-    """Send a complete answer. `kind`: the prefix of the `type` of its ASGI messages."""
+    """Send a complete answer. `kind`: the start of the `type` of the ASGI messages that are sent."""
     await begin(send, status, headers | {"content-length": str(len(body))}, kind=kind)
     await send({"type": f"{kind}.body", "body": body})
 
 
 async def begin(send: Send, status: int, headers: dict[str, str], *, kind: str = "http.response") -> None:
-    """Send the status and the headers of an answer. `kind`: the prefix of the `type` of its ASGI message."""
+    """Send the status and the headers of an answer. `kind`: the start of the `type` of the ASGI message that is sent."""
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": f"{kind}.start", "status": status, "headers": pairs})

@@ -1,4 +1,4 @@
-"""The TLS certificate of link shards: issued by the cell's authority, or your own (BORG_LINK_CERTIFICATE)."""
+"""The TLS certificate of link shards. The cell's authority issues it, or you provide your own (BORG_LINK_CERTIFICATE)."""
 
 from __future__ import annotations
 
@@ -36,20 +36,19 @@ RENEW_DAYS = 30
 
 @dataclass(frozen=True, slots=True)
 class ServerCertificate:
-    """The files of a certificate and its key, in PEM form. `key`: None if `chain` contains the key."""
+    """The files of a certificate and its key, in PEM form. `key` is None if the file `chain` also contains the key."""
 
     chain: Path
     key: Path | None = None
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Load the certificate into a TLS context. Raises `OSError` if the files cannot be used; `ssl.SSLError` is a
-        subclass of `OSError`.
-        """
+        """Load the certificate into a TLS context. Raises `OSError` if the files cannot be used."""
         context.load_cert_chain(self.chain, self.key)
 
 
 def server_certificate(hosts: Sequence[str]) -> ServerCertificate:
-    """Return the certificate of a shard. `hosts`: names and addresses of its host, first the one that machines use.
+    """Return the certificate of a shard. `hosts`: the names and addresses of the shard's host. The first one is the
+    one that machines use.
 
     Raises `AuthorityBroken` if a file cannot be used or machines would reject the certificate.
     """
@@ -62,7 +61,7 @@ def server_certificate(hosts: Sequence[str]) -> ServerCertificate:
 
 
 def issue_server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = None) -> Path:
-    """Return the file with the key and the certificate of a server for the names and addresses in `hosts`.
+    """Return the path of a file with a key and a certificate for a server with the names and addresses `hosts`.
 
     An existing certificate is kept if it names all of `hosts`, this authority signed it, and it does not expire within
     `RENEW_DAYS`. Raises `AuthorityBroken` if the authority's files cannot be used.
@@ -81,8 +80,8 @@ def issue_server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = 
 
 
 def check_given(given: ServerCertificate, host: str, authority: str) -> None:
-    """Check that machines that trust only `authority` (PEM) accept this certificate from `host`. Raises
-    `AuthorityBroken` if these machines would reject it.
+    """Check the certificate `given` of the server `host`. Raises `AuthorityBroken` if machines that trust only
+    `authority` (in PEM form) would reject it.
     """
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     where = f"BORG_LINK_CERTIFICATE={given.chain}"
@@ -103,7 +102,9 @@ def check_given(given: ServerCertificate, host: str, authority: str) -> None:
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
-    """Test a certificate: do the TLS handshake of a Borglet and a shard in memory."""
+    """Test a certificate by a TLS handshake in memory, without a network. The arguments are the TLS contexts of a
+    shard and a Borglet.
+    """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         client.wrap_bio(to_client, to_server, server_hostname=host),

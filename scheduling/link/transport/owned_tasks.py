@@ -1,4 +1,4 @@
-"""A set of asyncio tasks that an object starts, and cancels when it stops."""
+"""A set of asyncio tasks that belong to one object and end together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ _AGAIN_S = 0.05
 class OwnedTasks:
     """A set of asyncio tasks. The object that starts them calls `end` when it stops.
 
-    Before Python 3.12, `asyncio.wait_for`, which redis-py uses, can ignore a cancellation. A task with an endless loop
-    then continues. So `end` cancels each task repeatedly.
+    `end` cancels each task repeatedly, because `asyncio.wait_for` can ignore a cancellation before Python 3.12.
     """
 
     def __init__(self) -> None:

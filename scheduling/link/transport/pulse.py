@@ -1,4 +1,6 @@
-"""Touch a file regularly while the event loop of a link shard runs, so that a supervisor sees a blocked shard."""
+"""Updates the time of a file regularly while the event loop of a link shard runs. If the time is old, a supervisor
+knows that the shard is blocked.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ EVERY_S = 2.0
 
 
 async def pulse_forever() -> None:
-    """Touch the file in the environment variable BORG_PULSE every `EVERY_S` seconds. Return if it is not set."""
+    """Every `EVERY_S` seconds, update the time of the file that the environment variable BORG_PULSE names. If the
+    variable is not set, do nothing.
+    """
     file = os.environ.get("BORG_PULSE")
     while file:
         with contextlib.suppress(OSError):  # the disk may be full

@@ -19,8 +19,8 @@ _RETRY_S = 1.0
 
 
 class RedisClient:
-    """The base of classes that send to Redis and listen to its channels. `use`: a text for log lines that says what the
-    connection is used for.
+    """The base of classes that send to Redis and listen to its channels. `use`: says in log lines for what the
+    connection is used.
     """
 
     def __init__(self, url: str, *, use: str) -> None:
@@ -36,7 +36,9 @@ class RedisClient:
         await self._redis.aclose()
 
     async def _listen_forever(self, *channels: str) -> None:
-        """Call `_take` with each message of the channels. A channel may be a pattern such as `borg:*`."""
+        """Call `_take` with each message that arrives on one of the channels. A channel may be a pattern such as
+        `borg:*`.
+        """
         while True:
             pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
             try:
@@ -62,7 +64,9 @@ class RedisClient:
             log.warning("cannot read a message from Redis; it is ignored", channel=channel, error=str(error))
 
     def _subscribed(self) -> None:
-        """Called when the subscription begins. Earlier messages may be lost. Subclasses may override this method."""
+        """Do nothing. Subclasses may override this method, which is called when the client has subscribed to its
+        channels.
+        """
 
     async def _take(self, channel: str, data: bytes) -> None:
         """Handle the message `data`, which arrived on the Redis channel `channel`. Each subclass implements this
@@ -71,7 +75,7 @@ class RedisClient:
         raise NotImplementedError
 
     async def _attempt(self, work: Awaitable[Any]) -> Any:
-        """Return the result of a command, or None if Redis is unreachable."""
+        """Return the result of `work` (a command to Redis), or None if Redis is unreachable."""
         try:
             return await work
         except (RedisError, OSError) as error:

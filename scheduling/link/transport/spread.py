@@ -1,10 +1,11 @@
-"""Distribute machines over shards: a shard with too many machines asks some of them to connect again. No I/O.
+"""Distributes machines over shards. A shard with too many machines closes some connections, so that these machines
+connect again. No I/O.
 
     each second: own machines, those of the other shards ─► ConnectionBalance.surplus ─► connections to close
 
-All shards have one address, so a machine that connects again reaches any of them. A new shard fills up within a minute
-or two. Machines of a dead shard connect again by themselves. If the address always leads back to this shard, the shard
-soon stops closing connections. Times are seconds.
+All shards have one common address, so a machine that connects again reaches any of them. A new shard gets its share of
+machines within a minute or two. If the machines always come back to this shard, it soon stops closing connections.
+Times are in seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ LONGEST_PAUSE_S = 600.0
 
 @dataclass(slots=True)
 class ConnectionBalance:
-    """Computes how many connections one shard should close, so that all shards serve about equally many machines."""
+    """Computes how many connections one shard should close, so that all shards serve about the same number of
+    machines.
+    """
 
     _asked: int = 0  # machines that were asked to connect again since `_since`
     _before: int = 0  # own machines at `_since`
@@ -32,7 +35,7 @@ class ConnectionBalance:
     _quiet_until: float = 0.0
 
     def surplus(self, now: float, own: int, others: Sequence[int]) -> int:
-        """Return how many machines this shard should ask to connect again at `now`.
+        """Return how many connections this shard should close at the time `now`.
 
         `own`: the number of machines of this shard. `others`: the number of machines of each other live shard.
         """
