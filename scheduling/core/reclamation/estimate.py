@@ -5,19 +5,19 @@
 
 A task's reservation begins at its limit. After the task has been observed for 300 s, the reservation decreases slowly
 to the peak of recent usage plus a safety margin. If the usage exceeds the reservation, the reservation is raised at
-once. The reservation is never above the limit, even if a task uses more CPU than its limit, and never below a
-minimum. Only CPU, RAM and disk are estimated: the use of ports and accelerators does not vary, and the other
-resources are not measured.
+once. The reservation is never above the limit, even if a task uses more CPU than its limit, and never below a minimum.
+Only CPU, RAM and disk are estimated: the use of ports and accelerators does not vary, and the other resources are not
+measured.
 
 How the feedback stays stable:
 
-* CPU that a task could not use because it was throttled counts as demand. Otherwise a throttled task would seem to
-  need little CPU, its reservation would be lowered, and it would be throttled even more.
+* CPU that a task could not use because it was throttled counts as demand. Otherwise a throttled task would seem to need
+  little CPU, its reservation would be lowered, and it would be throttled even more.
 * A missing sample changes nothing, because a task without a report may be busy.
-* A new incarnation has a new history. An incarnation that this process sees for the first time has a new history too.
-  Its peaks are unknown, so it is observed for 300 s before its reservation is lowered.
-* The target is the usage plus a margin. Changes of usage inside the margin have no effect, so noise does not change
-  the reservation.
+* Every new incarnation has a new history, and so has an incarnation that this process sees for the first time. Its
+  peaks are unknown, so it is observed for 300 s before its reservation is lowered.
+* The target is the usage plus a margin. Changes of usage inside the margin have no effect, so noise does not change the
+  reservation.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ _UNIT = (1, MIB, MIB)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """The usage samples of S incarnations, at most one sample per incarnation. `demand` [S, K]: the usage of the K
-    estimated resources: CPU in milli-cores, including the CPU time that throttling denied, and RAM and disk in bytes.
+    """Usage samples of S incarnations, at most one sample per incarnation. `demand` [S, K]: one row per incarnation,
+    and one column for each of the K estimated resources: CPU, RAM and disk. CPU is in milli-cores and includes the CPU
+    time that throttling denied. RAM and disk are in bytes.
     """
 
     task_id: Ints
@@ -72,12 +73,12 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reservations:
-    """The result of `UsageHistory.look` for N running tasks. It is valid until the next call of `look`. `slots` [N]:
-    the slots of the tasks in the state.
+    """The reservations that `UsageHistory.look` computes for N running tasks. They are valid until its next call.
+    `slots` [N]: the slots of the tasks in the state.
 
     `wanted` [N, K]: the new reservations of the K estimated resources. `raised`, `lowered` [N]: whether a reservation
-    should now be increased or decreased. `gap` [N]: (reservation − `wanted`) / limit, for the resource where this
-    value is largest. `sample` [N]: the index of the task's sample, or -1 if it has none.
+    should now be increased or decreased. `gap` [N]: (reservation − `wanted`) / limit, for the resource where this value
+    is largest. `sample` [N]: the index of the task's sample, or -1 if it has none.
     """
 
     slots: Ints
@@ -89,7 +90,7 @@ class Reservations:
 
 
 class UsageHistory:
-    """The usage history of a cell's tasks. The arrays have one element or row per task slot of the `CellState`."""
+    """The usage history of a cell's tasks. Each array has one element or row per task slot of the `CellState`."""
 
     def __init__(self, slots: int = 256) -> None:
         kinds = len(KINDS)
@@ -193,8 +194,8 @@ def most_urgent(found: Reservations, *, at_most: int) -> NDArray[np.intp]:
     """Return the indexes of the tasks in `found` whose reservations change now: first the increases, then the largest
     decreases. The result has at most `at_most` indexes.
 
-    The next call of `look` considers the other changes again. If two changes are equally large, the lower index comes
-    first.
+    The other changes are not lost: the next call of `look` computes them again. If two changes are equally large, the
+    lower index comes first.
     """
     raised = np.flatnonzero(found.raised)[:at_most]
     lowered = np.flatnonzero(found.lowered)

@@ -20,8 +20,8 @@ INCOMPRESSIBLE = (RAM, DISK)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Occupants:
-    """N tasks whose usage was measured. `machine` [N]: the slot of each task's machine. `usage`, `limit` [N, R']: the
-    amounts of the first R' resources, at least CPU, RAM and disk.
+    """N tasks whose usage was measured. `machine` [N]: the slot of the machine of each task. `usage`, `limit` [N, R']:
+    the amounts of the first R' resources. R' is large enough to include CPU, RAM and disk.
     """
 
     task_id: Ints
@@ -34,8 +34,8 @@ class Occupants:
 
 @dataclass(frozen=True, slots=True)
 class ShortageVictim:
-    """A task to evict. `position`: its index in `Occupants`. `over`: whether the task exceeds its own limit.
-    `resource`: index of the resource that is short.
+    """A task to evict. `position`: the index of the task in `Occupants`. `over`: whether the task exceeds its own
+    limit. `resource`: the index of the resource that the machine lacks.
     """
 
     position: int
@@ -45,10 +45,10 @@ class ShortageVictim:
 
 @dataclass(frozen=True, slots=True)
 class MachineShortage:
-    """A shortage of memory or disk on one machine. `machine`: the slot of the machine. `used`: how many bytes its
-    tasks use before any eviction. `bound`: how many bytes they may use.
+    """A shortage of memory or disk on one machine. `machine`: the slot of the machine. `used`: how many bytes its tasks
+    use before any eviction. `bound`: how many bytes they may use.
 
-    `left_short`: by how many bytes the usage still exceeds `bound` after the evictions of `victims`.
+    `left_short`: by how many bytes the usage will still exceed `bound` after the `victims` are evicted.
     """
 
     machine: int
@@ -61,10 +61,10 @@ class MachineShortage:
 
 def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[MachineShortage]:
     """Return the machines whose tasks use more than `share` of the capacity of RAM or disk, with the tasks to evict
-    there. `capacity` [M, R]: by machine slot.
+    there. `capacity` [M, R]: the capacity of each machine.
 
-    Tasks are not evicted if the other evictions are enough without them. The machines are sorted by slot. Raises
-    `ValueError` if `share` is not above 0.
+    No more tasks are evicted than are needed. The machines are sorted by slot. Raises `ValueError` if `share` is not
+    above 0.
     """
     if share <= 0:
         raise ValueError(f"share is {share:g}; it must be above 0")
@@ -113,7 +113,7 @@ def _relieve(occupants: Occupants, there: Ints, machine: int, used: Ints, bound:
 
 def _left(occupants: Occupants, leaving: dict[int, int], resource: int, excess: dict[int, int]) -> int:
     """Return by how many bytes of `resource` the usage exceeds the allowed amount after the tasks in `leaving` are
-    evicted. A negative number means that less than this amount is used.
+    evicted. The result is negative if the usage is then below this amount.
     """
     return excess[resource] - int(occupants.usage[list(leaving), resource].sum())
 

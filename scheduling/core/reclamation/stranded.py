@@ -1,4 +1,4 @@
-"""Stranded capacity: the capacity that would stay free if every machine were filled with typical tasks. Pure."""
+"""Stranded capacity: capacity that would stay free even if every machine were filled with typical tasks. Pure."""
 
 from __future__ import annotations
 

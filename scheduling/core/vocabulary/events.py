@@ -1,4 +1,4 @@
-"""The events of a cell's journal, as one union type of structs.
+"""The events of a cell's journal: one struct per kind of event.
 
 A row of the journal stores one event in `data` and the tag of the event's struct in `kind`. Readers of the journal can
 read events of older versions too. A struct may get new fields if they have defaults. Any other change increases
@@ -41,7 +41,7 @@ class CellSet(_Event, frozen=True, tag="cell.set"):
 
 
 class LeaseTaken(_Event, frozen=True, tag="cell.lease"):
-    """A master took over (§3.1). Writes of masters with an older `epoch` are rejected."""
+    """A new master took over the cell (§3.1). Writes of masters with a lower `epoch` are rejected."""
 
     scheduler: str
     holder: str
@@ -49,9 +49,9 @@ class LeaseTaken(_Event, frozen=True, tag="cell.lease"):
 
 
 class BrakeSet(_Event, frozen=True, tag="cell.brake"):
-    """A brake (a safety limit) of the cell changed to `state`. The brake `lost` limits how many tasks of lost
-    machines are rescheduled. The brake `stops` limits how many tasks are stopped. `wanted`: how many tasks would have
-    changed without the brake.
+    """A brake (a safety limit) of the cell changed its state to `state`. The brake `lost` limits how many tasks of lost
+    machines are rescheduled. The brake `stops` limits how many tasks are stopped. `wanted`: how many tasks the cell
+    would have rescheduled or stopped without the brake.
     """
 
     brake: str
@@ -61,7 +61,7 @@ class BrakeSet(_Event, frozen=True, tag="cell.brake"):
 
 
 class MachineSet(_Event, frozen=True, tag="machine.set"):
-    """A machine joined the cell, or its facts changed. The event contains all facts of the machine."""
+    """A machine joined the cell, or facts about the machine changed. The event contains all facts about the machine."""
 
     machine_id: int
     hostname: str
@@ -77,8 +77,8 @@ class MachineSet(_Event, frozen=True, tag="machine.set"):
 
 
 class MachineState(_Event, frozen=True, tag="machine.state"):
-    """A machine is now up, draining or down. Evictions that follow from this are separate events, which name this event
-    as their cause.
+    """The state of a machine changed to up, draining or down. Evictions because of this change are separate events,
+    which name this event as their cause.
 
     For a draining machine, `deadline` is the Unix time at which the drain should end, or 0. `break_budgets`: whether
     tasks are evicted after the deadline even if a disruption budget forbids it.
@@ -97,8 +97,8 @@ class MachineRemoved(_Event, frozen=True, tag="machine.removed"):
 
 
 class PackagesHeld(_Event, frozen=True, tag="packages.held"):
-    """The installed packages of machines changed (§3.2). `came`, `went`: the ids of the machines that installed or
-    removed each package, by the digest of the package.
+    """The installed packages of some machines changed (§3.2). `came`: for each package digest, the ids of the machines
+    that installed the package. `went`: the same for machines that removed it.
     """
 
     came: dict[str, tuple[int, ...]] = {}
@@ -118,8 +118,8 @@ class AllocKept(_IncarnationEvent, frozen=True, tag="alloc.kept"):
 
 
 class AllocReleased(_IncarnationEvent, frozen=True, tag="alloc.released"):
-    """The machine no longer has to keep the folder of a kept alloc. `how`: `saved` if all log savers succeeded;
-    `too-late` if the time limit ended before that; `dropped` if an SRE gave the folder up.
+    """The machine no longer has to keep the folder of a kept alloc. `how`: `saved` if all log savers succeeded,
+    `too-late` if they did not finish in time, `dropped` if an SRE decided not to keep the folder.
     """
 
     how: str
@@ -127,12 +127,12 @@ class AllocReleased(_IncarnationEvent, frozen=True, tag="alloc.released"):
 
 
 class AllocGone(_IncarnationEvent, frozen=True, tag="alloc.gone"):
-    """The folder of a released alloc is removed from its machine."""
+    """The machine has removed the folder of a released alloc."""
 
 
 class MachineCredential(_Event, frozen=True, tag="machine.credential"):
-    """The state of a Borglet's secret, with which it connects, changed. `asked`: the Borglet should get a new secret.
-    `offered`: the Borglet has the new secret, and both secrets are valid. `renewed`: the old secret is no longer
+    """The state of the secret with which a Borglet connects changed. `asked`: the Borglet should make a new secret.
+    `offered`: the Borglet has made a new secret, and both secrets are valid. `renewed`: the old secret is no longer
     valid. `revoked`: no secret is valid until the machine joins again.
     """
 
@@ -163,7 +163,7 @@ class JobSubmitted(_Event, frozen=True, tag="job.submitted"):
 
 
 class JobRejected(_Event, frozen=True, tag="job.rejected"):
-    """Admission control rejected a submission (§2.5). No row of a job exists."""
+    """Admission control rejected the submission of a job (§2.5). No row is created for the job."""
 
     tenant: str
     name: str
@@ -192,14 +192,14 @@ class JobChanged(_Event, frozen=True, tag="job.changed"):
 
 
 class JobEnded(_Event, frozen=True, tag="job.ended"):
-    """A job ended. All its tasks are dead, and a new job may use its name."""
+    """A job ended. All its tasks are dead. A new job may have the same name."""
 
     job_id: int
     how: str  # finished | failed | killed
 
 
 class TasksAdded(_Event, frozen=True, tag="tasks.added"):
-    """Tasks were added to a job. They are pending."""
+    """New tasks were added to a job. They are pending."""
 
     job_id: int
     groups: tuple[Group, ...]
@@ -227,8 +227,8 @@ class TaskPlaced(_IncarnationEvent, frozen=True, omit_defaults=True, tag="task.p
 
 
 class TaskEvicted(_IncarnationEvent, frozen=True, tag="task.evicted"):
-    """A running task was evicted and is pending again. The ports of its old incarnation stay in use until the event
-    `task.gone`. If `gone` is true, they are free at once.
+    """A running task was evicted and is pending again. `gone`: whether the ports of its old incarnation are free at
+    once. Otherwise, they stay in use until the event `task.gone`.
 
     `cause`: preemption, machine-failure, machine-shutdown, out-of-resources or other (Figure 3), or update, lost or
     failure (the task crashed too often on this machine).
@@ -243,7 +243,7 @@ class TaskEvicted(_IncarnationEvent, frozen=True, tag="task.evicted"):
 
 
 class TaskEnded(_IncarnationEvent, frozen=True, tag="task.ended"):
-    """A pending or running task ended and is now dead. `machine_id` is 0 if the task was pending."""
+    """A pending or running task is now dead. `machine_id` is 0 if the task was pending."""
 
     how: str  # finished | failed | killed
     detail: str = ""
@@ -252,15 +252,15 @@ class TaskEnded(_IncarnationEvent, frozen=True, tag="task.ended"):
 
 
 class TaskGone(_IncarnationEvent, frozen=True, tag="task.gone"):
-    """All processes of an incarnation have ended after its task left the machine. The ports of the incarnation are
-    free.
+    """After a task left its machine, all processes of its old incarnation have ended. The ports of the incarnation are
+    now free.
     """
 
     exit: dict[str, Any] | None = None
 
 
 class TaskRevived(_TaskEvent, frozen=True, tag="task.revived"):
-    """A dead task is pending again. Either it was resubmitted, or an update needs it again."""
+    """A dead task is pending again, because it was resubmitted or because an update needs it."""
 
     spec_version: int
 
@@ -314,7 +314,7 @@ class UpdateEnded(_Event, frozen=True, tag="update.ended"):
 
 
 class ShellOpened(_IncarnationEvent, frozen=True, tag="shell.opened"):
-    """A user was allowed to open a shell in a task. The event is written before the shell starts.
+    """A user received permission to open a shell in a task. The event is written before the shell starts.
 
     `peer`: the network address of the user, as the portal sees it. `command`: the command to run, empty for a login
     shell.
@@ -326,8 +326,8 @@ class ShellOpened(_IncarnationEvent, frozen=True, tag="shell.opened"):
 
 
 class ShellClosed(_IncarnationEvent, frozen=True, tag="shell.closed"):
-    """A shell in a task ended, or could not start. `how`: the reason. The bytes are counted separately for input and
-    output.
+    """A shell in a task ended or could not start. `how`: the reason. The numbers of input and output bytes are
+    separate.
     """
 
     session: str
