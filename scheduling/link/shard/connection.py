@@ -1,4 +1,4 @@
-"""The connection of a machine to a shard: the poll that is not answered yet, the last report, and the messages to send."""
+"""The connection of a machine to a shard: the poll without an answer, the last report, and the messages to send."""
 
 from __future__ import annotations
 

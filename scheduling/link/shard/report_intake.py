@@ -77,7 +77,9 @@ class ReportIntake:
             self._roster.polls.due(held, now)
 
     def _take_windows(self, held: Connection, windows: Sequence[UsageWindow]) -> None:
-        """Queue the reported usage of tasks, to be stored. Only tasks that are or recently were on the machine count."""
+        """Queue the reported usage of tasks, so that it is stored. Usage of tasks that were not on the machine
+        recently is ignored.
+        """
         now = time.time()
         wanted = [
             TaskWindow(held.cell_id, held.machine_id, task, window)

@@ -72,12 +72,12 @@ def problem(error: Rejected) -> tuple[dict[str, str], bytes]:
 async def respond(
     send: Send, status: int, headers: dict[str, str], body: bytes = b"", *, kind: str = "http.response"
 ) -> None:
-    """Send a complete answer. `kind`: the start of the `type` of the ASGI messages that are sent."""
+    """Send a complete answer. `kind`: the start of the `type` of its two ASGI messages."""
     await begin(send, status, headers | {"content-length": str(len(body))}, kind=kind)
     await send({"type": f"{kind}.body", "body": body})
 
 
 async def begin(send: Send, status: int, headers: dict[str, str], *, kind: str = "http.response") -> None:
-    """Send the status and the headers of an answer. `kind`: the start of the `type` of the ASGI message that is sent."""
+    """Send the status and the headers of an answer. `kind`: the start of the `type` of the ASGI message."""
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": f"{kind}.start", "status": status, "headers": pairs})

@@ -1,4 +1,4 @@
-"""The TLS certificate of link shards. The cell's authority issues it, or you provide your own (BORG_LINK_CERTIFICATE)."""
+"""The TLS certificate of link shards. The cell's authority issues it, or you provide it (BORG_LINK_CERTIFICATE)."""
 
 from __future__ import annotations
 
