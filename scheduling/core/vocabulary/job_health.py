@@ -22,9 +22,8 @@ class JobHealth(StrEnum):
 class Troubles:
     """How many tasks of a job have each kind of trouble.
 
-    `crashing`: live tasks that crashed and have not run long enough since then. `flapping`: how many of the crashing
-    tasks are up now. `unhealthy`: tasks whose health check fails. `failed`: tasks that failed and will not be
-    restarted.
+    `crashing`: live tasks that crashed and have not run long enough since then. `flapping`: those of the crashing tasks
+    that are up now. `unhealthy`: tasks whose health check fails. `failed`: tasks that failed and will not be restarted.
     """
 
     crashing: int = 0
@@ -41,8 +40,8 @@ def job_health(
 ) -> JobHealth:
     """Return the health of a job.
 
-    `living`: number of tasks that are not dead. `placed`: number of tasks with a machine. `up`: number of tasks that
-    are up, and healthy if they have a health check. Tasks in `troubles.flapping` are subtracted from `up`.
+    `living`: how many tasks are not dead. `placed`: how many tasks have a machine. `up`: how many tasks are up and do
+    not fail a health check. The tasks that `troubles.flapping` counts must be included in `up`.
     """
     if ended:
         return JobHealth.ENDED

@@ -1,8 +1,8 @@
 """Named tuples of the arrays that the kernels (compiled functions) of a pass read and write.
 
-Axes: P machines by *position*, the index in the order in which a pass visits them (`pass_cache.py`), R resources, D
-devices, T slots of tasks, J slots of jobs, S shapes, G groups, L levels (ways to count free capacity), Q places in the
-queue, K candidates: the best machines found for a group.
+Sizes of the arrays: P machines, R resources, D devices, T slots of tasks, J slots of jobs, S shapes, G groups, L levels
+(ways to count free capacity), Q places in the queue, K candidates (the best machines found for a group). The *position*
+of a machine is its index in the order in which a pass visits the machines (`pass_cache.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SKIPPED = 64
 
 
 class MachineArrays(NamedTuple):
-    """Arrays of machine facts, in the order in which a pass visits the machines (the walk). A pass changes some of
-    them, for example `reserved`. All are copies, so the cell's state does not change.
+    """Facts about the machines, as arrays in the order in which a pass visits the machines. A pass changes some of
+    these arrays, for example `reserved`. They are copies, so the cell's state does not change.
     """
 
     slot: Ints32  # where the state keeps it
@@ -46,7 +46,7 @@ class MachineArrays(NamedTuple):
 
 class Running(NamedTuple):
     """The running tasks, by slot. `gone`: whether this pass has preempted the task. `budget`: how many more tasks of
-    each job may be taken down now.
+    each job this pass may preempt.
     """
 
     id: Ints
@@ -67,11 +67,11 @@ class Running(NamedTuple):
 
 class Levels(NamedTuple):
     """Free capacity, counted in several ways (levels). `left` [levels, resources, machines]: the free amount of each
-    resource on each machine, for one more task. The pass updates `left` after each placement.
+    resource on each machine. The pass updates `left` after each placement.
 
-    `ceiling`: what tasks of a lower priority use counts as free, because they can be preempted. `by_limit`: if false,
-    the used capacity is the sum of all reservations. If true, it is the larger of this sum and the sum of the limits
-    of tasks that are placed by limit (§5.5).
+    `ceiling`: what tasks with a priority below this number use counts as free, because they can be preempted.
+    `by_limit`: if false, the used capacity is the sum of all reservations. If true, it is the larger of this sum and
+    the sum of the limits of tasks that are placed by limit (§5.5).
 
     `most` [levels, resources, blocks]: an upper bound of `left` for each block of `SKIPPED` neighbouring machines.
     `ascending`: the levels, sorted by ceiling.
@@ -127,11 +127,11 @@ class QueueArrays(NamedTuple):
 
 
 class TaskCounts(NamedTuple):
-    """The number of tasks of each job per machine, rack and power domain. `keys`, `values`: a hash table from (job,
-    position of the machine) to the number of tasks.
+    """The number of tasks of each job per machine, rack and power domain. `keys`, `values`: a hash table. It maps a job
+    and the position of a machine to the number of tasks there.
 
-    `row`: the row of each job in `rack` and `power`, or -1 for a job with one task, which is not counted. `size`: the
-    number of tasks of each job.
+    `row`: the row of each job in `rack` and `power`, or -1 for a job with only one task, whose tasks are not counted.
+    `size`: the number of tasks of each job.
     """
 
     keys: Ints
@@ -144,7 +144,7 @@ class TaskCounts(NamedTuple):
 
 class Cache(NamedTuple):
     """The candidates of each group: machines on which a task of the group fits, and their scores. `cursor`: how many
-    machines were examined for the group.
+    machines the pass has examined for the group.
     """
 
     machine: Ints
@@ -170,7 +170,7 @@ class SearchParams(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The results of a pass, by position in the queue. `machine`: the position of the chosen machine in
+    """The results of a pass, by the task's position in the queue. `machine`: the position of the chosen machine in
     `MachineArrays`, -1 if none fits, -2 if the task was not tried.
     """
 
@@ -199,7 +199,7 @@ class Scratch(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """All arrays of a pass, which its kernels read and write."""
+    """All arrays that the kernels of a pass read and write."""
 
     machines: MachineArrays
     running: Running
@@ -217,7 +217,8 @@ class Judged(NamedTuple):
     """The reasons why the tasks of one group do not fit on each of N machines, and the number of machines for each
     reason.
 
-    Each reason (obstacle) has a code number. There are C hard constraints, R resources and O reasons.
+    A reason is also called an obstacle. Each has a code number. C is the number of hard constraints, R the number of
+    resources, O the number of reasons.
 
         0 … C - 1                a hard constraint
         C                        the state of the machine
@@ -247,7 +248,8 @@ class Judged(NamedTuple):
 
 class Reserved(NamedTuple):
     """The input of an estimate of reservations (§5.5). `slots` [N]: the slots of the running tasks to estimate.
-    Arrays [T] are indexed by task slot, `shape_limit` by shape, and `job_fixed` by job slot.
+    `shape_limit` has one row per shape, `job_fixed` one element per job slot, and the other arrays one element or row
+    per task slot.
     """
 
     slots: Ints
@@ -261,8 +263,8 @@ class Reserved(NamedTuple):
 
 
 class History(NamedTuple):
-    """The usage history of tasks, as arrays by task slot. Arrays [T, K] have one column for each of CPU, RAM and
-    disk.
+    """The usage history of tasks. The arrays have one element or row per task slot. Arrays [T, K] have one column for
+    each of the K estimated resources: CPU, RAM and disk.
     """
 
     id: Ints

@@ -10,14 +10,14 @@ from scheduling.core.vocabulary.reasons import Why
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
-    """The assignment of one pending task to a machine. The ids are those of the database. `score`: the score of each
-    scorer, by name.
+    """The assignment of one pending task to a machine. All ids are those in the database. `score`: the score of the
+    machine by each scorer, by name of the scorer.
 
-    `ports`: port numbers in the order of the job's port names. `victims`: (job id, index) of the running tasks that
-    must be preempted on the machine for this task, lowest priority first (§3.2). `alloc`: the task id of the alloc
-    that contains the task (§2.4), 0 for none. `devices`: indexes of the accelerators that the task uses.
-    `runners_up`: (machine id, score) of the next best machines. `packages`: how many bytes of the task's packages the
-    machine already has, and the size of all its packages in bytes.
+    `ports`: port numbers in the order of the job's port names. `victims`: the running tasks on the machine that must be
+    preempted for this task, as (job id, index), lowest priority first (§3.2). `alloc`: the task id of the alloc that
+    contains the task (§2.4), 0 for none. `devices`: indexes of the accelerators that the task uses. `runners_up`:
+    (machine id, score) of the next best machines. `packages`: how many bytes of the task's packages the machine already
+    has, and the size of all packages of the task in bytes.
     """
 
     job_id: int
@@ -34,7 +34,7 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class PassStats:
-    """Statistics of one pass, without durations, because a pass reads no clock."""
+    """Statistics of one pass. They contain no durations, because a pass reads no clock."""
 
     pending: int = 0
     classes: int = 0

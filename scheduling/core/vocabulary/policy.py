@@ -13,8 +13,8 @@ Workload = Literal["", "service", "batch"]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The factor of each scorer in the total score of a machine. A scorer returns a number from about -1 to 1. Only
-    the scorer `preemption` returns -1 to -5 for each preempted task.
+    """The factor of each scorer in the total score of a machine. A scorer returns a number from about -1 to 1. Only the
+    scorer `preemption` can return less: -1 to -5 for each preempted task.
     """
 
     packing: float = 1.0
@@ -96,8 +96,8 @@ class Policy:
     """Weight of each resource for packing, in the order of the resource vector. Resources after the last have none."""
 
     def by_limit(self, priority: int, latency_sensitive: bool) -> bool:
-        """Return whether a task is placed by its limit. Such a task uses no reclaimed resources (§5.5). Return False
-        if no band contains the priority.
+        """Return whether a task is placed by its limit. Such a task uses no reclaimed resources (§5.5). Return False if
+        the priority is in no band.
         """
         try:
             prod = band_of(priority, self.bands).prod

@@ -41,7 +41,7 @@ class ChangeKind(StrEnum):
 
 
 class Basis(StrEnum):
-    """How the expected start time of a pending task was computed, or why it could not be computed."""
+    """How the expected start time of a pending task is computed, or the reason why it cannot be computed."""
 
     ENDS = "ends"  # tasks that ended on machines that could hold it, and the queue ahead
     CRASH_BACK_OFF = "crash-back-off"  # when machines it crashed on are tried again (§4)
@@ -50,8 +50,8 @@ class Basis(StrEnum):
 
 
 class RuledOut(msgspec.Struct, frozen=True):
-    """How many machines are excluded by the reason `code`, without the machines that an earlier reason excluded.
-    `subject`: the name of the resource, or the constraint.
+    """How many machines the reason `code` excludes. Machines that an earlier reason already excluded are not counted.
+    `subject`: the name of the resource or the text of the constraint that causes this.
 
     `wanted`: the requested amount of the resource. `largest`: the largest free amount on one of these machines.
     """
@@ -64,12 +64,13 @@ class RuledOut(msgspec.Struct, frozen=True):
 
 
 class SuggestedChange(msgspec.Struct, frozen=True):
-    """The smallest change of one kind that makes the request fit, and the number of machines on which it then fits.
+    """The smallest change of one kind with which the task's request fits, and the number of machines on which it then
+    fits.
 
     `subject`: the name of the resource or attribute to change. For the maximum number of tasks per machine, rack or
     power domain, `subject` is the code of the reason. `to`: the new amount, attribute value or maximum. `constraint`:
     the constraint that prevents the placement. `instead`: the constraint that should replace `constraint`, if any.
-    `parts`: the single changes, if several changes are needed together.
+    `parts`: if several changes are needed together, each of these changes.
     """
 
     subject: str
@@ -82,8 +83,8 @@ class SuggestedChange(msgspec.Struct, frozen=True):
 
 
 class Lack(msgspec.Struct, frozen=True):
-    """A resource of which a machine has too little. `left`: the free amount. `short`: the missing amount. Both are in
-    the unit of the resource.
+    """A resource of which a machine has too little for a task. `left`: the free amount. `short`: the missing amount.
+    Both are in the unit of the resource.
     """
 
     resource: str
@@ -92,7 +93,7 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 class Nearest(msgspec.Struct, frozen=True):
-    """The machine that is the closest to having enough for a task, with everything that is missing there."""
+    """The machine that comes closest to having enough for a task, and what it lacks."""
 
     machine_id: int
     lacks: tuple[Lack, ...] = ()
@@ -101,8 +102,8 @@ class Nearest(msgspec.Struct, frozen=True):
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """How many pending tasks of one tenant come before the explained job in the queue. Other tenants do not see the
-    name of this tenant.
+    """How many pending tasks of one tenant come before the explained job in the queue. Users outside this tenant do not
+    see its name.
     """
 
     tenant: str
@@ -111,11 +112,11 @@ class Ahead(msgspec.Struct, frozen=True):
 
 
 class QueuePlace(msgspec.Struct, frozen=True):
-    """The place of a job's first pending task in the queue. `ahead`: how many tasks come before it. `own`: how many
-    of the tasks before it belong to the same class.
+    """The place of a job's first pending task in the queue. `ahead`: how many tasks come before this task. `own`: how
+    many of these are in the same class of equal tasks.
 
-    `ahead_of`: the tenants with the most tasks before it. `tenants`: the number of all tenants that have tasks before
-    it. Both are left at their defaults for jobs that are far back in their class.
+    `ahead_of`: the tenants with the most tasks before this task. `tenants`: how many tenants have tasks before this
+    task. Neither field is set for jobs that are far back in their class.
     """
 
     ahead: int
@@ -127,8 +128,8 @@ class QueuePlace(msgspec.Struct, frozen=True):
 class Preemption(msgspec.Struct, frozen=True):
     """How many machines have too little capacity for the task even with preemption.
 
-    `not_enough`: machines that have too little even if all tasks of lower priority are preempted. `held`: machines
-    that are large enough, but tasks that this task may not preempt use their capacity.
+    `not_enough`: machines that are too small, even if all tasks of lower priority are preempted. `held`: machines that
+    are large enough, but whose capacity is used by tasks that this task may not preempt.
     """
 
     not_enough: int = 0
@@ -144,12 +145,12 @@ class Reclamation(msgspec.Struct, frozen=True):
 
 
 class ExpectedStart(msgspec.Struct, frozen=True):
-    """The time until the next task of a pending class will probably start: between `low_s` and `high_s` seconds after
-    the explanation was computed. These are None if there is no forecast.
+    """When the next task of a class of equal pending tasks will probably start: between `low_s` and `high_s` seconds
+    after the explanation was computed. Both are None if there is no forecast.
 
     `ends`: how many tasks ended in the last `window_s` seconds on machines that could hold the task. `room`: how many
-    tasks of the class fit into the capacity that became free by these ends. `least`, `ahead`: the smallest and the
-    largest number of competing tasks that are tried before the next task of the class.
+    tasks of the class would have fitted into the capacity that these tasks released. `least`, `ahead`: at least and at
+    most how many other tasks come before the next task of the class.
     """
 
     basis: Basis
@@ -163,11 +164,10 @@ class ExpectedStart(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A limit of a task that fills `machines` machines of one kind completely, with `per_machine` tasks on each of
-    them.
+    """A limit with which `per_machine` tasks fit on a machine of one kind. `machines`: the number of machines of this
+    kind.
 
-    `limit`: the amount of each resource. `in_all`: how many such tasks would fit into the whole cell if it were
-    empty.
+    `limit`: the amount of each resource. `in_all`: how many such tasks would fit into the whole cell if it were empty.
     """
 
     limit: tuple[int, ...]
@@ -177,14 +177,14 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Conforming(msgspec.Struct, frozen=True):
-    """Advice about limits with which tasks are likely to be placed (§2.6). It refers to the most common kind of
+    """Advice about limits with which tasks are likely to be placed (§2.6). The advice is for the most common kind of
     machine that could hold the task.
 
-    `wanted`: the requested limit. `machines`: how many machines could hold one task if they were empty. `now`: how
-    many machines can hold one task now. `room`: how many tasks fit on all machines together now. `absent`: indexes of
-    resources that no machine of the cell has. `asked`: how the requested limit fits, or None if it fits nowhere.
-    `one_more`: the largest limit with which one more task fits per machine. `fuller`: the largest limit with which as
-    many tasks fit per machine as with the requested limit, or None if no larger limit exists.
+    `wanted`: the requested limit. `machines`: how many machines could hold one task if they were empty. `now`: how many
+    machines can hold one task now. `room`: how many tasks fit on all machines together now. `absent`: indexes of
+    resources that no machine of the cell has. `asked`: how many tasks with the requested limit fit, or None if it fits
+    on no machine. `one_more`: the largest limit with which one more task fits per machine. `fuller`: the largest limit
+    with which as many tasks fit per machine as with the requested limit, or None if no larger limit exists.
     """
 
     wanted: tuple[int, ...]
@@ -198,12 +198,12 @@ class Conforming(msgspec.Struct, frozen=True):
 
 
 class Why(msgspec.Struct, frozen=True):
-    """The explanation why a class of equal tasks is pending. `tasks`: (job id, number of pending tasks) for each job
-    of the class.
+    """The explanation why a class of equal tasks is pending. `tasks`: (job id, number of pending tasks) for each job of
+    the class.
 
-    `code`: the main reason; empty while the class has not been examined. `revision`: the revision of the state that
-    was examined. `places`: the place in the queue of each job in `tasks`. All other fields about the queue refer to
-    the first job; `waiting.of_job` returns the explanation for another job.
+    `code`: the main reason, or empty if the class has not been examined yet. `revision`: the revision of the cell's
+    state when the class was examined. `places`: the place in the queue of each job in `tasks`. All other fields about
+    the queue are about the first job. `waiting.of_job` returns the explanation for another job.
     """
 
     tasks: tuple[tuple[int, int], ...]

@@ -32,8 +32,8 @@ def split_task_id(task: int) -> tuple[JobId, int]:
 
 
 class Relation(StrEnum):
-    """How a constraint compares an attribute of a machine with a value. These are the eight relations of Google's
-    2019 trace.
+    """The relation between an attribute of a machine and a value that a constraint demands. These are the eight
+    relations of Google's 2019 trace.
     """
 
     EQUAL = "="
@@ -62,10 +62,10 @@ class Constraint(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=
 
 
 class Requirement(msgspec.Struct, frozen=True, order=True):
-    """The requirement of a task. `limit`: the amount of each resource, first those in
-    `quota.vocabulary.resources.AXIS`, then those that the cell defines itself.
+    """The requirement of a task. `limit`: the amount of each resource. The resources in
+    `quota.vocabulary.resources.AXIS` come first, then those that the cell defines itself.
 
-    `max_per_*`: how many tasks of the same job may share one machine, rack or power domain; 0: no limit.
+    `max_per_*`: how many tasks of the same job may share one machine, rack or power domain; 0 means no limit.
     `whole_cores`: the number of cores that a latency-sensitive task reserves for itself (§6.2). `packages`: (digest,
     size in bytes), sorted by digest; the machine installs them before the task starts (§3.2).
     """
@@ -80,7 +80,7 @@ class Requirement(msgspec.Struct, frozen=True, order=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Tasks of one job with equal requirements. `ranges`: the first and the last index of each range of these tasks."""
+    """Tasks of one job with equal requirements. `ranges`: the first and the last index of each range of tasks."""
 
     requirement: Requirement
     ranges: tuple[tuple[int, int], ...]
@@ -101,8 +101,8 @@ def spelled(constraint: Constraint) -> str:
 
 
 def padded(vector: Sequence[int], axis: int) -> tuple[int, ...]:
-    """Return `vector` with zeros added at the end, so that it has `axis` elements. Raises `ValueError` if it has
-    more.
+    """Return `vector` with zeros added at the end, so that it has `axis` elements. Raises `ValueError` if `vector` is
+    longer.
     """
     if len(vector) > axis:
         raise ValueError(f"the vector has {len(vector)} resources, but the cell has {axis}: load its state again")

@@ -26,8 +26,8 @@ class MachineStatus(StrEnum):
 
 
 class Transition(StrEnum):
-    """The events that change the state of a task. `EVICT` and `LOST` remove the task from its machine. `UPDATE_…`
-    changes the task to another version of its spec.
+    """The kinds of events in the life of a task. `EVICT` and `LOST` remove a task from its machine. `UPDATE` and
+    `UPDATE_RESTART` change a task to another version of its spec.
     """
 
     SUBMIT = "submit"
@@ -43,7 +43,7 @@ class Transition(StrEnum):
 
 
 class EvictionCause(StrEnum):
-    """The causes why a running task becomes pending again: the causes of Figure 3, and some more."""
+    """The reasons why a running task becomes pending again: those of Figure 3, and some more."""
 
     PREEMPTION = "preemption"  # a task of higher priority needed its resources
     MACHINE_FAILURE = "machine-failure"  # its machine failed or was unreachable for too long
@@ -57,8 +57,8 @@ class EvictionCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a Borglet reports about a running incarnation. `up`: whether the task is up, and passes its health check
-    if it has one.
+    """What a Borglet reports about a running incarnation. `up`: whether the task is up. If the task has a health check,
+    it must also pass the check.
     """
 
     task_id: int
