@@ -107,7 +107,9 @@ def _demote(cell: Cell, tenant: Tenant, cause: DemotionCause, except_ids: set[in
 
 
 def _live(cell: Cell, tenant: Tenant, except_ids: Collection[int]) -> QuerySet[Job]:
-    """Return the tenant's live jobs in the cell without `except_ids`, lowest priority first, then newest first."""
+    """Return the tenant's live jobs in the cell, except the jobs `except_ids`. Lower priorities come first. Within a
+    priority, newer jobs come first.
+    """
     return (
         Job.objects.select_related("cell", "tenant", "alloc_set")
         .filter(cell=cell, tenant=tenant, priority__gt=FREE_PRIORITY)

@@ -90,8 +90,8 @@ def stage(*, principal: Principal, certificate: Path | None = None, key: Path | 
 
 
 def switch(*, principal: Principal, leave_behind: bool = False) -> str:
-    """Make the next authority, which `stage` stored, the current one, which signs certificates. Return its
-    fingerprint. Machines trust both authorities until `retire` is called.
+    """Make the next authority (see `stage`) the current one. It signs certificates from now on. Return its
+    fingerprint. Machines still trust the old authority until `retire` is called.
 
     `leave_behind`: switch even if some machines do not trust the new authority yet. These machines must then join
     again. Raises `Conflict` if there is no next authority, or if such machines exist and `leave_behind` is false.

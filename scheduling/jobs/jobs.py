@@ -51,9 +51,10 @@ def spec_limits(cell: Cell) -> parser.CellLimits:
 def spec_for(
     *, principal: Principal, cell: Cell, file: bytes | Mapping[str, Any], tenant: str = "", name: str = ""
 ) -> spec.JobSpecification:
-    """Read a job file for this cell, tenant and name, and pin its packages to the current content of their tags.
+    """Read a job file for this cell, tenant and name. Replace the tags of its packages by the digests that they now
+    refer to.
 
-    If the file contains a cell, tenant or name, they must be the same. If no tenant is given, the only tenant of the
+    A cell, tenant or name in the file must be the same as the argument. If no tenant is given, the only tenant of the
     caller is used. If the file is wrong, raises `Rejected`, which names the wrong field.
     """
     job_spec = _read(principal, cell, file, spec_limits(cell), tenant=tenant, name=name)
@@ -129,8 +130,8 @@ def jobs_submit_bulk(
     """Submit many new jobs. Return the outcome of each job, in the order of `files`. A rejected job does not affect the
     others.
 
-    Locks: the cell's row, then the tenants' uses of quota, for at most about 5,000 tasks and 1,000 jobs at a time.
-    Raises `Rejected` if the request has too many jobs.
+    One transaction creates at most about 5,000 tasks and 1,000 jobs. It locks the cell's row, then the tenants' uses
+    of quota. Raises `Rejected` if `files` has too many jobs.
     """
     if len(files) > settings.BORG_MAX_BULK_JOBS:
         raise Rejected(
@@ -181,7 +182,7 @@ def job_kill(
     that contains live jobs. `confirm`: the number of running tasks that this call stops. If this number is large and
     `confirm` is missing or different, raises `Conflict` with code `confirm`.
 
-    Locks: the cell's row, then the tasks in order of id, for 5,000 tasks at a time.
+    One transaction kills at most 5,000 tasks. It locks the cell's row, then the tasks in order of id.
     """
     require_tenant(principal, Action.JOB_WRITE, job.tenant.name, job.cell.name)
     tasks = Task.objects.filter(job=job).exclude(state=TaskState.DEAD.value)
@@ -287,8 +288,8 @@ def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[list[Item]]:
 
 
 def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool) -> None:
-    """Check the submissions `items` and write them under one revision. The number of statements does not depend on
-    the number of jobs.
+    """Check the submissions `items`, and write them in one revision of the cell. The number of SQL statements does
+    not depend on the number of jobs.
     """
 
     def undecided() -> list[Item]:

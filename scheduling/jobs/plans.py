@@ -63,7 +63,7 @@ _NAMES = {SpecChange.NONE: "kept", SpecChange.IN_PLACE: "in_place", SpecChange.R
 
 def job_plan(*, principal: Principal, cell: Cell, job_spec: spec.JobSpecification) -> JobPlan:
     """Return whether the job would be admitted, and which tasks would change. The call changes nothing, but for a
-    moment it locks the same rows as the submission or update.
+    short time it locks the same rows as a submission or an update.
 
     Raises `NotFound` or `Forbidden` if the caller may not write jobs of this tenant. Other rejections are part of the
     plan.

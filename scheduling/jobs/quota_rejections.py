@@ -1,8 +1,9 @@
-"""Details of rejections for missing quota: the jobs that use the quota, and an order of quota that would help (§2.5).
+"""Details of rejections for missing quota: the jobs that use the quota, and an order (purchase) that would be enough
+(§2.5).
 
 The details are computed after the transaction of the submission, without the cell's lock. They are computed only for
-the first rejections of a request: jobs for at most `TOLD` pairs of tenant and band, and orders for at most `CURED`
-pairs. One order is enough for all rejections of its pair.
+the first rejections of a request. Jobs are listed for at most `TOLD` pairs of tenant and band. Orders are computed for
+at most `CURED` pairs, one order per pair.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ def explain(principal: Principal, cell: Cell, refused: Sequence[tuple[Rejected, 
     """Add `holders`, `holding_jobs` and `cure` to the figures of the rejections in `refused` that have the code
     `quota-exceeded`.
 
-    `holders`: the live jobs of the same tenant and band that use most of the resource whose quota is short, with their
-    amounts. `holding_jobs`: the number of all live jobs that use quota of this tenant and band. `cure`: an order of
-    quota that would help.
+    `holders`: the live jobs of the same tenant and band that use most of the resource whose quota is short, with
+    their amounts. `holding_jobs`: the number of all live jobs that use quota of this tenant and band. `cure`: an
+    order (purchase) of quota that would be enough.
     """
     firsts: dict[_Pair, Rejected] = {}
     wanted: dict[_Pair, Vector] = {}

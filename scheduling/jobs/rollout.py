@@ -95,8 +95,8 @@ class _Step:
 
 
 def _advance_once(entry: JournalEntry, job_id: int, most: int) -> bool:
-    """Do a part of a step of an update in one transaction, and add at most `most` new tasks. Return whether more may
-    be possible now.
+    """Continue an update within the transaction of `entry`, and add at most `most` new tasks. Return whether the
+    caller should call this function again now.
     """
     update = Update.objects.select_related("job__cell").filter(job_id=job_id, state=Update.OPEN).first()
     if update is None:

@@ -1,4 +1,5 @@
-"""Checks of submitted jobs while the cell's row is locked: their keys, packages, names, numbers and alloc sets.
+"""Checks of submitted jobs while the cell's row is locked. They check keys, packages, names, alloc sets and the number
+of jobs.
 
 If a submission fails a check, the check stores the rejection in the submission. The number of queries does not depend
 on the number of jobs.
@@ -91,7 +92,7 @@ def check_names(cell: Cell, items: Sequence[Item]) -> None:
 
 
 def check_numbers(items: Sequence[Item]) -> None:
-    """Check that no tenant has more live jobs than allowed after the submission."""
+    """Check that no tenant would have too many live jobs together with the new jobs."""
     if not items:
         return
     rows = query(

@@ -265,8 +265,8 @@ def _check_alloc_set(job: Job, job_spec: spec.JobSpecification) -> None:
 
 
 def _quota_requests(job: Job, job_spec: spec.JobSpecification) -> list[admission.AdmissionRequest]:
-    """Return the requests that change how much quota the job uses. If the band of the job changes, the first request
-    releases the quota in the old band.
+    """Return the requests to admission control that change how much quota the job uses. If the band of the job
+    changes, the first request releases the quota in the old band.
     """
     bands = admission.bands()
     tenant = (job.tenant_id, job.tenant.name)

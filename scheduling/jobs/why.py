@@ -223,7 +223,7 @@ def _why_sentences(whys: list[Why], job: Job, principal: Principal, names: Mappi
 
 
 def _format_verdict(why: Why, job: Job, hostnames: Mapping[int, str] | None = None) -> wording.VerdictText:
-    """Return the explanation `why` as text. The text is about those of the pending tasks that belong to `job`."""
+    """Return the explanation `why` as text. The text describes only the pending tasks of `job`."""
     own = any(job_id == job.id for job_id, _ in why.tasks)
     extra = tuple(job.cell.extra_resources)
     return wording.format_why(why, job_id=job.id if own else None, extra=extra, hostnames=hostnames)

@@ -46,7 +46,7 @@ def values(model: type[models.Model], attributes: Sequence[str], many: Iterable[
 
 
 def lines(table: str, columns: str, many: Iterable[str]) -> None:
-    """Insert rows that are already in the text format of COPY, and that end with a newline."""
+    """Insert rows into `table`. Each row in `many` is in the text format of COPY and ends with a newline."""
     with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
         copy.write("".join(many))
 
@@ -62,7 +62,7 @@ _Row = TypeVar("_Row", bound=models.Model)
 def rows(model: type[_Row], instances: Sequence[_Row]) -> None:
     """Insert new instances with two statements, and assign ids to instances without an id.
 
-    The caller sets the values that `save` would add, such as `auto_now_add`.
+    The caller must set the values that Django's `save` would set, such as those of `auto_now_add` fields.
     """
     if not instances:
         return

@@ -30,8 +30,8 @@ _lock = threading.Lock()
 
 
 class Submitted(Protocol):
-    """A submission. `size`: the number of its tasks. `keys`: two submissions with a key in common are not written in
-    one transaction.
+    """A submission. `size`: the number of its tasks. `keys`: its keys. Two submissions with a key in common are not
+    written in one transaction.
     """
 
     @property

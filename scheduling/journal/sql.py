@@ -29,9 +29,9 @@ def execute(statement: str, values: Values = ()) -> int:
 
 
 def rows_by_key() -> None:
-    """Until the end of the transaction, PostgreSQL must use indexes to join tables.
+    """Make PostgreSQL use indexes to join tables until the end of the transaction.
 
-    Its statistics may be out of date. Without this call, it might then read whole tables.
+    Otherwise PostgreSQL may read whole tables, because its statistics may be out of date.
     """
     query("SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)")
 

@@ -1,7 +1,7 @@
 """Wake-ups: the message "cell N reached revision R", sent through Redis after a commit.
 
-A reader may miss wake-ups, because it also reads the journal every `POLL_S` seconds. If Redis is unreachable, writers
-continue without wake-ups.
+A lost wake-up does no harm, because each reader also reads the journal every `POLL_S` seconds. If Redis is unreachable,
+writers continue without wake-ups.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class LinkServer(uvicorn.Server):
         self.progress = progress
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept connections. An `Acceptor` limits how many are accepted at the same time."""
+        """Start to accept connections. An `Acceptor` limits how many TLS handshakes run at the same time."""
         if self.config.ssl is not None:
             self.config.ssl.num_tickets = 0  # no Borglet resumes a TLS session, so tickets are only work
         host, port = self.config.host, self.config.port

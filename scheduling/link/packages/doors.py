@@ -130,8 +130,8 @@ class PackageDoors:
         self._exchange.announce(swarms.Left(cell_id, machine_id))
 
     async def serve(self, scope: Message, receive: Receive, send: Send, authenticate: Authenticate) -> None:
-        """Answer one request to /packages/. Raises `Rejected` if the request is rejected; the caller must send this
-        error. Raises `Hangup` if the client has disconnected.
+        """Answer one request to /packages/. If the request cannot be answered, raises `Rejected`; the caller must
+        send this error. Raises `Hangup` if the client has disconnected.
         """
         path = _PATH.fullmatch(scope["path"])
         door = (scope["method"], path.group(2) or "") if path else None
@@ -430,7 +430,7 @@ def _sized(asked: _Request) -> tuple[int, ArchiveStore]:
 
 @contextlib.contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Convert errors of the package store that the `with` block raises to `Rejected`."""
+    """If the package store raises an error in the `with` block, raise `Rejected` instead."""
     try:
         yield
     except NotThere as error:

@@ -101,8 +101,8 @@ class Connection:
 
     @property
     def probed(self) -> bool:
-        """Return whether the Borglet returned and has not answered its first poll yet. The answer will show which
-        desired state it has.
+        """Return whether a returning Borglet (see `returning`) has not answered its first poll yet. The answer will
+        show which desired state it has.
         """
         return self.returning and self.asked == 1 and self.answered == 0
 

@@ -33,8 +33,8 @@ class InstalledIntake:
 
     def due(self, connections: Mapping[int, Connection], now: float) -> dict[int, dict[int, InstalledReport]]:
         """Return the reports of installed packages that are not written yet: {cell id: {machine id: report}}. The
-        result is empty if the last batch was returned less than `every_s` ago. `connections`: this shard's connections
-        by machine id.
+        result is empty if the last batch was returned less than `every_s` seconds ago. `connections`: this shard's
+        connections by machine id.
         """
         if now < self._due_at:
             return {}

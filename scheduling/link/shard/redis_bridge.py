@@ -100,7 +100,7 @@ class RedisBridge(RedisClient):
 
     async def _spread(self, wall: float) -> None:
         """Publish how many machines this shard serves. If it serves too many, close the connections of some of them,
-        which then connect again. `wall`: the present time.
+        which then connect again. `wall`: the present time, in seconds since the epoch.
         """
         shard, cells = self._shard, ",".join(map(str, sorted(self._shard.cell_ids)))
         pipe = self._redis.pipeline(transaction=False)

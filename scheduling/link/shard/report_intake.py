@@ -106,8 +106,8 @@ class ReportIntake:
         self._roster.refresh(held.machine_id)
 
     def _foreign(self, held: Connection, report: Report) -> None:
-        """Ignore a report that refers to another history of the cell, for example before a restore. Close the
-        connection if the machine sent the report after it received the desired state of the current history.
+        """Ignore a report about another history of the cell, for example from before its database was restored. Close
+        the connection if the machine sent the report after it received the desired state of the current history.
         """
         assert held.view is not None
         held.last_report, held.acknowledged = None, ""

@@ -159,8 +159,8 @@ class Turns:
                     future.set_exception(HelloRejected(answer or removed(inbox.hellos[machine_id][0].hostname)))
 
     async def _refresh_trust(self) -> None:
-        """If the last call is long enough ago, read the authorities that machines should trust, and the key that
-        signs identity tokens.
+        """Read the authorities that machines should trust, and the key that signs identity tokens. Do nothing if they
+        were read less than `TRUST_EVERY_S` seconds ago.
         """
         if time.monotonic() < self._trust_due:
             return

@@ -72,7 +72,7 @@ class MachineReportChanges:
 
 
 def cells(names: Sequence[str]) -> list[Cell]:
-    """Return the cells with these names, or all cells. Makes one query."""
+    """Return the cells with these names, or all cells if `names` is empty. Makes one query."""
     rows = Cell.objects.filter(name__in=names) if names else Cell.objects.all()
     return list(rows.only("name", "revision", "settings"))
 

@@ -4,7 +4,7 @@
                                               └── no free slot: connections wait in the kernel's queue
 
 If the shard accepted all connections at once, each handshake would take so long that machines would give up and connect
-again. So the other connections wait in the kernel.
+again. So it accepts only some of them, and the others wait in the kernel.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def server_certificate(hosts: Sequence[str]) -> ServerCertificate:
 def issue_server_certificate(hosts: Sequence[str], *, now: dt.datetime | None = None) -> Path:
     """Return the path of a file with a key and a certificate for a server with the names and addresses `hosts`.
 
-    An existing certificate is kept if it names all of `hosts`, this authority signed it, and it does not expire within
-    `RENEW_DAYS`. Raises `AuthorityBroken` if the authority's files cannot be used.
+    An existing certificate is kept if it contains all of `hosts`, the current authority signed it, and it is valid
+    for more than `RENEW_DAYS` days. Raises `AuthorityBroken` if the authority's files cannot be used.
     """
     now = now or dt.datetime.now(dt.UTC)
     ensure_authority()
