@@ -30,8 +30,8 @@ _MOST_NAMED = 10
 def failing_jobs_watch(*, now: dt.datetime) -> int:
     """Update the rows of `FailingJob`, and notify tenants. Return the number of jobs in these notifications.
 
-    A job is not failing if any of its tasks is up and was not restarted. Such jobs are not examined. Idempotent.
-    Locks: the rows of `FailingJob`, in the order of the job ids.
+    Only jobs without a task that is up, jobs with restarted tasks, and jobs that were already failing are examined.
+    Idempotent. Locks: the rows of `FailingJob`, in the order of the job ids.
     """
     restarted = Task.objects.filter(job=OuterRef("pk"), restarts__gt=1)
     known = set(FailingJob.objects.values_list("job_id", flat=True))
