@@ -242,8 +242,8 @@ def write_whole(path: Path, content: bytes, mode: int) -> None:
 
 @contextlib.contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Hold the lock of the folder `home` during the `with` block. It prevents that two processes create the same
-    missing files at once.
+    """Hold the lock of the folder `home` during the `with` block. So two processes cannot create the same missing files
+    at once.
     """
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

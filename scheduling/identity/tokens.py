@@ -64,7 +64,7 @@ class TaskClaims(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A private key that signs identities. `kid`: the id by which programs find the public key."""
+    """A private key that signs identity tokens. `kid`: the id by which programs find the public key."""
 
     kid: str
     private: ec.EllipticCurvePrivateKey

@@ -48,7 +48,7 @@ class Item:
 
     @property
     def key(self) -> tuple[int, str]:
-        """Return the tenant and the name, which only one live job of a cell may have."""
+        """Return (tenant id, job name). Only one live job of a cell may have this tenant and name."""
         return (self.tenant.id, self.spec.name)
 
     @property

@@ -56,8 +56,8 @@ def answers() -> bool:
 
 
 class Sender:
-    """Sends commands to Redis. After Redis did not answer, no command is sent for `_RETRY_S` seconds. Redis must
-    answer within `HURRY_S` seconds.
+    """Sends commands to Redis. If Redis does not answer a command within `HURRY_S` seconds, no command is sent for the
+    next `_RETRY_S` seconds.
     """
 
     def __init__(self, url: str) -> None:

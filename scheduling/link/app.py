@@ -1,11 +1,11 @@
-"""The endpoints of a link shard, as a plain ASGI application without Channels and without Django requests.
+"""The endpoints of a link shard, as an ASGI application that does not use Channels or Django's requests.
 
     GET  /healthz        200 if the shard runs
     GET  /metrics        metrics for Prometheus; only for this host
     GET  /authority.pem  the authority's certificate; a machine compares it with the fingerprint in its join token
     POST /join           JoinRequest -> JoinAnswer
     POST /join:bulk      [JoinRequest] -> [JoinAnswer], all or none
-    WS   /link           the conversation of `borglet.messages`
+    WS   /link           the messages between machine and shard (`borglet.messages`)
     …    /packages/…     `scheduling.link.packages.doors`
     WS   /shell?session= the bytes of a shell that was granted to the machine
 
@@ -151,7 +151,7 @@ class LinkApp:
             )
 
     async def _shell(self, known: Known, scope: Message, receive: Receive, send: Send) -> None:
-        """Relay the bytes between a shell on the machine and the person who uses the shell."""
+        """Copy bytes in both directions between a shell on the machine and the person who uses the shell."""
         session = parse_qs(scope["query_string"].decode("latin-1")).get("session", [""])[0]
 
         async def pass_on(frame: bytes) -> None:

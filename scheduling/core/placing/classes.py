@@ -46,8 +46,8 @@ class GroupedQueue:
     @property
     def levels(self) -> list[Level]:
         """Return the levels (ways to count free capacity) that the groups need. On one level, only unused capacity is
-        free. On the others, the capacity of tasks below a certain priority is also free, because they can be preempted.
-        Groups that are placed by limit have separate levels.
+        free. On the others, the capacity of tasks below a certain priority is also free, because these tasks can be
+        preempted. Groups that are placed by limit have separate levels.
         """
         pairs = set(zip(self.ceiling.tolist(), self.by_limit.tolist(), strict=True))
         return sorted(pairs | {(0, by_limit) for _, by_limit in pairs})

@@ -22,8 +22,8 @@ class Held(NamedTuple):
 
 
 def cores_held(state: CellState, pending: Ints) -> Held | None:
-    """Return how many whole cores are reserved on each machine, and how many tasks share its other cores. `pending`:
-    slots of pending tasks. Return None if no task has or requests whole cores.
+    """Return how many whole cores are reserved on each machine, and how many tasks share the other cores of the
+    machine. `pending`: slots of pending tasks. Return None if no task has or requests whole cores.
 
     An evicted task still counts until its processes have ended.
     """

@@ -15,7 +15,7 @@ from scheduling.policy import cell_settings
 
 
 class Roster:
-    """The machines and connections of a shard. All parts of the shard share it. Use it only in the event loop."""
+    """The machines and connections of a shard. All parts of the shard share them. Use them only in the event loop."""
 
     def __init__(self, rng: random.Random) -> None:
         self.connections: dict[int, Connection] = {}  # by machine

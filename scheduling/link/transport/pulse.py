@@ -13,7 +13,7 @@ EVERY_S = 2.0
 
 
 async def pulse_forever() -> None:
-    """Every `EVERY_S` seconds, update the time of the file that the environment variable BORG_PULSE names. If the
+    """Every `EVERY_S` seconds, update the time of the file whose path is in the environment variable BORG_PULSE. If the
     variable is not set, do nothing.
     """
     file = os.environ.get("BORG_PULSE")

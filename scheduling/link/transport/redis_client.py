@@ -19,8 +19,8 @@ _RETRY_S = 1.0
 
 
 class RedisClient:
-    """The base of classes that send to Redis and listen to its channels. `use`: says in log lines for what the
-    connection is used.
+    """The base of classes that send to Redis and listen to its channels. `use`: a text for log lines that says what the
+    connection is used for.
     """
 
     def __init__(self, url: str, *, use: str) -> None:
