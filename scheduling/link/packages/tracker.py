@@ -120,9 +120,8 @@ class Tracker:
         """Record that the peer with this address and port delivered nothing or wrong content to a machine. `reason`:
         see `PackageFailed`.
 
-        A failure of a peer that was not offered to the machine is ignored. A peer with too many failures is not
-        offered any more until it reports the package again. If this call removes such a peer, return its machine id,
-        otherwise None.
+        Ignore a peer that was not offered to the machine. Remove a peer with too many failures until it reports the
+        package again. Return the machine id of a removed peer, otherwise None.
         """
         swarm = self._swarm(digest)
         offered = swarm.fetching.get(machine_id, ())

@@ -122,8 +122,7 @@ class Turns:
         """Handle a failed turn. Callers that wait for its result get a `DatabaseAway` error. The stored state of the
         affected machines will be read again.
 
-        Changes that were not written are not lost. They are found again when this state is compared with the last
-        reports.
+        No changes are lost, because this state is then compared with the last reports.
         """
         away = error if isinstance(error, DatabaseAway) else DatabaseAway("the shard failed; try again")
         futures = [future for _, future in inbox.asks] + [entry[2] for entry in inbox.hellos.values()]
