@@ -25,6 +25,7 @@ from scheduling.models import Cell, Job
 
 # One process keeps at most this many bytes of targets. A target has about 400.
 MOST_BYTES = 48 * 2**20
+_LEAST_BYTES = 500  # of a job, whatever number of targets it has
 # The cache of a cell begins again after so many changed jobs.
 MOST_CHANGED = 100_000
 # The tasks whose rows are in memory at the same time.
@@ -143,7 +144,8 @@ class TargetCache:
 
 
 def _size(kept: KeptTargets) -> int:
-    return sum(map(len, kept.texts))
+    """Return about how many bytes these targets need in memory. A job without targets also needs some."""
+    return _LEAST_BYTES + sum(map(len, kept.texts))
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:

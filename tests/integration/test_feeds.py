@@ -325,6 +325,14 @@ def test_a_full_cache_begins_again(job: Job, monkeypatch: pytest.MonkeyPatch) ->
     assert cache._cells == {}
 
 
+def test_requests_for_ports_that_no_task_has_do_not_fill_the_memory(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "MOST_BYTES", 5_000)
+    cache = targets.TargetCache()
+    for number in range(30):
+        cache.answer(visible_jobs(ME), port=f"port{number}")
+        assert sum(len(ports) for kept in cache._cells.values() for ports in kept.jobs.values()) <= 10
+
+
 def _move(machine: Machine, address: str) -> None:
     with journal.write(machine.cell_id, ME) as entry:
         machine.address = address
