@@ -14,7 +14,8 @@ ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 def authority_keys(authorities: str) -> list[ec.EllipticCurvePublicKey]:
-    """Return the public keys in the certificates of the cell's authorities, which check signatures.
+    """Return the public keys of the cell's authorities, from their certificates. The Borglet checks signatures with
+    these keys.
 
     `authorities`: one PEM text with all certificates. While a new authority replaces the old one, the text has both.
     Raises ValueError if the text is not valid PEM.

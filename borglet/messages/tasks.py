@@ -79,8 +79,8 @@ NO_USAGE = Usage()
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """A request of a Borglet that the master evict a task (§6.2), because the task gets too little CPU. The task runs
-    until it is evicted.
+    """With this message, a Borglet asks the master to evict a task (§6.2), because the task gets too little CPU. The
+    task runs until it is evicted.
     """
 
     key: TaskKey

@@ -101,7 +101,9 @@ class Choosing:
         self._named = bool(self._todo)
 
     def unavailable(self, text: str, *, final: bool) -> None:
-        """Record that the link sent no sources. `text`: the reason. `final`: it is useless to ask again."""
+        """Record that the link did not say from where the package can be downloaded. `text`: the reason. `final`:
+        whether it is useless to ask the link again.
+        """
         self._complaints.append(text)
         self._away, self._final = True, final
 

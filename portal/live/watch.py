@@ -42,8 +42,9 @@ def in_thread(function: Callable[..., Any]) -> DatabaseSyncToAsync:  # type: ign
 
 
 async def body_of(names: WatchedName) -> tuple[int, int, bytes | None]:
-    """Return the version, the revision and the JSON answer of a name, at the newest revision of the cell that this
-    process has read.
+    """Return three values: the version of the name's state (a counter of its updates in this process), the newest
+    journal revision that this process has read, and the answer to `GET /bns/…` at this revision as JSON. The answer is
+    None if the name does not exist.
     """
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_answers, names.body, names_hub.revision(names))

@@ -171,7 +171,7 @@ class Reclaimer:
         """Evict tasks from machines that use more than the share `share` (0 to 1) of their RAM or disk. Return the
         number of these machines; 0 if `share` is 0.
 
-        `demand`: the measured usage, one row per sample.
+        `demand`: the recent usage, with one row per measured task and one column per resource.
         """
         if share == 0:
             return 0

@@ -13,8 +13,8 @@ from scheduling.policy.brakes import BrakeKind, BrakeState
 
 
 class Cell(models.Model):
-    """A set of machines managed as a unit (§2.2). `revision`: the newest revision. To lock the cell is to lock this
-    row.
+    """A set of machines managed as a unit (§2.2). `revision`: the number of the newest change in the cell's journal. A
+    transaction locks a cell by locking the cell's row in this table.
 
     After the database is restored from a backup, `history_id` is new and `history_ordinal` is higher. If Borglets then
     run tasks that this database does not contain, these tasks are quarantined and not killed.

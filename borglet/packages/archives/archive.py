@@ -1,7 +1,7 @@
 """Unpack or check the archive of a package, in any supported format.
 
-    file ─► (gunzip) ─► tar stream ─► Tree (the plan: names, links, limits) ─► Sink or DiskSink
-    file ─► tar stream ─► index, manifest, layers by digest ─► gunzip, tar stream, whiteouts ─┘     (oci)
+    tar, tar+gzip: file ─► (gunzip) ─► tar stream ─► Tree (the plan: names, links, limits) ─► Sink or DiskSink
+    oci: file ─► tar stream ─► index, manifest, layers by digest ─► gunzip, tar stream, whiteouts ─► Tree ─► (same)
 
 The server checks uploads with `inspect`, and a machine installs packages with `unpack`. The two functions reject the
 same archives.

@@ -94,8 +94,8 @@ def _write(directory: Path, out: gzip.GzipFile | BinaryIO, manifest: Manifest | 
 
 
 def _names(directory: Path, folder: str, depth: int, limits: ArchiveLimits) -> Iterator[str]:
-    """Yield all paths in `folder`. Parents come before children, and names are sorted. `depth`: the depth of the
-    entries of `folder` below `directory`.
+    """Yield the paths of all files and folders below `folder`, at every level. Parents come before children, and names
+    are sorted. `depth`: how many levels below `directory` the entries of `folder` are; 1 if `folder` is empty.
     """
     for name in sorted(os.listdir(directory / folder)):
         path = f"{folder}{name}"

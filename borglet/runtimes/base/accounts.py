@@ -1,9 +1,10 @@
 """The user accounts of tasks. If the Borglet is root, tasks must have other users, so that they cannot read its files.
 
-the job file names a user ──► a user that the operator allows ──► its uid and groups
-it names none, oci ─────────► a number reserved for the task (`own_uid`)
-it names none, process ─────► a number reserved for its tenant (`tenantusers`), or one user for all these tasks:
-                              BORGLET_TASK_USER, and if that is not set, the result of `task_user`
+the job file names a user ────────────────────────► this user and its groups, if the operator allows the user
+no user, runtime oci ─────────────────────────────► a number reserved for the task (`own_uid`)
+no user, runtime process: BORGLET_TASK_USER set ──► the user BORGLET_TASK_USER, for all these tasks
+                          `may_become_any` true ──► a number reserved for the tenant of the task (`tenantusers`)
+                          otherwise ──────────────► one user for all these tasks, the result of `task_user`
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ class Containers:
         self._envelopes: dict[TaskKey, int] = {}  # memory limits of allocs in bytes
 
     def attributes(self) -> dict[str, str]:
-        """Return how each resource is isolated on this machine. `cores`: how many cores can be reserved."""
+        """Return attributes of this machine, by name. The attributes `isolation.…` say how each limit is enforced. The
+        attribute `cores` is the number of cores that can be reserved. It is missing if this number is 0.
+        """
         cores = {"cores": str(len(self.pool.cores))} if self.pool.cores else {}
         return self.tree.isolation() | cores
 

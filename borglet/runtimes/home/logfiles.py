@@ -143,7 +143,9 @@ class _Found:
         self._bytes = 0
 
     def add(self, offset: int, line: bytes) -> bool:
-        """Add the line that begins at `offset` in the log. Return False if the answer has no space for another line."""
+        """Add the line that begins at `offset` in the log to the result of the search. Return False if the result is
+        now full, because it has the requested number of lines or bytes.
+        """
         while self._mark < len(self._marks) and self._marks[self._mark][0] <= offset:
             self._mark += 1
         at = self._marks[self._mark - 1][1] if self._mark else 0.0

@@ -66,8 +66,8 @@ class DiskWalk:
         return not self._pending
 
     def step(self, at_most: int = STEP) -> int:
-        """Read about `at_most` more entries. If the last walk is complete, start a new walk. Return the property
-        `bytes`. This call blocks.
+        """Read about `at_most` more entries of the directories. If the last walk through the directories is complete,
+        start a new one. Return the disk usage as known now, in bytes (the property `bytes`). This call blocks.
         """
         if self.done:
             self._pending = [Folder(None, str(directory)) for directory in reversed(self._directories)]

@@ -1,4 +1,5 @@
-"""Reverse names (PTR): finds the machine or task that has an address, in the reverse zones of the directory. Pure.
+"""Reverse names (PTR records): finds the machine or task that has a given address. `ZoneDirectory` contains the
+reverse zones. This module does no I/O.
 
     <zone of a network>                        SOA NS
     <address>                                  PTR     the machine, or the task if it has its own address

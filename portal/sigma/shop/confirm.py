@@ -1,4 +1,6 @@
-"""The page of a quote, whose price stays fixed for some time. On this page, the user can order the quota once."""
+"""The page of a quote. A quote is the price of one order for quota, and this price is fixed for some time. On this
+page, the user can place this order once.
+"""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class PatienceVerdict:
 
 
 class ProcessPatience:
-    """The time limit of a wait for a process. `now`: the start of the wait, in monotonic seconds. The wait ends after
-    `limit_s` seconds without any sign of work, and after `longest_s` seconds in any case.
+    """The time limit of a wait for a process, for example until it is ready. `now`: the start of the wait, in monotonic
+    seconds. The wait ends after `limit_s` seconds without any sign of work, and after `longest_s` seconds in any case.
     """
 
     def __init__(self, limit_s: float, *, now: float, work: Work, count_log: bool = True) -> None:
@@ -51,8 +51,9 @@ class ProcessPatience:
         return now - self._window >= self.limit_s
 
     def verdict(self, now: float, work: Work) -> PatienceVerdict:
-        """Return whether the process is over its time limit. This is the case if it did no work since the last call, or
-        if the wait has taken `longest_s` seconds in all. `work`: what the process has done so far.
+        """Return whether to stop waiting for the process. This is the case if the process has shown no sign of work
+        since the last call, or if `longest_s` seconds have passed since the wait began. `work`: what the process has
+        done so far.
         """
         took_s, cpu_s = now - self._window, work.cpu_s - self._last.cpu_s
         signs = [

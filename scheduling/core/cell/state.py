@@ -48,8 +48,8 @@ class CellState:
     `changes`: the number of batches of events that changed the state. While this number stays the same, a pass makes
     the same decisions.
 
-    The policy decides which tasks are placed by limit (§5.5), and it can change. So each pass first calls
-    `count_by_limit`.
+    Some tasks are placed by their limit, and the others by their reservation (§5.5). The policy decides which tasks are
+    placed by limit, and the policy can change. So each pass first calls `count_by_limit` with its policy.
     """
 
     def __init__(self, extra_resources: Iterable[str] = ()) -> None:

@@ -40,12 +40,12 @@ _LEADING = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
-    """For each of N machines, the reasons why a task of a class does not fit there. All arrays list the machines in the
-    same order.
+    """For each of N machines, the reasons why a task of one class (a set of equal tasks) does not fit there. All arrays
+    list the machines in the same order. R is the number of resources.
 
     `order` [N]: the slots of the machines. `rank` [N]: the position of each machine if they were sorted by id. `left`
-    [R, N]: free capacity after preemption; for accelerators, the largest amount that one task may request. `failures`
-    [N]: how many hard constraints of the task the machine does not satisfy.
+    [R, N]: the capacity of each resource that is free after preemption. For accelerators, it is instead the amount that
+    one task of the class can get. `failures` [N]: how many hard constraints of the task the machine does not satisfy.
     """
 
     state: CellState

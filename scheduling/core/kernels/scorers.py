@@ -73,8 +73,9 @@ def packing(machines: MachineArrays, knobs: SearchParams, m: int, groups: Groups
 
 @compiled
 def devices_kept(machines: MachineArrays, groups: Groups, g: int, m: int) -> float:
-    """Return a score that is higher if other tasks can use more of the free devices. A task with devices should add few
-    fragments (`fragments.py`). A task without devices should go to a machine with few free devices.
+    """Return a score that is higher if the placement leaves more free devices that other tasks can use. For a task with
+    devices, the score is higher if the placement adds fewer fragments (free devices that typical tasks cannot use, see
+    `fragments.py`). For a task without devices, the score is higher if the machine has fewer free devices.
     """
     if groups.limit[g, ACCELERATORS] > 0:
         return -_FRAGMENT * added_fragments(machines, groups, g, m)

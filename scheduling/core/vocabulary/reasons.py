@@ -67,10 +67,10 @@ class SuggestedChange(msgspec.Struct, frozen=True):
     """The smallest change of one kind with which the task's request fits, and the number of machines on which it then
     fits.
 
-    `subject`: the name of the resource or attribute to change. For the maximum number of tasks per machine, rack or
-    power domain, `subject` is the code of the reason. `to`: the new amount, attribute value or maximum. `constraint`:
-    the constraint that prevents the placement. `instead`: the constraint that should replace `constraint`, if any.
-    `parts`: if several changes are needed together, each of these changes.
+    `subject`: the name of the resource or attribute to change. If the maximum number of tasks per machine, rack or
+    power domain should change, `subject` is a `ReasonCode`, for example `max-per-rack`. `to`: the new amount, attribute
+    value or maximum. `constraint`: the constraint that prevents the placement. `instead`: the constraint that should
+    replace `constraint`, if any. `parts`: if several changes are needed together, each of these changes.
     """
 
     subject: str
@@ -182,9 +182,10 @@ class Conforming(msgspec.Struct, frozen=True):
 
     `wanted`: the requested limit. `machines`: how many machines could hold one task if they were empty. `now`: how many
     machines can hold one task now. `room`: how many tasks fit on all machines together now. `absent`: indexes of
-    resources that no machine of the cell has. `asked`: how many tasks with the requested limit fit, or None if it fits
-    on no machine. `one_more`: the largest limit with which one more task fits per machine. `fuller`: the largest limit
-    with which as many tasks fit per machine as with the requested limit, or None if no larger limit exists.
+    resources that no machine of the cell has. `asked`: the requested limit and how many tasks with this limit fit on
+    one empty machine; None if no such task fits. `one_more`: the largest limit with which one task more than with
+    `wanted` fits on an empty machine. `fuller`: the largest limit with which as many tasks as with `wanted` fit on an
+    empty machine, or None if no larger limit exists.
     """
 
     wanted: tuple[int, ...]
