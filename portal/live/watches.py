@@ -1,4 +1,5 @@
-"""Limits on watches. A watch is one of: an open live page, a WebSocket that follows a name, a waiting long poll.
+"""Limits on watches. A watch is one of: an open live page, a WebSocket that sends the changes of a BNS name, a waiting
+long poll.
 
 Each watch holds a connection and memory for as long as its caller wants. So there is a limit per caller and a limit
 per process. The portal rejects a new watch if a limit is reached. The existing watches continue.
