@@ -20,6 +20,7 @@ from naming.api.placed import endpoints_of, job_answer, name_of, rows_of, servic
 from naming.table.endpoints import JobEndpoints, MachineEndpoint, ServiceEndpoints, TaskEndpoint
 from naming.table.names import SERVICE, JobName, MachineName, Name, ServiceName, TaskName, is_service
 from naming.table.table import NAMING_KINDS
+from quota.model_rows import read_models
 from quota.models import Tenant
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, Rejected
@@ -282,7 +283,8 @@ def live_job(name: JobName) -> Job | None:
     The objects of the cell and the tenant have only the columns that names need. Other columns are read at their first
     use.
     """
-    for job in Job.objects.raw(_LIVE_JOB, [name.cell, name.tenant, name.job, JobState.DEAD.value]):
+    values = [name.cell, name.tenant, name.job, JobState.DEAD.value]
+    for job in read_models(Job, _LIVE_JOB, values, alias="j", also=("cell_revision", "cell_history")):
         cell = (job.cell_id, name.cell, job.cell_revision, job.cell_history)  # type: ignore[attr-defined]
         job.cell = Cell.from_db(None, ("id", "name", "revision", "history_ordinal"), cell)
         job.tenant = Tenant.from_db(None, ("id", "name"), (job.tenant_id, name.tenant))
@@ -292,7 +294,7 @@ def live_job(name: JobName) -> Job | None:
 
 # Every poll of a name runs this statement. The ORM needs more time to write it than PostgreSQL needs to run it.
 _LIVE_JOB = """
-    SELECT j.*, c.revision AS cell_revision, c.history_ordinal AS cell_history FROM scheduling_job AS j
+    SELECT {columns}, c.revision, c.history_ordinal FROM scheduling_job AS j
     JOIN scheduling_cell AS c ON c.id = j.cell_id JOIN quota_tenant AS t ON t.id = j.tenant_id
     WHERE c.name = %s AND t.name = %s AND j.name = %s AND j.state <> %s"""
 

@@ -13,6 +13,7 @@ from django.db.models import Count, IntegerField, OuterRef, Prefetch, Q, QuerySe
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Coalesce
 
+from quota.model_rows import read_models
 from quota.models import Tenant
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, invalid
@@ -37,7 +38,7 @@ def cell_named(principal: Principal, name: str) -> Cell:
     error lists the cells that the principal may see.
     """
     if may(principal, Action.CELL_VIEW) and principal.cell in (None, name):
-        for cell in Cell.objects.raw("SELECT * FROM scheduling_cell WHERE name = %s", [name]):
+        for cell in read_models(Cell, "SELECT {columns} FROM scheduling_cell AS t WHERE name = %s", [name]):
             return cell
     raise NotFound("cell", name, known=list(cells_visible(principal).values_list("name", flat=True)[:10]))
 
@@ -78,7 +79,7 @@ def machines_of(cell: Cell, *, state: str = "") -> QuerySet[Machine]:
 
 def machine_named(cell: Cell, hostname: str) -> Machine:
     """Return the machine of this name. Raises `NotFound` if there is no such machine."""
-    for machine in Machine.objects.raw(_MACHINE, [cell.id, hostname]):
+    for machine in read_models(Machine, _MACHINE, [cell.id, hostname], alias="m", also=("tasks_running",)):
         machine.cell = cell
         return machine
     raise NotFound("machine", hostname)
@@ -159,7 +160,7 @@ def detailed(cell: Cell, jobs: list[Job]) -> list[Job]:
     ids = {job.alloc_set_id for job in jobs} - {None}
     alloc_sets = Job.objects.in_bulk(ids) if ids else {}
     updates = {}
-    for update in Update.objects.raw(_OPEN_UPDATES, [[job.id for job in jobs]]):
+    for update in read_models(Update, _OPEN_UPDATES, [[job.id for job in jobs]]):
         updates[update.job_id] = update
     for job in jobs:
         job.cell, job.tenant, job.alloc_set = cell, tenants[job.tenant_id], alloc_sets.get(job.alloc_set_id)
@@ -174,23 +175,23 @@ def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
     if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell.name):
         values = {"cell": cell.id, "tenant": tenant, "name": name}
         for which in (_LIVE, _LAST):
-            for job in Job.objects.raw(_NAMED + which, values):
+            for job in read_models(Job, _NAMED + which, values, alias="j", also=("tasks_wanted", "updating")):
                 job.cell = cell
                 job.tenant = Tenant.from_db(None, ("id", "name"), (job.tenant_id, tenant))
                 # Most jobs have no open update, and then no query is needed.
                 updating = job.updating  # type: ignore[attr-defined]
-                job.open_updates = list(Update.objects.raw(_OPEN_UPDATES, [[job.id]])) if updating else []  # type: ignore[attr-defined]
+                job.open_updates = read_models(Update, _OPEN_UPDATES, [[job.id]]) if updating else []  # type: ignore[attr-defined]
                 return job
     raise NotFound("job", f"{cell.name}/{tenant}/{name}")
 
 
 # These statements are SQL, because the ORM needs more time than PostgreSQL for a query of few rows.
 _MACHINE = """
-    SELECT m.*, (SELECT count(*) FROM scheduling_task AS t WHERE t.machine_id = m.id) AS tasks_running
+    SELECT {columns}, (SELECT count(*) FROM scheduling_task AS t WHERE t.machine_id = m.id) AS tasks_running
     FROM scheduling_machine AS m WHERE m.cell_id = %s AND m.hostname = %s"""
-_OPEN_UPDATES = "SELECT * FROM scheduling_update WHERE state = 'open' AND job_id = ANY(%s)"
+_OPEN_UPDATES = "SELECT {columns} FROM scheduling_update AS t WHERE state = 'open' AND job_id = ANY(%s)"
 _NAMED = """
-    SELECT j.*,
+    SELECT {columns},
         (SELECT (s.spec->>'tasks')::int FROM scheduling_jobspec AS s
          WHERE s.job_id = j.id AND s.version = j.spec_version) AS tasks_wanted,
         EXISTS (SELECT FROM scheduling_update AS u WHERE u.job_id = j.id AND u.state = 'open') AS updating

@@ -11,6 +11,7 @@ from typing import Any
 
 from borglet.messages import EndCause, Phase
 from borglet.messages import Health as TaskHealth
+from quota.model_rows import read_models
 from scheduling.core.vocabulary.job_health import NO_TROUBLES, JobHealth, Troubles, job_health
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import JobState
@@ -148,6 +149,6 @@ def _updates(jobs: Sequence[Job]) -> dict[int, Update]:
     known = {job.id: job.open_updates[0] for job in jobs if getattr(job, "open_updates", None)}  # type: ignore[attr-defined]
     asked = [job.id for job in jobs if not hasattr(job, "open_updates")]
     if asked:
-        rows = Update.objects.raw("SELECT * FROM scheduling_update WHERE state = 'open' AND job_id = ANY(%s)", [asked])
-        known |= {one.job_id: one for one in rows}
+        statement = "SELECT {columns} FROM scheduling_update AS t WHERE state = 'open' AND job_id = ANY(%s)"
+        known |= {one.job_id: one for one in read_models(Update, statement, [asked])}
     return known

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import connection
 
 from quota.admission import admission
+from quota.model_rows import read_models
 from quota.models import Tenant
 from quota.vocabulary.errors import NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal
@@ -227,7 +228,7 @@ def _submit(
     principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification], *, dry_run: bool, key: str = ""
 ) -> list[Submission]:
     forbidden = {tenant: _refusal(principal, cell, tenant) for tenant in {s.tenant for s in specs}}
-    found = Tenant.objects.raw("SELECT * FROM quota_tenant WHERE name = ANY(%s)", [list(forbidden)])
+    found = read_models(Tenant, "SELECT {columns} FROM quota_tenant AS t WHERE name = ANY(%s)", [list(forbidden)])
     tenants = {row.name: row for row in found}
     items: list[Item | Submission] = []
     for job_spec in specs:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from django.db.models import F, Q, QuerySet
 
+from quota.model_rows import read_models
 from quota.models import Tenant
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
@@ -84,9 +85,9 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
             values["uid"] = str(uuid.UUID(uid))
         except ValueError:
             raise NotFound("job", f"{full} (uid {uid[:40]})") from None
-    for found in Cell.objects.raw("SELECT * FROM scheduling_cell WHERE name = %s", [cell]):
+    for found in read_models(Cell, "SELECT {columns} FROM scheduling_cell AS t WHERE name = %s", [cell]):
         for which in [_OF_UID] if uid else [_LIVE, _LAST]:
-            for job in Job.objects.raw(_NAMED + which, {**values, "cell": found.id}):
+            for job in read_models(Job, _NAMED + which, {**values, "cell": found.id}, alias="j"):
                 job.cell = found
                 job.tenant = Tenant.from_db(None, ("id", "name"), (job.tenant_id, tenant))
                 return job
@@ -95,7 +96,7 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
 
 # These statements are SQL, because the ORM needs more time than PostgreSQL for a query of one row.
 _NAMED = """
-    SELECT j.* FROM scheduling_job AS j JOIN quota_tenant AS t ON t.id = j.tenant_id
+    SELECT {columns} FROM scheduling_job AS j JOIN quota_tenant AS t ON t.id = j.tenant_id
     WHERE j.cell_id = %(cell)s AND t.name = %(tenant)s AND j.name = %(name)s"""
 _OF_UID = " AND j.uid = %(uid)s"
 _LIVE = " AND j.state <> %(dead)s"
