@@ -188,9 +188,9 @@ class TraefikView(APIView):
         parameters=[*_PARAMETERS, OpenApiParameter("scheme", str, enum=["http", "https", "h2c"])],
     )
     def get(self, request: Request) -> Response:
-        """List one Traefik service per job and per service of jobs, each with one server per serving task.
+        """List one Traefik service for each job, and one for each Borg service. Each has one server per serving task.
 
-        Their names are `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`.
+        The names of the Traefik services are `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`.
         """
         read, port = _services(request, "scheme"), request.query_params.get("port", "")
         scheme = request.query_params.get("scheme", "http")

@@ -4,8 +4,8 @@ rows.
     journal ─► NamesHub ─► WatchedName.changes ─► changed rows ─► NamesMessages ─► outbox of each watcher
     Redis ───► NamesHub ─► WatchedName.take_loads ──────────────────┘   (the journal contains no loads)
 
-Each watcher has received all changes up to some revision N. `WatchedName.changed_since(N)` returns False only if no
-event after N can affect the name. An event counts even if it leaves the state of the name as it was.
+Each watcher has received all changes up to some revision N. `WatchedName.changed_since(N)` returns True if
+an event after N may concern the name, even if this event did not change the state of the name.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
         available ◄──unhold── held      available ◄──refund── revenue
         available, owed ──usage──► revenue      available ──settle──► owed      available ──transfer──► available
 
-Functions that take an `entry` (of `quota.records`) run inside its transaction, which also updates the balances. Locks:
+Functions that take an `entry` (a record of the audit log, see `quota.records`) run inside the transaction of this
+record, which also updates the balances. Locks:
 first the accounts of tenants in the order of their ids, and last the treasury and the revenue, which all tenants share.
 A transaction that moves money of several tenants first locks them together, with `accounts_locked`. Postings never
 change: triggers in the database reject changes, and entries that do not add up to zero. Amounts are micro-credits.

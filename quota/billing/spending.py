@@ -82,8 +82,8 @@ class Spending:
 
     @property
     def limit(self) -> int:
-        """Return the amount that may be spent in the month: the monthly limit, or all money of the tenant if it has
-        no limit. That is the money spent in the month plus waiting and available money.
+        """Return the amount that may be spent in the month: the monthly limit. If the tenant has no limit, return
+        all its money: the money spent in the month, the money held for open orders, and the available money.
         """
         if self.monthly is not None:
             return self.monthly

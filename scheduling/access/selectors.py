@@ -96,7 +96,9 @@ def machines_in_quarantine(principal: Principal, cell: Cell) -> QuerySet[Machine
 
 
 def brakes_of(cell: Cell) -> list[Brake]:
-    """Return all brakes of a cell. A brake that has no row in the database is returned with state open."""
+    """Return all brakes of a cell. A brake that has no row in the database is returned in the state open, in which it
+    stops nothing.
+    """
     known = {brake.kind: brake for brake in Brake.objects.filter(cell=cell)}
     return [known.get(kind.value) or Brake(cell=cell, kind=kind.value) for kind in BrakeKind]
 

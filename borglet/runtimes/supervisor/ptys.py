@@ -97,7 +97,7 @@ class Pty:
                 return
 
     def end_of_input(self) -> None:
-        """Close the input of a program that is connected to a socket (`plain`). Do nothing if the program has a
+        """Close the program's input if the program is connected to a socket. Do nothing if the program has a
         terminal.
         """
         if self._master >= 0 and not self._terminal:

@@ -43,11 +43,11 @@ class Spec:
     """A process that the supervisor keeps running.
 
     The supervisor calls `ready` during a start, and `alive` every `alive_every_s` seconds after the start. A start
-    fails after `start_s` seconds. A process is unwell after `unwell_limit` failed calls of `alive` in a row. A
-    process that still makes progress gets at least ten times as long. `needs`: names of the processes that must be up
-    before this one starts. `pulse`: a file that the process touches to show that it works. `preload`: the socket of
-    the process that forks this process; None: the supervisor starts it. `kill_signal`: a signal that ends the process
-    at once, together with its own children.
+    fails after `start_s` seconds. A process is unwell after `unwell_limit` failed calls of `alive` in a row. If the
+    process still works (see `patience`), the supervisor waits at least ten times as long in both cases. `needs`:
+    names of the processes that must be up before this one starts. `pulse`: a file that the process touches to show
+    that it works. `preload`: the socket of the process that forks this process; None: the supervisor starts it.
+    `kill_signal`: a signal that ends the process at once, together with its own children.
     """
 
     name: str

@@ -18,7 +18,8 @@ COLUMNS = 6
 
 class Accounts(NamedTuple):
     """Arrays of the cell's state, which the kernel changes: the list of the tasks on each machine, and the sums of the
-    resources that these tasks use. The index is the slot of a task or a machine, or the number of a shape.
+    resources that these tasks use. Each array is indexed by task slot, by machine slot, or by shape: the number of a
+    set of tasks with equal requirements.
     """
 
     next: Ints32

@@ -79,9 +79,9 @@ def place_in_allocs(
 def _running_allocs(
     state: CellState, slots: Rows, gone: Bools, ports_free: Ints
 ) -> tuple[Allocs, Rows, dict[int, int], dict[int, int]]:
-    """Return the running allocs of the alloc sets in which the tasks in `slots` should run, and the task slot of each
-    alloc. The first dictionary maps the id of an alloc set to its first row in `Allocs`. The second maps it to the
-    row after its last row. `gone` [T]: whether this plan preempts the task. Preempted allocs are left out.
+    """Return the running allocs of the alloc sets in which the tasks in `slots` should run, and the slot of each
+    alloc in the task arrays. The two dictionaries give, by the id of an alloc set, the first row of the set in
+    `Allocs`, and its last row plus one. `gone` [T]: whether this plan preempts the task. Preempted allocs are left out.
     """
     tasks, machines = state.tasks, state.machines
     rows: list[int] = []
