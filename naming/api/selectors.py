@@ -280,8 +280,8 @@ def service_visible(principal: Principal, name: ServiceName) -> Cell:
 def live_job(name: JobName) -> Job | None:
     """Return the live job with this name, together with its cell and tenant, or None if there is none.
 
-    The objects of the cell and the tenant have only the columns that names need. Other columns are read at their first
-    use.
+    The objects of the cell and the tenant have only the columns from which names are made. Other columns are read at
+    their first use.
     """
     values = [name.cell, name.tenant, name.job, JobState.DEAD.value]
     for job in read_models(Job, _LIVE_JOB, values, alias="j", also=("cell_revision", "cell_history")):

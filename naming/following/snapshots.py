@@ -96,8 +96,8 @@ _head_decoder = msgspec.json.Decoder(Head)
 
 @dataclass(slots=True)
 class _Held:
-    """The copy of one job that a `Capture` stores. `early`: by task index, the earlier state of each task that has
-    changed since the copy was made.
+    """The copy of one job that a `Capture` stores. `early`: by task index, the state that each task had when the
+    copy was made, for tasks that have changed since.
     """
 
     job: NamedJob

@@ -60,11 +60,13 @@ def what_if(
     usage: Mapping[str, int] | None = None,
     curve: Sequence[Sequence[int]] = (),
 ) -> dict[str, Any]:
-    """Return what open orders, and orders and usage of the last 30 days, would cost at new prices, for JSON.
+    """Return, as a mapping for JSON, what the open orders, and the orders and the usage of the last 30 days, would
+    cost at new prices.
 
-    The new price of an order uses the same amounts, hours, band factor and sold shares. Rejected and cancelled orders
-    are omitted. `examples`: the current and the new price of a core and a GiB for 30 days at each band, for a cell that
-    is empty, half sold and full. Raises `Rejected` if a price is not valid; the error names the field. Changes nothing.
+    Only the prices change: amounts, hours, band factors and the sold share of the capacity stay as they were.
+    Rejected and cancelled orders are omitted. `examples`: the current and the new price of a core and a GiB for 30
+    days at each band, for a cell that is empty, half sold and full. Raises `Rejected` if a price is not valid; the
+    error names the field. Changes nothing.
     """
     require(principal, Action.PLATFORM_ADMIN, cell=cell)
     prices = base_checked(base)

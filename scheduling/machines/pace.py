@@ -99,8 +99,8 @@ class EarlyAnswerPace:
 
     def gap_s(self, now: float, *, per_s: float = REFILL_PER_S, turn_s: float = 0.0) -> float:
         """Return the seconds to wait before the next poll. Each call uses one of the `BURST` quick polls, which are
-        refilled over time. `per_s`: the result of `early_rate`. `turn_s`: how long a turn of the shard takes while many
-        machines connect; else 0.
+        refilled over time. `per_s`: how many quick polls are refilled per second (see `early_rate`). `turn_s`: how long
+        the shard's last round of database work took, if many machines connected in it; else 0.
         """
         self.left = min(BURST, self.left + (now - self.at) * per_s) if self.at else float(BURST)
         self.at = now

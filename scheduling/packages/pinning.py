@@ -32,8 +32,8 @@ class Pins:
 
 
 def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[Pins | Rejected]:
-    """Pin several specs, each given as (tenant id, spec). Return for each spec its result, or its rejection if a
-    package does not exist or a reference is wrong. Makes at most one query.
+    """Replace the package references of several specs by digests. Return for each (tenant id, spec) its `Pins`, or its
+    rejection if a package does not exist or a reference is wrong. Makes at most one query.
     """
     mentioned: list[dict[str, Reference] | Rejected] = []
     for _, job_spec in asked:

@@ -33,8 +33,8 @@ _BURST_S = 5.0
 
 
 class BrakeKind(StrEnum):
-    """The two brakes of a cell. `LOST` limits how tasks of lost machines are placed elsewhere. `STOPS` limits how many
-    tasks the cell stops.
+    """The two brakes of a cell. `LOST` limits how many tasks of lost machines are placed on other machines per minute.
+    `STOPS` limits how many tasks the cell stops.
     """
 
     LOST = "lost"

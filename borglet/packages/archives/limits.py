@@ -57,8 +57,8 @@ class ArchiveCost:
             )
 
     def metadata(self, name: str, size: int) -> None:
-        """Count `size` bytes of names, targets or extended headers. Raises `ArchiveRefused` if the sum exceeds the
-        limit.
+        """Count `size` bytes of metadata: names of files, targets of links, or extended headers. Raises
+        `ArchiveRefused` if the sum exceeds the limit.
         """
         self.checkpoint()
         self._metadata_bytes += size

@@ -251,8 +251,8 @@ def _dig(question: str) -> str:
 
 
 def _counted(ranges: Collection[tuple[int, int, int]]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return how many tasks of each range are placed, and how many of them serve. The keys are (job id, first index).
-    `ranges`: (job id, first index, last index).
+    """Return how many tasks of each range are placed, and how many of them serve (can receive requests). The keys are
+    (job id, first index). `ranges`: (job id, first index, last index).
     """
     if not ranges:
         return {}
