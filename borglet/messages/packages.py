@@ -41,7 +41,7 @@ class PackageHave(msgspec.Struct, frozen=True):
 
 class PackageFailed(msgspec.Struct, frozen=True):
     """The body of POST /packages/<digest>/failed: the download from a source failed. An empty address means that the
-    source is the link's package store.
+    source is the package store of the link server.
 
     `reason`: `mismatch` (the content has another digest), `slow`, `unreachable`, `busy` or `refused`.
     """

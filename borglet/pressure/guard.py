@@ -74,8 +74,9 @@ class Guard:
         self._logged: set[Resource] = set()  # short resources for which no task may end, which is logged once
 
     async def look(self, tenants: Sequence[PressureTenant], now: float) -> Orders:
-        """Do one round, and return what the agent must do. `tenants`: all running tasks with their present usage.
-        `now`: seconds of a clock that never runs backwards."""
+        """Check the pressure on the machine once, and return what the agent must do. `tenants`: each running task
+        with its present usage. `now`: seconds of a clock that never runs backwards.
+        """
         busy = self._readings.busy_share()
         tenants = await self._with_ready(tenants, busy)
         here = {tenant.key for tenant in tenants}

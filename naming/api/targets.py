@@ -92,7 +92,7 @@ class TargetCache:
         return PrometheusTargets(feeds.target_list(texts), b"".join(digests))
 
     def _targets(self, cell: Cell, ids: Sequence[int], port: str) -> list[KeptTargets]:
-        """Return the targets of the jobs `ids` of a cell, in this order."""
+        """Return the targets of the jobs with these ids in a cell, in the order of `ids`. `port`: as in `answer`."""
         with self._lock:
             kept = self._follow(cell)
             found = {job_id: kept.jobs[job_id][port] for job_id in ids if port in kept.jobs.get(job_id, ())}

@@ -118,8 +118,8 @@ def _key(path: Path, depth: int) -> bytes:
 
 
 def path_of(address: str) -> Path | None:
-    """Return an IP address as bytes: one per octet of IPv4, one per 4 bits of IPv6. Return None if `address` is not an
-    IP address.
+    """Return an IP address as bytes: one byte for each octet (IPv4) or for each 4 bits (IPv6), in their order. Return
+    None if `address` is not an IP address.
     """
     try:
         ip = ipaddress.ip_address(address)

@@ -50,8 +50,8 @@ def load(name: str | None = None) -> Profile:
     """Return the profile `name`. If `name` is None, return the profile that `$BORG_PROFILE` names, or else the default
     profile of the file. Raises `CommandFailed` if the profile does not exist or the file is not valid.
 
-    `$BORG_URL`, `$BORG_TOKEN`, `$BORG_CELL` and `$BORG_TENANT` override the values in the file. If there is no file, a
-    task uses its own identity (`$BORG_IDENTITY_FILE`, `$BORG_API_URL`).
+    `$BORG_URL`, `$BORG_TOKEN`, `$BORG_CELL` and `$BORG_TENANT` override the values in the file. If there is no file and
+    borgctl runs inside a task, the profile uses the identity of this task (`$BORG_IDENTITY_FILE`, `$BORG_API_URL`).
     """
     file = path()
     table = _read(file)

@@ -1,4 +1,6 @@
-"""Queries of orders for pages. They return which orders a user may see or decide, their records, and their money."""
+"""Queries of orders for pages. They return which orders a user may see or decide, the records of these
+orders, and what the orders cost.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ class GroupedQueue:
 
 
 def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: float, cores: bool = False) -> GroupedQueue:
-    """Return the groups of the queue `slots`, numbered in order of first appearance.
+    """Put the tasks of the queue `slots` into groups of tasks with equal requirements. Return the groups, numbered in
+    order of first appearance.
 
     `cores`: whether any task in the cell has or requests whole CPU cores. If true, latency-sensitive tasks and batch
     tasks are in different groups.

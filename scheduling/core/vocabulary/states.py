@@ -43,7 +43,7 @@ class Transition(StrEnum):
 
 
 class EvictionCause(StrEnum):
-    """The reasons why a running task becomes pending again: those of Figure 3, and some more."""
+    """The reasons why a running task becomes pending again: those in Figure 3 of the Borg paper, and some more."""
 
     PREEMPTION = "preemption"  # a task of higher priority needed its resources
     MACHINE_FAILURE = "machine-failure"  # its machine failed or was unreachable for too long

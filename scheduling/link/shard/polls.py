@@ -28,8 +28,7 @@ _SHORTENED = 0.25
 
 
 class Polls:
-    """The polls of a shard's machines.
-
+    """Sends polls to the machines of a shard, and plans the next ones. The caller gives three functions:
     `interval_s` returns the seconds between polls of a machine. `refresh` reads a machine's desired state again.
     `hang_up` closes a connection, for the given reason.
     """

@@ -73,7 +73,7 @@ class Turns:
         self._roster.wake.set()
 
     async def start(self) -> None:
-        """Read the cells, the authorities and the signing key. Raises `DatabaseAway` if PostgreSQL is unreachable."""
+        """Read the cells, TLS authorities and the signing key. Raises `DatabaseAway` if PostgreSQL is unreachable."""
         await self._look()
         await self._refresh_trust()
 
