@@ -114,6 +114,7 @@ def test_a_large_queue_is_placed_in_turns(cell, monkeypatch) -> None:
 def test_after_an_urgent_job_the_turns_of_a_large_queue_are_short(cell, monkeypatch) -> None:
     monkeypatch.setattr(master_module, "PLACED_AT_ONCE", 20)
     monkeypatch.setattr(master_module, "_FEWER_AT_ONCE", 5)
+    monkeypatch.setattr(master_module, "_FEWER_FOR_S", 60.0)  # however slowly this test runs
     rows.a_machine(cell)
     tenant = rows.a_tenant()
     large = rows.a_job(cell, tenant, "large", tasks=60, priority=100)
