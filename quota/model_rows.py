@@ -22,7 +22,8 @@ def read_models(
     """Run an SQL statement and return its rows as objects of `model`.
 
     In the statement, `{columns}` stands for all columns of the model's table, whose alias is `alias`. `also`: names of
-    attributes for the columns that follow. The objects are those of `Manager.raw`, which takes three times as long.
+    attributes for the columns that follow. The objects equal those of `Manager.raw`, which compares the columns of the
+    answer with the model at each call.
     """
     sql, names, converters = _model_columns(model, statement, alias)
     found: list[M] = []

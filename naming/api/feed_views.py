@@ -20,13 +20,12 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from naming.api import feeds, selectors, targets
-from naming.api.feeds import FeedService
+from naming.api.selectors import VisibleJobs
 from naming.table.names import InvalidName, JobName, ServiceName, check_label, check_service, parse_dns
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 
 F = TypeVar("F", bound=Callable[..., Any])
-Found = TypeVar("Found")
 MOST_CLUSTERS = 1_000  # in one discovery request
 _FILTERS = {
     "cell": "Only tasks in this cell.",
@@ -65,10 +64,12 @@ def _known_tag(asked: Hashable) -> dict[str, str]:
     return {}
 
 
-def _fed(request: Request, read: Callable[[], Found], form: Callable[[Found], tuple[bytes, bytes]]) -> Response:
+def _fed(
+    request: Request, read: Callable[[], VisibleJobs], form: Callable[[VisibleJobs], tuple[bytes, bytes]]
+) -> Response:
     """Return the answer of a feed, or status 304 if the caller sent the ETag of this answer.
 
-    `read` returns what the database has. `form` converts it to the answer as JSON, and to the bytes from which the ETag
+    `read` returns the requested jobs. `form` converts them to the answer as JSON, and to the bytes from which the ETag
     is computed.
     """
     shown = {part.strip() for part in request.headers.get("If-None-Match", "").split(",")} - {""}
@@ -105,8 +106,9 @@ def _rights(principal: Principal) -> Hashable:
     )
 
 
-def _filters(request: Request, *also: str) -> dict[str, Any]:
-    """Return the filters of a request as parameters of `visible_jobs`. `also`: further parameters that it may have.
+def _reader(request: Request, *also: str, most: int = selectors.MOST_ENDPOINTS) -> Callable[[], VisibleJobs]:
+    """Return a function that reads the requested jobs. `also`: further parameters that the request may have. `most`:
+    the largest number of tasks in the answer.
 
     Raises `Rejected` for an unknown parameter, or for a value that is not valid.
     """
@@ -121,12 +123,7 @@ def _filters(request: Request, *also: str) -> dict[str, Any]:
         name: request.query_params.get(name, "") for name in ("cell", "tenant", "job", "service")
     }
     filters["labels"] = dict(text.split(":", 1) for text in request.query_params.getlist("label"))
-    return filters
-
-
-def _services(request: Request, *also: str) -> Callable[[], list[FeedService]]:
-    """Return a function that reads the requested services. The parameters and errors are those of `_filters`."""
-    return partial(selectors.services, request.auth, **_filters(request, *also))  # type: ignore[arg-type]
+    return partial(selectors.visible_jobs, request.auth, **filters, most=most)  # type: ignore[arg-type]
 
 
 def _wrong(name: str, values: Sequence[str]) -> str:
@@ -174,7 +171,7 @@ class PrometheusView(APIView):
     )
     def get(self, request: Request) -> Response:
         """List every port of every placed task, with facts about the task as `__meta_borg_…` labels."""
-        read = partial(selectors.visible_jobs, request.auth, **_filters(request), most=selectors.MOST_TARGETS)  # type: ignore[arg-type]
+        read = _reader(request, most=selectors.MOST_TARGETS)
         return _fed(request, read, partial(targets.cache.answer, port=request.query_params.get("port", "")))
 
 
@@ -192,14 +189,14 @@ class TraefikView(APIView):
 
         The names of the Traefik services are `<job>-<tenant>-<cell>` and `<service>.service.<tenant>.<cell>`.
         """
-        read, port = _services(request, "scheme"), request.query_params.get("port", "")
+        read, port = _reader(request, "scheme"), request.query_params.get("port", "")
         scheme = request.query_params.get("scheme", "http")
         if scheme not in ("http", "https", "h2c"):
             detail = f"scheme: {scheme!r} is unknown; use http, https or h2c"
             raise Rejected("invalid", detail, fields={"scheme": "unknown"})
 
-        def form(services: list[FeedService]) -> tuple[bytes, bytes]:
-            answer = _encoded(feeds.traefik(services, port=port, scheme=scheme))
+        def form(jobs: VisibleJobs) -> tuple[bytes, bytes]:
+            answer = _encoded(feeds.traefik(selectors.services(jobs), port=port, scheme=scheme))
             return answer, answer
 
         return _fed(request, read, form)
@@ -238,7 +235,8 @@ class EnvoyView(APIView):
         given.is_valid(raise_exception=True)
         wanted = {cluster: _cluster(cluster) for cluster in given.validated_data["resource_names"]}
         names = {name for name, _ in wanted.values()}
-        found = {one.name: one for one in selectors.services(request.auth, names=names)} if names else {}  # type: ignore[arg-type]
+        jobs = selectors.visible_jobs(request.auth, names=names) if names else None  # type: ignore[arg-type]
+        found = {one.name: one for one in selectors.services(jobs)} if jobs is not None else {}
         clusters = {cluster: (found.get(name), port) for cluster, (name, port) in wanted.items()}
         answer = feeds.envoy(clusters, version="")
         version = _digest(_encoded(answer))

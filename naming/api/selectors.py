@@ -32,7 +32,7 @@ from scheduling.journal.sql import query
 from scheduling.models import Cell, Job
 
 MOST_ENDPOINTS = 100_000  # in one answer
-MOST_TARGETS = 300_000  # tasks in one answer for Prometheus, which is made from texts
+MOST_TARGETS = 300_000  # tasks in one answer for Prometheus, which needs less memory per task
 _FEED_COLUMNS = (
     "cell_id",
     "tenant_id",
@@ -83,49 +83,16 @@ def endpoints(
             )
 
 
-def services(
-    principal: Principal,
-    *,
-    cell: str = "",
-    tenant: str = "",
-    job: str = "",
-    service: str = "",
-    labels: Mapping[str, str] | None = None,
-    names: Collection[JobName | ServiceName] | None = None,
-) -> list[FeedService]:
-    """Return live jobs that `principal` may see, with their placed tasks, followed by the services of these jobs.
-
-    The parameters are those of `visible_jobs`. With `job` or `labels` the answer has no services, because it would
-    contain only a part of their tasks. The function makes seven queries, and for each cell one query and one request to
-    Redis (`endpoints_of`).
-
-    Raises `Rejected` for more than `MOST_ENDPOINTS` tasks, before it reads a job or a task, and `NotFound` like
-    `visible_jobs`.
-    """
-    visible = visible_jobs(principal, cell=cell, tenant=tenant, job=job, service=service, labels=labels, names=names)
-    found = read_jobs(visible.cells, visible.ids)
-    # A feed lists ports, so it needs no tasks of jobs without ports.
-    rows = rows_of([i for i, one in found.items() if one.port_names or one.spec_version > 1 or SERVICE in one.labels])
-    by_job: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
-    for row, endpoint in zip(rows, endpoints_of(found, rows, zone=settings.BORG_ZONE), strict=True):
-        by_job[row.job_id].append(endpoint)
-    of_jobs = [FeedService(name_of(one), one.labels, by_job[job_id]) for job_id, one in found.items()]
-    return of_jobs if job or labels else [*of_jobs, *_feed_services(found, by_job)]
-
-
 class VisibleJobs(NamedTuple):
-    """Live jobs that a caller may see. `cells`: cells by id. `ids`: job ids by cell id, the oldest job first.
+    """Live jobs that a caller may see. `cells`: cells by id. `of_cells`: job ids by cell id, the oldest job first.
+    `have_all`: whether the jobs include all jobs of each service to which one of them belongs.
 
     The jobs were read after the cells, so the jobs are at least as new as the revisions of the cells.
     """
 
     cells: Mapping[int, Cell]
     of_cells: Mapping[int, Sequence[int]]
-
-    @property
-    def ids(self) -> list[int]:
-        """The ids of the jobs of all cells."""
-        return list(chain.from_iterable(self.of_cells.values()))
+    have_all: bool
 
 
 def visible_jobs(
@@ -170,7 +137,23 @@ def visible_jobs(
     for job_id, cell_id, tenant_id in rows:
         if allowed.get((cell_id, tenant_id)):
             of_cells[cell_id].append(job_id)
-    return VisibleJobs(cells, of_cells)
+    return VisibleJobs(cells, of_cells, have_all=not (job or labels))
+
+
+def services(jobs: VisibleJobs) -> list[FeedService]:
+    """Return the jobs with their placed tasks, followed by the services of these jobs.
+
+    Services are left out unless `have_all`, because they would have only a part of their tasks. The function makes
+    three queries, and for each cell one query and one request to Redis (`endpoints_of`).
+    """
+    found = read_jobs(jobs.cells, list(chain.from_iterable(jobs.of_cells.values())))
+    # A feed lists ports, so it needs no tasks of jobs without ports.
+    rows = rows_of([i for i, one in found.items() if one.port_names or one.spec_version > 1 or SERVICE in one.labels])
+    by_job: dict[int, list[TaskEndpoint]] = {job_id: [] for job_id in found}
+    for row, endpoint in zip(rows, endpoints_of(found, rows, zone=settings.BORG_ZONE), strict=True):
+        by_job[row.job_id].append(endpoint)
+    of_jobs = [FeedService(name_of(one), one.labels, by_job[job_id]) for job_id, one in found.items()]
+    return [*of_jobs, *_feed_services(found, by_job)] if jobs.have_all else of_jobs
 
 
 def read_jobs(cells: Mapping[int, Cell], ids: Collection[int]) -> dict[int, Job]:
