@@ -372,7 +372,7 @@ class Agent:
             self.failed.set_exception(error)
 
     def _arm(self) -> None:
-        """Set the timer to the time at which `AgentState` must act next. If there is no such time, set no timer."""
+        """Set the timer to the time at which `AgentState` must act next. If `AgentState` need not act, set no timer."""
         at = self.state.next_wake()
         if at == self._timer_at:
             return

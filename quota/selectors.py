@@ -24,7 +24,7 @@ def tenants_visible(principal: Principal) -> QuerySet[Tenant]:
 
 
 def tenant_named(principal: Principal, name: str) -> Tenant:
-    """Return a tenant. Raises `NotFound` if there is no such tenant, or if the principal may not see it."""
+    """Return a tenant. Raises `NotFound` if the tenant does not exist, or if the principal may not see it."""
     tenant = Tenant.objects.filter(name=name).first()
     if tenant is None or not may(principal, Action.TENANT_VIEW, tenant=name):
         raise NotFound("tenant", name)

@@ -196,7 +196,7 @@ class Bag:
         return before
 
     def discard(self, index: int) -> PlacedTask | None:
-        """Remove and return the task with this index. Return None if there is no such task."""
+        """Remove and return the task with this index. Return None if the task does not exist."""
         at = self._at.pop(index, None)
         if at is None:
             return None

@@ -101,7 +101,7 @@ class OrderQuerySerializer(serializers.Serializer[Any]):
 
 class OneOrderView(QuotaView):
     def order(self, pk: int) -> Order:
-        """Return the order. Raises `NotFound` if there is no such order, or if the principal may not see it."""
+        """Return the order. Raises `NotFound` if the order does not exist, or if the principal may not see it."""
         row = _visible(self.principal).filter(pk=pk).first() if pk <= _MOST else None
         if row is None or not may(self.principal, Action.QUOTA_VIEW, tenant=row.tenant.name):
             raise NotFound("order", str(pk))

@@ -104,7 +104,7 @@ class Spending:
     def alert(self) -> int | None:
         """Return the highest alert (a percentage) that the spending has reached and that was not sent this month.
 
-        Return None if there is no such alert.
+        Return None if the alert does not exist.
         """
         detail = self.told.get(self.key, 0)
         return max((alert for alert in self.alerts if detail < alert <= self.percent), default=None)

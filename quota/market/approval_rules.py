@@ -48,7 +48,7 @@ def rule_set(
 
 
 def rule_remove(*, principal: Principal, rank: int) -> None:
-    """Remove the rule with this rank. Raises `NotFound` if there is no such rule."""
+    """Remove the rule with this rank. Raises `NotFound` if the rule does not exist."""
     require(principal, Action.PLATFORM_ADMIN)
     with records.write(principal) as entry:
         if not ApprovalRule.objects.filter(rank=rank).delete()[0]:

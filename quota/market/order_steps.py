@@ -92,7 +92,7 @@ def order_locked(pk: int) -> tuple[Order, list[Order]]:
     """Lock three kinds of rows: the order, the order that it replaces, and the orders that wait to replace it.
 
     Locks rows in order of id. Returns the order and the waiting orders. The caller has locked the market. Raises
-    `NotFound` if there is no such order.
+    `NotFound` if the order does not exist.
     """
     rows = (
         Order.objects.select_for_update(of=("self",))

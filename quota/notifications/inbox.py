@@ -112,7 +112,7 @@ def channels_visible(principal: Principal) -> QuerySet[NoticeChannel]:
 
 
 def channel_numbered(principal: Principal, number: int) -> NoticeChannel:
-    """Return a channel by id. Raises `NotFound` if there is no such channel, or if the principal may not see its
+    """Return a channel by id. Raises `NotFound` if the channel does not exist, or if the principal may not see its
     tenant.
     """
     channel = NoticeChannel.objects.select_related("tenant").filter(pk=number).first()

@@ -249,7 +249,7 @@ def _principal(
 
 
 def user_named(username: str) -> AbstractBaseUser:
-    """Return the user with this user name. Raises `NotFound` if there is no such user."""
+    """Return the user with this user name. Raises `NotFound` if the user does not exist."""
     user = get_user_model().objects.filter(username=username).first()
     if user is None:
         raise NotFound("user", username)

@@ -110,7 +110,7 @@ def invitation_mail(invitation: Invitation, secret: str) -> str:
 def invitation_withdraw(*, principal: Principal, tenant: Tenant, key: str) -> Invitation:
     """Withdraw an invitation, so that its link stops working immediately. A second call has no effect.
 
-    Raises `NotFound` if there is no such invitation, and `Conflict` if the invitation was already accepted.
+    Raises `NotFound` if the invitation does not exist, and `Conflict` if the invitation was already accepted.
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     with records.write(principal) as entry:

@@ -34,7 +34,7 @@ def cells_visible(principal: Principal) -> QuerySet[Cell]:
 
 
 def cell_named(principal: Principal, name: str) -> Cell:
-    """Return the cell of this name. Raises `NotFound` if there is no such cell or the principal may not see it; the
+    """Return the cell of this name. Raises `NotFound` if the cell does not exist or the principal may not see it; the
     error lists the cells that the principal may see.
     """
     if may(principal, Action.CELL_VIEW) and principal.cell in (None, name):
@@ -78,7 +78,7 @@ def machines_of(cell: Cell, *, state: str = "") -> QuerySet[Machine]:
 
 
 def machine_named(cell: Cell, hostname: str) -> Machine:
-    """Return the machine of this name. Raises `NotFound` if there is no such machine."""
+    """Return the machine of this name. Raises `NotFound` if the machine does not exist."""
     for machine in read_models(Machine, _MACHINE, [cell.id, hostname], alias="m", also=("tasks_running",)):
         machine.cell = cell
         return machine
@@ -172,7 +172,7 @@ def detailed(cell: Cell, jobs: list[Job]) -> list[Job]:
 
 def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
     """Return the live job of this name, with its details. If no live job has the name, return the last job that had it.
-    Raises `NotFound` if there is no such job.
+    Raises `NotFound` if the job does not exist.
     """
     if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell.name):
         values = {"cell": cell.id, "tenant": tenant, "name": name}
@@ -247,7 +247,7 @@ def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
 
 
 def task_at(job: Job, index: int) -> Task:
-    """Return the task of this index. Raises `NotFound` if there is no such task."""
+    """Return the task of this index. Raises `NotFound` if the task does not exist."""
     # The alloc is not joined, because few tasks run in one.
     task = Task.objects.filter(job=job, index=index).select_related("machine").order_by().first()
     if task is None:

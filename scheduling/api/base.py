@@ -49,12 +49,12 @@ class CellView(QuotaView):
         return self.request.auth
 
     def cell(self, name: str) -> Cell:
-        """Return the cell of this name. Raises `NotFound` if there is no such cell or the caller may not see it."""
+        """Return the cell of this name. Raises `NotFound` if the cell does not exist or the caller may not see it."""
         return selectors.cell_named(self.principal, name)
 
     def job(self, cell: str, tenant: str, job: str) -> Job:
         """Return the live job of this name. If no live job has the name, return the last job that had it. Raises
-        `NotFound` if there is no such job or the caller may not see it.
+        `NotFound` if the job does not exist or the caller may not see it.
         """
         return selectors.job_named(self.principal, self.cell(cell), tenant, job)
 

@@ -36,8 +36,8 @@ def packages_of(principal: Principal, cell: Cell, *, tenant: str = "", name: str
 
 
 def package_named(principal: Principal, cell: Cell, tenant: str, name: str, reference: str) -> Package:
-    """Return the package with this name. `reference`: a tag or a digest. Raises `NotFound` if there is no such
-    package, or the caller may not see it.
+    """Return the package with this name. `reference`: a tag or a digest. Raises `NotFound` if the package does not
+    exist, or the caller may not see it.
     """
     if may(principal, Action.PACKAGE_VIEW, tenant=tenant, cell=cell.name):
         by_digest = package_names.is_digest(reference)

@@ -132,7 +132,7 @@ def package_tag(*, principal: Principal, cell: Cell, tenant: str, name: str, tag
     """Set the tag `name@tag` to the archive with this `digest`, which must be in the store. A repeated call changes
     nothing.
 
-    Raises `Rejected` if an argument is wrong, and `NotFound` if there is no such package. Locks: the cell's store,
+    Raises `Rejected` if an argument is wrong, and `NotFound` if the package does not exist. Locks: the cell's store,
     shared; then the stream of records.
     """
     owner = _owner(principal, cell, tenant)

@@ -74,7 +74,7 @@ def failing_by_tenant(principal: Principal, tenant_ids: Sequence[int]) -> Counte
 def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: str = "") -> Job:
     """Return the job with this name and this `uid`. Raises `NotFound` if there is none, or the caller may not see it.
 
-    Without `uid`, return the live job with this name. If there is no live one, return the one that ended last.
+    Without `uid`, return the live job with this name. If no live job has the name, return the job that ended last.
     """
     full = f"{cell}/{tenant}/{name}"
     if not may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell):

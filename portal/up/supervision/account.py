@@ -45,9 +45,9 @@ class SystemUser:
 def engine_account(*paths: Path) -> SystemUser | None:
     """Return the user that must run PostgreSQL and Redis, or None if it is the user of this process.
 
-    If this process runs as root, return the user in BORG_ENGINE_USER, or else `postgres` or `nobody`. If this user may
-    not enter a directory of `paths`, it also gets Linux capabilities that allow this. Raises `AccountError` if there is
-    no such user or the program `setpriv` is missing.
+    If this process runs as root, return the user in BORG_ENGINE_USER, or else `postgres` or `nobody`. If this user
+    may not enter a directory of `paths`, it also gets Linux capabilities that allow this. Raises `AccountError` if
+    the user does not exist or the program `setpriv` is missing.
     """
     if os.geteuid() != 0:
         return None

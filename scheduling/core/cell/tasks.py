@@ -22,7 +22,7 @@ STATES: tuple[TaskState | None, ...] = (None, TaskState.PENDING, TaskState.RUNNI
 
 class LiveJob:
     """A live job, or an ended job with tasks that are still being stopped on a machine. `tasks[index]`: slot of the
-    task with this index, or -1 if there is no such task.
+    task with this index, or -1 if the task does not exist.
     """
 
     __slots__ = (
