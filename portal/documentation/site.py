@@ -24,6 +24,8 @@ DOCUMENTS = {
     "scheduling/README.md": "architecture/scheduling.md",
     "scheduling/core/README.md": "architecture/core.md",
     "scheduling/link/README.md": "architecture/link.md",
+    "scheduling/history/README.md": "architecture/history.md",
+    "scheduling/simulator/README.md": "architecture/simulator.md",
     "borglet/README.md": "architecture/borglet.md",
     "quota/README.md": "architecture/quota.md",
     "naming/README.md": "architecture/naming.md",
