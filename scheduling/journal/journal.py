@@ -26,11 +26,16 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.events import Event
 from scheduling.journal import copy_rows, wakeups
 from scheduling.journal.copy_rows import NULL
-from scheduling.journal.sql import execute, query
+from scheduling.journal.sql import query
 
 # Rows of one transaction at most (DESIGN §2): larger changes go in several revisions.
 CHUNK = 5_000
-PARTITION = 1_000_000
+# Revisions of one cell per partition of the table; the function `scheduling_event_partition_make` of the database knows
+# the number too.
+PARTITION = 100_000
+# The Celery task creates partitions ahead. If it has not run for long, a writer creates the next one at this revision
+# of the current one.
+_LATEST = PARTITION // 4 * 3
 
 _COLUMNS = (
     "cell_id, revision, seq, time, kind, version, job_id, task_index, machine_id, actor, request_id, "
@@ -156,6 +161,8 @@ def _begin(cell_id: int, principal: Principal) -> JournalEntry:
     if not rows:
         raise LookupError(f"no cell with id {cell_id}")
     revision, time = rows[0]
+    if revision % PARTITION == _LATEST:
+        query("SELECT scheduling_event_partition_make(%s, %s)", [cell_id, revision + PARTITION])
     return JournalEntry(cell_id, revision, time, principal)
 
 
@@ -205,17 +212,12 @@ def newest(cell_id: int) -> int:
 
 
 def ensure_partitions(*, ahead: int = 2) -> int:
-    """Create the partitions of the journal table for the next revisions of all cells. Return how many partitions were
-    created.
+    """Create the missing partitions of the journal for the next `ahead` x `PARTITION` revisions of each cell. Return
+    how many were created. Writers are not blocked.
     """
-    first = query("SELECT coalesce(max(revision), 0) FROM scheduling_cell")[0][0] // PARTITION
-    made = 0
-    for number in range(first, first + ahead + 1):
-        name = f"scheduling_event_{number:06d}"
-        if query("SELECT to_regclass(%s)", [name])[0][0] is None:
-            execute(
-                f"CREATE TABLE {name} PARTITION OF scheduling_event"
-                f" FOR VALUES FROM ({number * PARTITION}) TO ({(number + 1) * PARTITION})"
-            )
-            made += 1
-    return made
+    rows = query(
+        "SELECT count(*) FILTER (WHERE scheduling_event_partition_make(id, revision + part * %s))"
+        " FROM scheduling_cell, generate_series(0, %s) AS part",
+        [PARTITION, ahead],
+    )
+    return int(rows[0][0])

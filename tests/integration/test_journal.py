@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from importlib import import_module
 
 import pytest
 from django.db import DatabaseError, connection, transaction
@@ -90,14 +91,81 @@ def test_a_reader_never_meets_a_smaller_revision_later(cell: Cell) -> None:
     assert seen == list(range(1, 121))
 
 
+def partitions(cell: Cell) -> list[tuple[int, int]]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT first, until FROM scheduling_event_partition WHERE cell_id = %s ORDER BY 1", [cell.id])
+        return cursor.fetchall()
+
+
+def test_each_cell_has_partitions_of_its_own_from_the_start(cell: Cell) -> None:
+    assert partitions(cell) == [(0, journal.PARTITION)]
+    assert partitions(Cell.objects.create(name="dd", revision=7 * journal.PARTITION + 5)) == [
+        (7 * journal.PARTITION, 8 * journal.PARTITION)
+    ]
+
+
 def test_partitions_are_made_ahead_of_the_revisions(cell: Cell) -> None:
     Cell.objects.filter(pk=cell.pk).update(revision=900 * journal.PARTITION - 1)
-    journal.ensure_partitions()
+    assert journal.ensure_partitions() == 3
     with journal.write(cell.id, ME) as entry:
         entry.append(events.CellSet(settings={}))
     assert journal.newest(cell.id) == 900 * journal.PARTITION
-    assert journal.ensure_partitions() > 0
+    assert journal.ensure_partitions() == 1
     assert journal.ensure_partitions() == 0
+
+
+def test_a_writer_makes_the_next_partition_if_nothing_else_did(cell: Cell) -> None:
+    Cell.objects.filter(pk=cell.pk).update(revision=journal.PARTITION // 4 * 3 - 1)
+    with journal.write(cell.id, ME) as entry:
+        entry.append(events.CellSet(settings={}))
+    assert partitions(cell) == [(0, journal.PARTITION), (journal.PARTITION, 2 * journal.PARTITION)]
+
+
+def test_partitions_are_made_while_a_writer_is_in_its_transaction(cell: Cell) -> None:
+    def make() -> None:
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SET lock_timeout = '5s'")
+            made.append(journal.ensure_partitions())
+        finally:
+            connection.close()
+
+    made: list[int] = []
+    with journal.write(cell.id, ME) as entry:
+        entry.append(events.CellSet(settings={}))
+        entry._flush()
+        maker = threading.Thread(target=make)
+        maker.start()
+        maker.join(20)
+        entry._lines.clear()
+    assert made == [2]
+
+
+def test_the_migration_keeps_all_events_and_can_be_undone(cell: Cell) -> None:
+    """A partition with the events of one cell moves as it is; the events of a mixed one are copied."""
+    migration = import_module("scheduling.migrations.0032_the_journal_has_partitions_per_cell")
+    other = Cell.objects.create(name="dd")
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(migration.BACK)
+        for number, revision in ((cell.id, 1), (other.id, 5), (cell.id, 250_000), (other.id, 1_000_007)):
+            Cell.objects.filter(pk=number).update(revision=revision - 1)
+            with journal.write(number, ME) as entry:
+                entry.extend([events.CellSet(settings={"at": revision}), events.CellSet(settings={})])
+        cursor.execute("SELECT * FROM scheduling_event ORDER BY cell_id, revision, seq")
+        before = cursor.fetchall()
+        cursor.execute(migration.EXPAND)
+        assert partitions(cell) == [(0, 100_000), (200_000, 300_000), (300_000, 400_000)]
+        assert partitions(other) == [(0, 100_000), (1_000_000, 1_100_000), (1_100_000, 1_200_000)]
+        for step in ("", migration.BACK, migration.EXPAND):
+            cursor.execute(step or "SELECT 1")
+            cursor.execute("SELECT * FROM scheduling_event ORDER BY cell_id, revision, seq")
+            assert cursor.fetchall() == before
+        with journal.write(cell.id, ME) as entry:
+            entry.append(events.CellSet(settings={}))
+        assert Event.objects.get(revision=250_001).id > max(row[0] for row in before)
+        with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
+            cursor.execute("DELETE FROM scheduling_event")
+        transaction.set_rollback(True)
 
 
 def test_whatever_a_text_holds_it_is_read_as_it_was_written(cell: Cell) -> None:
