@@ -26,9 +26,9 @@ from scheduling.master import schedulers
 from scheduling.master.schedulers import DEFAULT, Scheduler
 from scheduling.models import Cell
 from scheduling.packages import sweep
-from scheduling.packages.store import StoreAway
 from scheduling.policy import cell_settings
 from scheduling.shells import shells
+from scheduling.storage.files import StoreAway
 from scheduling.usage import metering, usage_windows
 
 log = structlog.get_logger(__name__)

@@ -1,5 +1,6 @@
 """The database tables of cells, machines, jobs and tasks. Other packages contain the rules and change the rows."""
 
+from scheduling.models.archive import ArchiveFile, ArchiveState
 from scheduling.models.capacity import CapacitySample
 from scheduling.models.cells import Brake, Cell, JoinToken, Lease
 from scheduling.models.events import Event

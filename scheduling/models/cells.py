@@ -14,7 +14,8 @@ from scheduling.policy.brakes import BrakeKind, BrakeState
 
 class Cell(models.Model):
     """A set of machines managed as a unit (§2.2). `revision`: the number of the newest change in the cell's journal. A
-    transaction locks a cell by locking the cell's row in this table.
+    transaction locks a cell by locking the cell's row in this table. `journal_floor`: events up to this revision may be
+    only in the archive.
 
     After the database is restored from a backup, `history_id` is new and `history_ordinal` is higher. If Borglets then
     run tasks that this database does not contain, these tasks are quarantined and not killed.
@@ -24,6 +25,7 @@ class Cell(models.Model):
     cluster = models.CharField(_("cluster"), max_length=63, blank=True)
     site = models.CharField(_("site"), max_length=63, blank=True)
     revision = models.BigIntegerField(_("revision"), default=0)
+    journal_floor = models.BigIntegerField(_("archived up to"), default=0)
     history_id = models.UUIDField(_("history"), default=uuid.uuid4)
     history_ordinal = models.PositiveIntegerField(default=1)
     extra_resources = ArrayField(

@@ -25,12 +25,13 @@ from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import require_tenant
 from scheduling.journal.sql import execute
 from scheduling.models import Cell, Package, PackageTag
-from scheduling.packages.choice import store as the_store
-from scheduling.packages.store import ArchiveStore, StoreAway
+from scheduling.packages.store import ArchiveStore
+from scheduling.packages.store import store as the_store
 from scheduling.packages.uploads import Draft, Readable
 from scheduling.packages.users import in_use
 from scheduling.policy import cell_settings
 from scheduling.spec import package_names
+from scheduling.storage.files import StoreAway
 
 log = structlog.get_logger(__name__)
 

@@ -11,8 +11,8 @@ from django.utils import timezone
 from quota import records
 from quota.vocabulary.permissions import system
 from scheduling.models import Cell, Package, PackageTag
-from scheduling.packages.choice import store
 from scheduling.packages.packages import lock_store
+from scheduling.packages.store import store
 from scheduling.packages.uploads import sweep_drafts
 from scheduling.packages.users import in_use
 from scheduling.policy import cell_settings

@@ -21,7 +21,8 @@ from typing import Protocol
 from borglet.packages.archives.limits import ArchiveRefused
 from quota.vocabulary.errors import Rejected, invalid
 from scheduling.packages import archive
-from scheduling.packages.store import CHUNK_BYTES, ArchiveStore
+from scheduling.packages.store import ArchiveStore
+from scheduling.storage.files import CHUNK_BYTES
 
 _DRAFT = "borg-package-"
 # An older draft than this belongs to a process that was killed.

@@ -29,8 +29,8 @@ from scheduling.machines.machines import machine_remove
 from scheduling.master.loop import Master
 from scheduling.master.validate import validate
 from scheduling.models import Cell, Event, Machine, Task
-from scheduling.packages.choice import store
 from scheduling.packages.packages import package_upload
+from scheduling.packages.store import store
 from tests.archives import a_tar, digest_of
 from tests.integration import rows, world
 from tests.integration.link_world import GIB, Link, Played, ran, running_link, until

@@ -16,7 +16,7 @@ from quota.vocabulary.permissions import Role
 from scheduling.link.views.desired import Specs, load
 from scheduling.models import JobSpec, Package, Task
 from scheduling.packages import sweep
-from scheduling.packages.choice import open_store, store
+from scheduling.packages.store import open_store, store
 from tests.archives import a_device, a_tar, an_image, digest_of
 from tests.integration import rows, world
 from tests.integration.test_api_jobs import post, problem, put

@@ -47,10 +47,11 @@ from scheduling.link.shard.installed_packages import InstalledIntake, readable
 from scheduling.link.shard.writer import ME, Known
 from scheduling.link.transport.asgi import Message, Receive, Send, begin, decoded_body, respond
 from scheduling.link.views.desired import Specs
-from scheduling.packages.choice import store as the_store
 from scheduling.packages.installed import packages_held
-from scheduling.packages.store import ArchiveStore, NotThere, StoreAway
+from scheduling.packages.store import ArchiveStore
+from scheduling.packages.store import store as the_store
 from scheduling.spec import package_names
+from scheduling.storage.files import NotThere, StoreAway
 
 log = structlog.get_logger(__name__)
 Authenticate = Callable[[str], Awaitable[Known]]  # takes the header Authorization; raises `Rejected`

@@ -1,4 +1,4 @@
-"""A package store in S3: s3://<bucket>/<prefix>/<cell>/<hex>.
+"""A file store in S3: s3://<bucket>/<prefix>/<key>.
 
 The access keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from the role of the host.
 """
@@ -16,17 +16,19 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from scheduling.packages.store import CHUNK_BYTES, Blob, NotThere, StoreAway
+from scheduling.storage.files import CHUNK_BYTES, NotThere, StoreAway, StoredFile
 
-_PREFIX = "sha256:"
 _ABSENT = {"404", "NoSuchKey", "NotFound"}
 
 
 class S3Store:
-    """An `ArchiveStore` that keeps the archives in an S3 bucket. All threads share one boto3 client."""
+    """A `FileStore` that keeps files in an S3 bucket. All threads share one boto3 client. `setting`: the setting that
+    names the bucket, for error messages.
+    """
 
-    def __init__(self, bucket: str, prefix: str, *, endpoint: str = "", region: str = "") -> None:
+    def __init__(self, bucket: str, prefix: str, *, setting: str, endpoint: str = "", region: str = "") -> None:
         self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
+        self._setting = setting
         self._client: Any = boto3.session.Session().client(
             "s3",
             endpoint_url=endpoint or None,
@@ -46,23 +48,23 @@ class S3Store:
     def spool(self) -> Path:
         return Path(tempfile.gettempdir())
 
-    def put(self, cell: str, digest: str, draft: Path) -> None:
+    def put(self, key: str, draft: Path) -> None:
         with self._translated_errors():
-            self._client.upload_file(str(draft), self._bucket, self._key(cell, digest))
+            self._client.upload_file(str(draft), self._bucket, self._prefix + key)
 
-    def size(self, cell: str, digest: str) -> int | None:
+    def size(self, key: str) -> int | None:
         try:
             with self._translated_errors():
-                found = self._client.head_object(Bucket=self._bucket, Key=self._key(cell, digest))
+                found = self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)
         except NotThere:
             return None
         return int(found["ContentLength"])
 
     @contextmanager
-    def read(self, cell: str, digest: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+    def read(self, key: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
         wanted = {"Range": f"bytes={offset}-"} if offset else {}
         with self._translated_errors():
-            found = self._client.get_object(Bucket=self._bucket, Key=self._key(cell, digest), **wanted)
+            found = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **wanted)
         with closing(found["Body"]) as body:
             yield self._chunks(body)
 
@@ -70,23 +72,29 @@ class S3Store:
         with self._translated_errors():
             yield from body.iter_chunks(CHUNK_BYTES)
 
-    def listing(self, cell: str) -> Iterator[Blob]:
+    @contextmanager
+    def local(self, key: str) -> Iterator[Path]:
+        with tempfile.NamedTemporaryFile(prefix="borg-s3-", dir=self.spool()) as file:
+            with self.read(key) as chunks:
+                for chunk in chunks:
+                    file.write(chunk)
+            file.flush()
+            yield Path(file.name)
+
+    def listing(self, prefix: str) -> Iterator[StoredFile]:
         now = dt.datetime.now(dt.UTC)
         with self._translated_errors():
             pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self._bucket, Prefix=self._key(cell, "")
+                Bucket=self._bucket, Prefix=f"{self._prefix}{prefix}/"
             )
             for page in pages:
                 for found in page.get("Contents", ()):
-                    digest = _PREFIX + found["Key"].rpartition("/")[2]
-                    yield Blob(digest, found["Size"], (now - found["LastModified"]).total_seconds())
+                    key = found["Key"].removeprefix(self._prefix)
+                    yield StoredFile(key, found["Size"], (now - found["LastModified"]).total_seconds())
 
-    def delete(self, cell: str, digest: str) -> None:
+    def delete(self, key: str) -> None:
         with self._translated_errors():
-            self._client.delete_object(Bucket=self._bucket, Key=self._key(cell, digest))
-
-    def _key(self, cell: str, digest: str) -> str:
-        return f"{self._prefix}{cell}/{digest.removeprefix(_PREFIX)}"
+            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
@@ -98,4 +106,4 @@ class S3Store:
             where = f"s3://{self._bucket}"
             if detail.get("Code") in _ABSENT:
                 raise NotThere(f"{where}: {detail.get('Message', '')}") from error
-            raise StoreAway(f"cannot use {where}: {error}; check BORG_PACKAGE_STORE and the keys") from error
+            raise StoreAway(f"cannot use {where}: {error}; check {self._setting} and the keys") from error

@@ -1,7 +1,7 @@
-"""A package store in a folder that all processes of the server share, on one host or in a network file system.
+"""A file store in a folder that all processes of the server share, on one host or in a network file system.
 
-<folder>/.drafts/           unfinished uploads
-<folder>/<cell>/ab/<hex>    archives, in subfolders named after the first two digits of their digest
+<folder>/.drafts/    unfinished files
+<folder>/<key>       files
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from scheduling.packages.store import CHUNK_BYTES, Blob, NotThere, StoreAway
-
-_PREFIX = "sha256:"
+from scheduling.storage.files import CHUNK_BYTES, NotThere, StoreAway, StoredFile
 
 
-class DirectoryStore:
-    """An `ArchiveStore` that keeps the archives as files in a folder."""
+class FolderStore:
+    """A `FileStore` that keeps files in a folder. `setting`: the setting that names the folder, for error messages."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, setting: str) -> None:
+        self._folder, self._setting = folder, setting
 
     def spool(self) -> Path:
         return self._made(self._folder / ".drafts")
 
-    def put(self, cell: str, digest: str, draft: Path) -> None:
-        target = self._path(cell, digest)
+    def put(self, key: str, draft: Path) -> None:
+        target = self._folder / key
         self._made(target.parent)
         with self._translated_errors():
             os.chmod(draft, 0o640)
@@ -36,38 +34,42 @@ class DirectoryStore:
             os.replace(draft, target)
             _sync(target.parent)  # so that the rename survives a power failure
 
-    def size(self, cell: str, digest: str) -> int | None:
+    def size(self, key: str) -> int | None:
         with self._translated_errors():
             try:
-                return self._path(cell, digest).stat().st_size
+                return (self._folder / key).stat().st_size
             except FileNotFoundError:
                 return None
 
     @contextmanager
-    def read(self, cell: str, digest: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+    def read(self, key: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
         with self._translated_errors():
             try:
-                file = self._path(cell, digest).open("rb")
+                file = (self._folder / key).open("rb")
             except FileNotFoundError as error:
-                raise NotThere(digest) from error
+                raise NotThere(key) from error
         with file:
             file.seek(offset)
             yield iter(lambda: file.read(CHUNK_BYTES), b"")
 
-    def listing(self, cell: str) -> Iterator[Blob]:
+    @contextmanager
+    def local(self, key: str) -> Iterator[Path]:
+        if self.size(key) is None:
+            raise NotThere(key)
+        yield self._folder / key
+
+    def listing(self, prefix: str) -> Iterator[StoredFile]:
         now = time.time()
         with self._translated_errors():
-            for path in sorted((self._folder / cell).glob("[0-9a-f][0-9a-f]/*")):
-                found = path.stat()
-                yield Blob(_PREFIX + path.name, found.st_size, now - found.st_mtime)
+            for path in sorted((self._folder / prefix).rglob("*")):
+                if path.is_file():
+                    found = path.stat()
+                    key = path.relative_to(self._folder).as_posix()
+                    yield StoredFile(key, found.st_size, now - found.st_mtime)
 
-    def delete(self, cell: str, digest: str) -> None:
+    def delete(self, key: str) -> None:
         with self._translated_errors():
-            self._path(cell, digest).unlink(missing_ok=True)
-
-    def _path(self, cell: str, digest: str) -> Path:
-        name = digest.removeprefix(_PREFIX)
-        return self._folder / cell / name[:2] / name
+            (self._folder / key).unlink(missing_ok=True)
 
     def _made(self, folder: Path) -> Path:
         with self._translated_errors():
@@ -81,7 +83,7 @@ class DirectoryStore:
             yield
         except OSError as error:
             where = error.filename or self._folder
-            raise StoreAway(f"cannot use {where}: {error.strerror}; check the folder of BORG_PACKAGE_STORE") from error
+            raise StoreAway(f"cannot use {where}: {error.strerror}; check the folder of {self._setting}") from error
 
 
 def _sync(path: Path) -> None:
