@@ -20,6 +20,7 @@ from quota.market.quota_expiry import expiries_watch
 from quota.vocabulary.errors import Rejected
 from scheduling.cells import capacity
 from scheduling.demotion import quota_expiry, spent_budgets
+from scheduling.history.archive import child, ranges
 from scheduling.jobs.health_watch import failing_jobs_watch
 from scheduling.journal import journal, wakeups
 from scheduling.master import schedulers
@@ -29,7 +30,7 @@ from scheduling.packages import sweep
 from scheduling.policy import cell_settings
 from scheduling.shells import shells
 from scheduling.storage.files import StoreAway
-from scheduling.usage import metering, usage_windows
+from scheduling.usage import metering
 
 log = structlog.get_logger(__name__)
 
@@ -92,11 +93,11 @@ def masters_ensure() -> None:
         _ask_for(cell, scheduler, expires=_STALE_S)
 
 
-@shared_task(name="scheduling.usage_drop_old", ignore_result=True)
-def usage_drop_old() -> None:
-    """Delete usage windows of tasks that are older than `BORG_USAGE_KEEP_HOURS`."""
-    if dropped := usage_windows.drop_old(keep_hours=settings.BORG_USAGE_KEEP_HOURS, now=timezone.now()):
-        log.info("old usage partitions deleted", partitions=dropped)
+@shared_task(name="scheduling.archive", ignore_result=True)
+def archive_run() -> None:
+    """Copy closed days of events and usage to the archive, then drop old partitions. Does nothing if nothing is due."""
+    if ranges.due(now=timezone.now()):
+        child.run()
 
 
 @shared_task(name="scheduling.capacity_samples", ignore_result=True)

@@ -69,6 +69,7 @@ BORG_LINK_SHARED_PORT = env.flag("BORG_LINK_SHARED_PORT")
 BORG_LINK_URL = env.text("BORG_LINK_URL")
 BORG_AUTHORITY = env.text("BORG_AUTHORITY") or str(BORG_HOME / "authority")
 BORG_PACKAGE_STORE = env.text("BORG_PACKAGE_STORE") or (BORG_HOME / "packages").as_uri()
+BORG_ARCHIVE = env.text("BORG_ARCHIVE") or (BORG_HOME / "archive").as_uri()
 BORG_LINK_CERTIFICATE, BORG_LINK_KEY = env.text("BORG_LINK_CERTIFICATE"), env.text("BORG_LINK_KEY")
 BORG_USAGE_KEEP_HOURS = env.number("BORG_USAGE_KEEP_HOURS")
 BORG_MAX_TASKS_PER_JOB = env.number("BORG_MAX_TASKS_PER_JOB")
@@ -238,9 +239,9 @@ CELERY_BEAT_SCHEDULE = {
     "capacity-samples": {"task": "scheduling.capacity_samples", "schedule": 600.0, "options": {"expires": 600.0}},
     "lapses": {"task": "scheduling.lapses", "schedule": 60.0, "options": {"expires": 60.0}},
     "metering": {"task": "scheduling.metering", "schedule": 300.0, "options": {"expires": 300.0}},
-    "usage-drop-old": {"task": "scheduling.usage_drop_old", "schedule": 1800.0},
+    "archive": {"task": "scheduling.archive", "schedule": 900.0, "options": {"expires": 900.0}},
     "failing-jobs": {"task": "scheduling.failing_jobs", "schedule": 30.0, "options": {"expires": 30.0}},
-    "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 3600.0},
+    "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 300.0},
     "shells-sweep": {"task": "scheduling.shells_sweep", "schedule": 60.0, "options": {"expires": 60.0}},
     "sessions-clear": {"task": "scheduling.sessions_clear", "schedule": 86400.0},
 }

@@ -172,13 +172,13 @@ def _is_mailbox(text: str) -> bool:
 mailbox = rule("the value is not a mail address; give one such as Borg Portal <borg@example.org>", _is_mailbox)
 
 
-def _is_package_store(text: str) -> bool:
+def _is_file_store(text: str) -> bool:
     found = urlsplit(text)
     in_folder = found.scheme == "file" and found.netloc in ("", "localhost") and found.path.startswith("/")
     return in_folder or bool(found.scheme == "s3" and found.netloc)
 
 
-package_store = rule("the value is not a package store; give file:///folder or s3://bucket/prefix", _is_package_store)
+file_store = rule("the value is not a store; give file:///folder or s3://bucket/prefix", _is_file_store)
 
 
 def reverse_networks(text: str) -> str:

@@ -121,9 +121,12 @@ SETTINGS: dict[str, Setting] = {
     "BORG_LINK_URL": Setting("https://127.0.0.1:8443", "URL of all link shards for Borglets.", checks.url("https")),
     "BORG_AUTHORITY": Setting("", "Folder of the TLS authority; empty: authority/ in BORG_HOME.", checks.folder),
     "BORG_PACKAGE_STORE": Setting(
+        "", "Store of packages: file:///folder or s3://bucket/prefix; empty: packages/ in BORG_HOME.", checks.file_store
+    ),
+    "BORG_ARCHIVE": Setting(
         "",
-        "Store of packages: file:///folder or s3://bucket/prefix; empty: packages/ in BORG_HOME.",
-        checks.package_store,
+        "Store of the archive: file:///folder or s3://bucket/prefix; empty: archive/ in BORG_HOME.",
+        checks.file_store,
     ),
     "BORG_LINK_CERTIFICATE": Setting(
         "", "File with a link certificate of another authority; empty: the portal issues it.", checks.file
@@ -145,7 +148,7 @@ SETTINGS: dict[str, Setting] = {
         "", "Private networks that webhooks may reach, with commas; empty: none.", checks.parts(checks.network)
     ),
     "BORG_USAGE_KEEP_HOURS": Setting(
-        "24", "Hours for which the portal keeps five-minute windows of usage, at least 3.", checks.number(3, 87_600)
+        "24", "Hours for which PostgreSQL keeps five-minute windows of usage, at least 3.", checks.number(3, 87_600)
     ),
     "BORG_MAX_BODY_BYTES": Setting(
         "33554432", "Largest size of a request body, in bytes.", checks.number(1_024, 2**31)

@@ -4,9 +4,9 @@ from such a file.
     python -m portal.up.backup save [FILE]      save BORG_HOME; the portal may be running
     python -m portal.up.backup restore FILE     create BORG_HOME, which must not exist yet
 
-A backup contains a consistent dump of the database, the generated secrets, the TLS authority, the stored packages and
-the identities of this host's machines. It contains neither tasks nor the data of Redis, which is only a cache. It
-begins with a manifest, which lists the size and the SHA-256 sum of each file. `restore` first checks all files
+A backup contains a consistent dump of the database, the generated secrets, the TLS authority, the stored packages, the
+archive and the identities of this host's machines. It contains neither tasks nor the data of Redis, which is only a
+cache. It begins with a manifest, which lists the size and the SHA-256 sum of each file. `restore` first checks all files
 against the manifest. A restored cell gets a new history number. So a Borglet does not kill tasks that the backup does
 not contain. The cell lists these tasks as quarantined.
 """
@@ -39,8 +39,8 @@ FORMAT = 1
 _DUMP = "database.dump"
 _MANIFEST = "manifest.json"
 _FILES = ("secrets.json", "client.toml", "layout")
-_TREES = ("authority", "packages")
-_DRAFTS = ".drafts"  # unfinished uploads of packages
+_TREES = ("authority", "packages", "archive")
+_DRAFTS = ".drafts"  # unfinished files of packages and of the archive
 # From these folders, a backup contains only the files at the top: the identity of the machine. Tasks are below.
 _MACHINE_FOLDERS = ("borglet", "fleet")
 _LARGEST_MACHINE_FILE_BYTES = 2**20

@@ -34,9 +34,7 @@ class ArchiveFile(models.Model):
     sha256 = models.CharField(_("SHA-256"), max_length=64)
     content = models.CharField(_("checksum of the rows"), max_length=64)
     schema_version = models.PositiveSmallIntegerField(_("version of the schema"))
-    state = models.CharField(
-        _("state"), max_length=16, choices=ArchiveState.choices, default=ArchiveState.STORED.value
-    )
+    state = models.CharField(_("state"), max_length=16, choices=ArchiveState.choices, default=ArchiveState.STORED.value)
     written_at = models.DateTimeField(_("written"))
 
     class Meta:

@@ -93,6 +93,12 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     package_keep_days: float = 30.0
     """Age in days at which packages without a tag are deleted if no live job can use them."""
 
+    journal_keep_days: float = 14.0
+    """Days for which PostgreSQL keeps the events of the journal. Older events are only in the archive."""
+
+    archive_keep_days: float = 400.0
+    """Days for which the archive keeps events and usage."""
+
     shortage_at: float = 0.97
     """If tasks use more than this share of a machine's RAM or disk, some of them are evicted (§6.2); 0: never."""
 
@@ -141,6 +147,9 @@ def accept(settings: dict[str, object]) -> CellSettings:
             f" {least:g}, or lower poll_interval_s"
         )
         raise _rejection({"down_after_s": what})
+    if loaded.archive_keep_days < loaded.journal_keep_days:
+        what = f"must be at least journal_keep_days, {loaded.journal_keep_days:g}"
+        raise _rejection({"archive_keep_days": what})
     if loaded.vanished_most_share < loaded.believed_share:
         raise _rejection({"vanished_most_share": f"must be at least believed_share, {loaded.believed_share:g}"})
     return loaded

@@ -1,7 +1,7 @@
 """Usage in windows of five minutes, stored in PostgreSQL for Infrastore and for pages. Windows are written in batches.
 
-    Report.windows ─► the shard finds their tasks ─► store ─► partitions by the hour ─► drop_old
-                                                                  └─► Infrastore (Parquet), pages, REST
+    Report.windows ─► the shard finds their tasks ─► store ─► partitions by the hour ─► the archive
+                                                                  └─► pages, REST
 
 A window that arrives twice is stored once.
 """
@@ -102,28 +102,26 @@ def _ensure_partitions(hours: set[int]) -> None:
             # Two transactions that create the same partition at once would fail.
             execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [TABLE])
             execute(
-                f"CREATE TABLE IF NOT EXISTS {_partition(hour)} PARTITION OF {TABLE} FOR VALUES FROM"
+                f"CREATE TABLE IF NOT EXISTS {partition(hour)} PARTITION OF {TABLE} FOR VALUES FROM"
                 f" ('{first.isoformat()}') TO ('{(first + dt.timedelta(hours=1)).isoformat()}')"
             )
         transaction.on_commit(partial(_known.add, hour))
 
 
-def drop_old(*, keep_hours: int, now: dt.datetime) -> list[str]:
-    """Drop the partitions in which all windows began more than `keep_hours` hours ago. Return the names of these
-    partitions.
-    """
-    oldest = int(now.timestamp()) // 3600 - max(keep_hours, _LEAST_KEPT_HOURS)
+def stored_hours() -> list[int]:
+    """Return the hours that have a partition, oldest first, as hours since the epoch."""
     rows = query(
         "SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid"
         " WHERE inhparent = %s::regclass",
         [TABLE],
     )
-    names = sorted(name for (name,) in rows)
-    old = [name for name in names if int(name.rpartition("_")[2]) < oldest]
-    for name in old:
-        execute(f"DROP TABLE IF EXISTS {name}")
-        _known.discard(int(name.rpartition("_")[2]))
-    return old
+    return sorted(int(name.rpartition("_")[2]) for (name,) in rows)
+
+
+def old_hours(*, keep_hours: int, now: dt.datetime) -> list[int]:
+    """Return the hours with a partition in which all windows began more than `keep_hours` hours ago, oldest first."""
+    oldest = int(now.timestamp()) // 3600 - max(keep_hours, _LEAST_KEPT_HOURS)
+    return [hour for hour in stored_hours() if hour < oldest]
 
 
 def of_task(task: Task, *, since: dt.datetime) -> QuerySet[InstanceUsage]:
@@ -133,5 +131,6 @@ def of_task(task: Task, *, since: dt.datetime) -> QuerySet[InstanceUsage]:
     ).order_by("start_time", "incarnation")
 
 
-def _partition(hour: int) -> str:
+def partition(hour: int) -> str:
+    """Return the name of the partition of an hour."""
     return f"{TABLE}_{hour}"

@@ -6,7 +6,6 @@ import datetime as dt
 import time
 
 import pytest
-from django.db import connection
 
 from borglet.messages import TaskKey, UsageWindow
 from scheduling.journal import journal
@@ -14,7 +13,7 @@ from scheduling.models import InstanceUsage, Machine
 from scheduling.tasks import transitions
 from scheduling.tasks.changes import Ending
 from scheduling.usage import usage_windows
-from scheduling.usage.usage_windows import TaskWindow, drop_old, sensible, store
+from scheduling.usage.usage_windows import TaskWindow, old_hours, sensible, store, stored_hours
 from tests.integration import rows
 from tests.integration.link_world import Link, a_job, place, ran, running_link, task, until
 
@@ -155,21 +154,14 @@ def test_storing_takes_as_many_statements_for_many_as_for_one(db, django_assert_
     assert (row.average_usage_memory, row.threads) == (0, 2**31 - 1)
 
 
-def test_old_hours_are_dropped_whole(db) -> None:
-    drop_old(keep_hours=0, now=dt.datetime.now(dt.UTC))  # of other tests
+def test_hours_are_old_when_machines_report_them_no_more_and_nobody_keeps_them(db) -> None:
     store(windows_of(3, ago=0) + windows_of(3, ago=20))
     now = dt.datetime.now(dt.UTC)
-    assert drop_old(keep_hours=0, now=now) == []  # machines still tell of these
-    dropped = drop_old(keep_hours=3, now=now + dt.timedelta(hours=4))
-    assert dropped
-    assert {row.start_time for row in stored()} <= {dt.datetime.fromtimestamp(this_window(), dt.UTC)}
-    drop_old(keep_hours=3, now=now + dt.timedelta(hours=10))
-    assert stored() == []
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_inherits WHERE inhparent = 'scheduling_instance_usage'::regclass")
-        assert cursor.fetchone() == (0,)
-    store(windows_of(1))  # and made again
-    assert len(stored()) == 1
+    hours = sorted({this_window(20) // 3600, this_window() // 3600})
+    assert set(hours) <= set(stored_hours())
+    assert not set(hours).intersection(old_hours(keep_hours=0, now=now)), "machines may still report these"
+    assert set(hours) <= set(old_hours(keep_hours=3, now=now + dt.timedelta(hours=10)))
+    assert not set(hours).intersection(old_hours(keep_hours=24, now=now + dt.timedelta(hours=10)))
 
 
 def test_people_and_programs_read_what_a_task_used(cell) -> None:

@@ -54,6 +54,7 @@ def complaints_of(**given: str) -> list[str]:
         ("BORG_LINK_URL", "http://link.example:8443", "https://"),
         ("BORG_LINK_CERTIFICATE", "/", "path of a file"),
         ("BORG_PACKAGE_STORE", "/srv/packages", "file:///folder"),
+        ("BORG_ARCHIVE", "archive", "s3://bucket/prefix"),
         ("BORG_SMTP_HOST", "mail.example:25", "without a port"),
         ("BORG_SMTP_TLS", "ssl", "starttls, tls or none"),
         ("BORG_MAIL_FROM", "the portal", "borg@example.org"),

@@ -1,0 +1,213 @@
+"""Copies closed days of the journal and of usage to the archive, and drops partitions that are archived and old.
+
+    rows ─► draft ─► read back ─► store ─► hashed in the store ─► manifest
+    partition: all rows in the manifest, files hashed again ─► marked ─► detached ─► dropped
+
+The archiver may be killed at any point: the next run repeats the step. A file has the same name when it is written
+again, and a row of the manifest is written only after the file was verified. A session lock of PostgreSQL per cell
+makes sure that only one archiver runs.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+from django.utils import timezone
+
+from scheduling.history.archive import parquet, ranges
+from scheduling.history.archive.parquet import UnreadableArchive
+from scheduling.history.archive.ranges import EVENTS, TABLES, USAGE, DayRange, OldPartition
+from scheduling.history.archive.store import sha256_of
+from scheduling.history.archive.tables import ARCHIVE_TABLES, rows_of
+from scheduling.journal import partitions
+from scheduling.journal.sql import execute, query
+from scheduling.models import ArchiveFile, ArchiveState, Cell, Event
+from scheduling.storage.files import FileStore, StoreAway
+from scheduling.usage import usage_windows
+
+log = structlog.get_logger(__name__)
+
+_LOCK = "scheduling_archive"
+_USAGE_LOCK = 0  # no cell has this id
+
+
+class ArchiveFailed(Exception):
+    """Raised if rows could not be archived, and are still in PostgreSQL. The message names the problem and the cure."""
+
+
+@dataclass(slots=True)
+class Archived:
+    """What a run of the archiver did: numbers of files, rows and bytes written, partitions dropped, files deleted."""
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    partitions: int = 0
+    deleted: int = 0
+
+
+class Archiver:
+    """Archives into the store `files`. `at`: a function that is called at each step, with the name of the step; tests
+    use it.
+    """
+
+    def __init__(self, files: FileStore, *, at: Callable[[str], None] = lambda step: None) -> None:
+        self._files, self._at = files, at
+        self.done = Archived()
+
+    def run(self, *, now: dt.datetime) -> Archived:
+        """Archive, drop and delete what is due in all cells. Return what was done. Raises `ArchiveFailed` at the end if
+        a cell failed; the other cells are archived all the same.
+        """
+        failures = []
+        for cell in Cell.objects.order_by("id"):
+            try:
+                with _lock(cell.id) as own:
+                    if own:
+                        self.archive_cell(cell, now=now)
+            except (ArchiveFailed, StoreAway) as error:
+                failures.append(f"cell {cell.name}: {error}")
+        try:
+            with _lock(_USAGE_LOCK) as own:
+                if own:
+                    self._drop_usage(now=now)
+        except (ArchiveFailed, StoreAway) as error:
+            failures.append(str(error))
+        if failures:
+            raise ArchiveFailed("; ".join(failures))
+        return self.done
+
+    def archive_cell(self, cell: Cell, *, now: dt.datetime) -> None:
+        """Archive all closed days of a cell, then drop its old partitions of events and its expired files."""
+        for table in TABLES:
+            while (wanted := ranges.next_range(cell, table, now=now)) is not None:
+                self._store(cell, wanted)
+        for old in ranges.old_partitions_of_events(cell, now=now):
+            self._drop_events(cell, old)
+        partitions.drop_detached(Event._meta.db_table)
+        for file in ranges.expired_files(cell, now=now):
+            self._files.delete(file.key)
+            self._at("deleted")
+            ArchiveFile.objects.filter(pk=file.pk).update(state=ArchiveState.DELETED)
+            self.done.deleted += 1
+
+    def _store(self, cell: Cell, wanted: DayRange) -> ArchiveFile:
+        """Write one range to the store, verify it there, and record it in the manifest."""
+        table = ARCHIVE_TABLES[wanted.table]
+        file = ArchiveFile(
+            cell=cell, table=wanted.table, day=wanted.day, first=wanted.first, last=wanted.last, rows=0, bytes=0
+        )
+        draft = self._files.spool() / f"archive-{os.getpid()}-{cell.id}"
+        try:
+            self._at("began")
+            try:
+                written = parquet.write(draft, table, cell.name, rows_of(cell.id, wanted))
+                self._at("written")
+                if parquet.read_back(draft) != written:
+                    raise ArchiveFailed(f"the draft of {file.key} does not contain the rows that were written to it")
+            except (OSError, UnreadableArchive) as error:
+                raise ArchiveFailed(f"cannot write {file.key} to {draft.parent}: {error}; check the disk") from error
+            if written.rows and not (wanted.first <= written.first and written.last <= wanted.last):
+                raise ArchiveFailed(f"{file.key} contains rows of {written.first} to {written.last}")
+            file.rows, file.content = written.rows, written.content
+            file.bytes, file.sha256 = draft.stat().st_size, parquet.sha256(draft)
+            file.schema_version, file.written_at = table.version, timezone.now()
+            self._at("verified")
+            self._clear(cell, wanted)
+            self._files.put(file.key, draft)
+            self._at("stored")
+        finally:
+            draft.unlink(missing_ok=True)
+        self._check(file)
+        self._at("checked")
+        ArchiveFile.objects.update_or_create(
+            cell=cell,
+            table=wanted.table,
+            first=wanted.first,
+            defaults={
+                name: getattr(file, name)
+                for name in ("day", "last", "rows", "bytes", "sha256", "content", "schema_version", "written_at")
+            },
+        )
+        self._at("recorded")
+        self.done.files, self.done.rows = self.done.files + 1, self.done.rows + file.rows
+        self.done.bytes += file.bytes
+        log.info("archived", file=file.key, rows=file.rows, bytes=file.bytes)
+        return file
+
+    def _clear(self, cell: Cell, wanted: DayRange) -> None:
+        """Delete files of the day that the manifest does not contain. An archiver that was killed has left them."""
+        folder = f"{cell.name}/{wanted.table}/day={wanted.day:%Y-%m-%d}"
+        known = {
+            file.key
+            for file in ArchiveFile.objects.filter(cell=cell, table=wanted.table, day=wanted.day).select_related("cell")
+        }
+        for found in list(self._files.listing(folder)):
+            if found.key not in known:
+                self._files.delete(found.key)
+
+    def _check(self, file: ArchiveFile) -> None:
+        """Compare the file in the store with its manifest. Raises `ArchiveFailed` if it is damaged."""
+        if sha256_of(self._files, file.key) != file.sha256:
+            raise ArchiveFailed(
+                f"{file.key} in the archive is damaged or missing; check the store of BORG_ARCHIVE. PostgreSQL keeps"
+                " the rows, and the next run writes the file again"
+            )
+
+    def _keep_only_in_archive(self, files: list[ArchiveFile]) -> None:
+        """Check files before PostgreSQL drops their rows, and mark them. A damaged file is written again first."""
+        for file in files:
+            try:
+                self._check(file)
+            except ArchiveFailed as error:
+                log.warning("a file of the archive is written again", file=file.key, reason=str(error))
+                self._store(file.cell, DayRange(file.table, file.day, file.first, file.last))
+        ids = [file.pk for file in files]
+        ArchiveFile.objects.filter(pk__in=ids, state=ArchiveState.STORED).update(state=ArchiveState.SOLE)
+
+    def _drop_events(self, cell: Cell, old: OldPartition) -> None:
+        files = _files_that_cover([cell.id], EVENTS, old)
+        if execute("SELECT 1 FROM scheduling_cell WHERE id = %s AND journal_floor < %s", [cell.id, old.last]):
+            self._keep_only_in_archive(files)
+            execute("UPDATE scheduling_cell SET journal_floor = %s WHERE id = %s", [old.last, cell.id])
+        self._drop(Event._meta.db_table, old)
+
+    def _drop_usage(self, *, now: dt.datetime) -> None:
+        cells = list(Cell.objects.order_by("id").values_list("id", flat=True))
+        for old in ranges.old_partitions_of_usage(now=now):
+            self._keep_only_in_archive(_files_that_cover(cells, USAGE, old))
+            self._drop(usage_windows.TABLE, old)
+        partitions.drop_detached(usage_windows.TABLE)
+
+    def _drop(self, table: str, old: OldPartition) -> None:
+        self._at("marked")
+        partitions.detach(table, old.name)
+        self._at("detached")
+        partitions.drop_detached(table)
+        self._at("dropped")
+        self.done.partitions += 1
+        log.info("partition dropped", partition=old.name)
+
+
+def _files_that_cover(cells: list[int], table: str, old: OldPartition) -> list[ArchiveFile]:
+    """Return the files with rows of a partition that PostgreSQL has too."""
+    found = ArchiveFile.objects.filter(
+        cell__in=cells, table=table, state=ArchiveState.STORED, first__lte=old.last, last__gte=old.first
+    )
+    return list(found.select_related("cell").order_by("cell", "first"))
+
+
+@contextmanager
+def _lock(number: int) -> Iterator[bool]:
+    """Take the lock of a cell's archive for the `with` block. Yield False if another archiver has it."""
+    ((own,),) = query("SELECT pg_try_advisory_lock(hashtext(%s), %s)", [_LOCK, number])
+    try:
+        yield own
+    finally:
+        if own:
+            query("SELECT pg_advisory_unlock(hashtext(%s), %s)", [_LOCK, number])

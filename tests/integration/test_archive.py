@@ -1,0 +1,209 @@
+"""The archive on real PostgreSQL: what is copied, when it is dropped, and what a file says about itself."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from scheduling.history.archive import parquet, ranges
+from scheduling.history.archive.archiver import Archiver
+from scheduling.history.archive.parquet import UnreadableArchive
+from scheduling.history.archive.store import store
+from scheduling.history.archive.tables import ARCHIVE_TABLES
+from scheduling.journal import journal
+from scheduling.models import ArchiveFile, ArchiveState, Cell, Event, InstanceUsage
+from tests.integration import rows, world
+from tests.integration.past import ago, happened, skipped_to, used
+from tests.integration.portal_server import database_url
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def folder(settings, tmp_path):
+    settings.BORG_ARCHIVE = (tmp_path / "archive").as_uri()
+    yield tmp_path / "archive"
+    with connection.cursor() as cursor:
+        for hour in ranges.usage_windows.stored_hours():
+            cursor.execute(f"DROP TABLE {ranges.usage_windows.partition(hour)}")
+
+
+@pytest.fixture
+def cell():
+    """The events of these tests are invented, so that the rows do not match them."""
+    return rows.a_cell()
+
+
+def archive(now: dt.datetime | None = None):
+    return Archiver(store()).run(now=now or timezone.now())
+
+
+def in_file(file: ArchiveFile) -> list[dict]:
+    with store().local(file.key) as path:
+        return pq.read_table(path).to_pylist()
+
+
+def test_closed_days_are_copied_row_by_row_and_today_is_not(cell, folder) -> None:
+    tenant = rows.a_tenant()
+    job = rows.Job.objects.create(cell=cell, tenant=tenant, name="j", priority=200, band="production", requested=[])
+    happened(cell, 5, at=ago(2), job_id=job.id)
+    happened(cell, 33_000, at=ago(1))
+    happened(cell, 3, at=ago(0))
+    expected = list(Event.objects.filter(revision__lte=5).order_by("revision", "seq"))
+    done = archive()
+    first, second = ArchiveFile.objects.filter(table="events").order_by("first")
+    assert (first.first, first.last, first.rows, first.day) == (1, 5, 10, ago(2).date())
+    assert (second.first, second.last, second.rows) == (6, 33_005, 66_000)
+    assert (done.files, done.rows) == (2, 66_010)
+    found = in_file(first)
+    for row, event in zip(found, expected, strict=True):
+        assert (row["id"], row["revision"], row["seq"]) == (event.id, event.revision, event.seq)
+        assert row["time"].replace(tzinfo=dt.UTC) == event.time
+        assert row["time_us"] == event.time.timestamp() * 1_000_000
+        assert (row["collection_id"], row["instance_index"], row["machine_id"]) == (
+            (event.job_id, event.task_index, event.machine_id)
+        )
+        assert (row["kind"], row["actor"], row["request_id"], row["user"]) == (
+            (event.kind, event.actor, "", tenant.name)
+        )
+        assert row["caused_by_revision"] is None
+        assert json.loads(row["data"]) == event.data
+    path = folder / first.key
+    assert path.stat().st_size == first.bytes
+    assert parquet.sha256(path) == first.sha256
+    assert archive() == type(done)(), "a second run does nothing"
+    assert not ranges.due(now=timezone.now())
+
+
+def test_events_of_a_day_wait_until_no_more_can_arrive(cell) -> None:
+    happened(cell, 3, at=ago(1))
+    archive(ago(0) + dt.timedelta(minutes=9))
+    assert ArchiveFile.objects.count() == 0
+    assert ranges.lag_s(cell, "events", now=ago(0) + dt.timedelta(minutes=9)) == 0
+    assert ranges.lag_s(cell, "events", now=ago(0) + dt.timedelta(minutes=70)) == 3600
+    archive(ago(0) + dt.timedelta(minutes=11))
+    assert ArchiveFile.objects.count() == 1
+
+
+def test_old_partitions_are_dropped_when_all_their_events_are_archived(cell) -> None:
+    """The last days before the retention and the partition with the newest revision stay."""
+    happened(cell, 10, at=ago(20))
+    skipped_to(cell, journal.PARTITION + 5)
+    happened(cell, 10, at=ago(10))
+    skipped_to(cell, 5 * journal.PARTITION)
+    happened(cell, 10, at=ago(3))
+    assert archive().partitions == 1
+    cell.refresh_from_db()
+    assert cell.journal_floor == journal.PARTITION - 1
+    assert [f.state for f in ArchiveFile.objects.filter(table="events")] == ["sole", "stored", "stored"]
+    assert set(Event.objects.values_list("revision", flat=True)) == {
+        *range(journal.PARTITION + 6, journal.PARTITION + 16),
+        *range(5 * journal.PARTITION + 1, 5 * journal.PARTITION + 11),
+    }
+    Cell.objects.filter(pk=cell.pk).update(settings={"journal_keep_days": 1.0})
+    archive()
+    assert Event.objects.count() == 20, "the partition with the newest revision stays"
+    archived = [row for file in ArchiveFile.objects.filter(table="events") for row in in_file(file)]
+    assert [row["revision"] for row in archived[::2]] == [
+        *range(1, 11),
+        *range(journal.PARTITION + 6, journal.PARTITION + 16),
+        *range(5 * journal.PARTITION + 1, 5 * journal.PARTITION + 11),
+    ]
+
+
+def test_partitions_of_other_cells_do_not_matter(cell) -> None:
+    other = Cell.objects.create(name="dd")
+    for one in (cell, other):
+        happened(one, 4, at=ago(20))
+        skipped_to(one, journal.PARTITION)
+    Cell.objects.filter(pk=other.pk).update(settings={"journal_keep_days": 30.0})
+    archive()
+    assert set(Event.objects.values_list("cell_id", flat=True)) == {other.id}
+    assert ArchiveFile.objects.filter(table="events").count() == 2
+
+
+def test_usage_is_dropped_only_after_it_is_in_the_archive(cell, settings) -> None:
+    settings.BORG_USAGE_KEEP_HOURS = 3
+    other = Cell.objects.create(name="dd")
+    for hours in (0, 1, 23.5):
+        used(cell, 3, at=ago(2) + dt.timedelta(hours=hours))
+    used(cell, 3, at=ago(1))
+    before = list(InstanceUsage.objects.order_by("start_time", "instance_index")[:9])
+    archive(ago(1) + dt.timedelta(hours=2))
+    assert InstanceUsage.objects.count() == 12, "the day is not closed"
+    archive(ago(1) + dt.timedelta(hours=3.5))
+    assert InstanceUsage.objects.count() == 3
+    assert ArchiveFile.objects.get(cell=other).rows == 0
+    file = ArchiveFile.objects.get(cell=cell, table="instance_usage")
+    assert (file.last - file.first, file.rows, file.state) == (86_399, 9, ArchiveState.SOLE)
+    for row, window in zip(in_file(file), before, strict=True):
+        assert row["start_time"].replace(tzinfo=dt.UTC) == window.start_time
+        assert row["average_usage_cpus"] == pytest.approx(window.average_usage_cpus)
+        assert row["cpu_usage_distribution"] == pytest.approx(window.cpu_usage_distribution)
+        assert len(row["tail_cpu_usage_distribution"]) == 9
+        assert (row["collection_id"], row["instance_index"]) == (window.collection_id, window.instance_index)
+
+
+def test_files_are_deleted_after_the_time_of_the_cell(cell, folder) -> None:
+    happened(cell, 4, at=ago(60))
+    happened(cell, 4, at=ago(20))
+    skipped_to(cell, journal.PARTITION)
+    Cell.objects.filter(pk=cell.pk).update(settings={"archive_keep_days": 30.0})
+    archive()
+    old, newer = ArchiveFile.objects.filter(table="events").order_by("first")
+    assert (old.state, newer.state) == (ArchiveState.DELETED, ArchiveState.SOLE)
+    assert [path.name for path in folder.rglob("*.parquet")] == [newer.key.rpartition("/")[2]]
+    assert archive().files == 0, "deleted days are not copied again"
+
+
+def test_secret_values_of_the_environment_are_not_in_the_archive(cell, tenant, ann) -> None:
+    file = world.a_file()
+    file["task"]["env"] = {"DB_PASSWORD": "hunter2-hunter2"}
+    world.submit(ann, cell, file)
+    archive(timezone.now() + dt.timedelta(days=1, hours=4))
+    found = [row for file in ArchiveFile.objects.filter(table="events") for row in in_file(file)]
+    assert "job.submitted" in {row["kind"] for row in found}
+    assert "hunter2" not in str(found)
+
+
+def test_a_file_of_a_newer_version_is_rejected_with_the_cure(cell, tmp_path) -> None:
+    table = ARCHIVE_TABLES["events"]
+    newer = type(table)(table.name, 2, table.table, table.order, table.place, table.sources, table.types)
+    parquet.write(tmp_path / "newer.parquet", newer, "cc", [])
+    with pytest.raises(UnreadableArchive, match=r"version 2 .* upgrade"):
+        parquet.open_file(tmp_path / "newer.parquet")
+    parquet.write(tmp_path / "same.parquet", table, "cc", [])
+    assert parquet.read_back(tmp_path / "same.parquet").rows == 0
+    (tmp_path / "other.parquet").write_bytes(b"PAR1 is not enough")
+    with pytest.raises(UnreadableArchive, match="damaged"):
+        parquet.open_file(tmp_path / "other.parquet")
+
+
+def test_only_one_archiver_works_on_a_cell(cell) -> None:
+    happened(cell, 3, at=ago(1))
+    seen = []
+    archiver = Archiver(store(), at=lambda step: seen.append(command()) if step == "began" else None)
+    archiver.run(now=timezone.now())
+    assert seen == [{"files": 0, "rows": 0, "bytes": 0, "partitions": 0, "deleted": 0}]
+    assert ArchiveFile.objects.count() == 1
+
+
+def command() -> dict[str, int]:
+    """Run the command as the worker does, and return what it did."""
+    env = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "portal.settings.test",
+        "BORG_DATABASE_URL": database_url(),
+        "BORG_ARCHIVE": settings.BORG_ARCHIVE,
+    }
+    done = subprocess.run([sys.executable, "-m", "django", "archive"], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
