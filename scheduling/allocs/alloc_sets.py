@@ -17,6 +17,7 @@ from django.db.models import F
 
 from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.resources import NAMES, PORTS, describe
+from scheduling.core.vocabulary.changes import InnerTask
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobSpec, Task
@@ -27,16 +28,6 @@ from scheduling.spec.problems import rejection
 
 KIND = "alloc-set"
 _MOST_NAMED = 5  # jobs in a message
-
-
-@dataclass(frozen=True, slots=True)
-class InnerTask:
-    """A running task inside an alloc that is leaving its machine. `alloc`: the name of the alloc, `set/index`."""
-
-    task_id: int
-    incarnation: int
-    alloc_id: int
-    alloc: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from scheduling.journal.journal import JournalEntry
 from scheduling.journal.sql import query
 from scheduling.models import Brake, Cell, Job
 from scheduling.policy import brakes, cell_settings
-from scheduling.policy.brakes import BrakeKind, BrakeState, Bucket, Extent
+from scheduling.policy.brakes import BrakeKind, BrakeState, Bucket, Extent, StopsBrake
 from scheduling.policy.cell_settings import CellSettings
 
 log = structlog.get_logger(__name__)
@@ -71,12 +71,10 @@ def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> in
         brake = _lost_turn(cell_id, settings, look, state)
     elif brake is not None and state is not BrakeState.OPEN and brake.wanted != look.waiting:
         Brake.objects.filter(pk=brake.pk).update(wanted=look.waiting)
-    if state is BrakeState.OPEN:
-        return journal.CHUNK if settings.evictions_per_s else 0
-    if state not in (BrakeState.BOUNDED, BrakeState.RELEASED) or brake is None:
-        return 0
-    rate = brakes.lost_rate(look.extent, settings)
-    return min(journal.CHUNK, int(_lost_bucket(brake, look.now, rate).level))
+    level = 0.0
+    if brake is not None and state is not BrakeState.OPEN:
+        level = _lost_bucket(brake, look.now, brakes.lost_rate(look.extent, settings)).level
+    return brakes.lost_allowance(state, level, settings, most=journal.CHUNK)
 
 
 def _calm_s(brake: Brake | None, look: _Losses, settings: CellSettings) -> float:
@@ -157,29 +155,29 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
     if number <= 0:
         return True
     brake = _row(entry, STOPS)
-    state = BrakeState(brake.state)
-    if state in (BrakeState.HELD, BrakeState.KEPT) and not _forgotten(brake, entry.time):
-        return False
-    if state is BrakeState.RELEASED and brake.until is not None and brake.until > entry.time:
-        return True
-    settings = cell_settings.load(Cell.objects.values_list("settings", flat=True).get(pk=entry.cell_id))
-    running = tasks_running(entry.cell_id)
-    allowed = brakes.stops_allowed(running, settings)
-    level = allowed if brake.level is None or state is not BrakeState.OPEN else brake.level
-    bucket = brakes.stops_bucket(Bucket(level, brake.at.timestamp()), entry.time.timestamp(), allowed)
-    brake.at = entry.time
-    if bucket.level >= number:
-        brake.level = bucket.level - number
-        if state is not BrakeState.OPEN:
+    before = _stops_of(brake)
+    decision = brakes.stops_decision(
+        before,
+        number,
+        now=entry.time.timestamp(),
+        running=lambda: tasks_running(entry.cell_id),
+        settings=lambda: cell_settings.load(Cell.objects.values_list("settings", flat=True).get(pk=entry.cell_id)),
+    )
+    after = decision.brake
+    if after is before:
+        return decision.allows
+    brake.level, brake.at = after.level, entry.time
+    if decision.allows:
+        if before.state is not BrakeState.OPEN:
             _turn(entry, brake, BrakeState.OPEN, wanted=0, detail="the situation that set the brake has ended")
         else:
             brake.save()
         return True
-    brake.level, brake.pulled_at = None, entry.time
+    brake.pulled_at = entry.time
     detail = (
-        f"{what} would stop {number} tasks at once, but only {bucket.level:.0f} may stop: of {running} running tasks"
-        f" the cell itself stops at most {allowed:.0f} in {brakes.WINDOW_S / 60:g} minutes. It stops none until an SRE"
-        " releases the brake"
+        f"{what} would stop {number} tasks at once, but only {decision.left:.0f} may stop: of {decision.running}"
+        f" running tasks the cell itself stops at most {decision.allowed:.0f} in {brakes.WINDOW_S / 60:g} minutes. It"
+        " stops none until an SRE releases the brake"
     )
     _turn(entry, brake, BrakeState.HELD, wanted=number, detail=detail)
     return False
@@ -202,15 +200,21 @@ def stops_settle(cell_id: int) -> None:
         brake = _row(entry, STOPS)
         state = BrakeState(brake.state)
         over = state is BrakeState.RELEASED and (brake.until is None or brake.until <= entry.time)
-        forgotten = state in (BrakeState.HELD, BrakeState.KEPT) and _forgotten(brake, entry.time)
+        forgotten = state in (BrakeState.HELD, BrakeState.KEPT) and _stops_of(brake).forgotten(entry.time.timestamp())
         if over or forgotten:
             brake.level, brake.at = None, entry.time
             detail = "the release has ended" if over else "nothing waits for the brake any longer"
             _turn(entry, brake, BrakeState.OPEN, wanted=0, detail=detail)
 
 
-def _forgotten(brake: Brake, now: dt.datetime) -> bool:
-    return brake.pulled_at is None or (now - brake.pulled_at).total_seconds() > brakes.FORGOTTEN_S
+def _stops_of(brake: Brake) -> StopsBrake:
+    return StopsBrake(
+        BrakeState(brake.state),
+        brake.level,
+        brake.at.timestamp(),
+        brake.pulled_at.timestamp() if brake.pulled_at is not None else None,
+        brake.until.timestamp() if brake.until is not None else None,
+    )
 
 
 # -- decisions of an SRE

@@ -21,6 +21,7 @@ from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenancy import own_tenant, require_tenant
 from scheduling.allocs import alloc_sets
 from scheduling.brakes import confirmation
+from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import INDEX_BITS
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.jobs import names, quota_rejections, updates
@@ -34,7 +35,6 @@ from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
 from scheduling.spec.privileges import privilege_refusal
 from scheduling.tasks import counters, transitions
-from scheduling.tasks.changes import Ending
 
 # Most jobs of one transaction, even if they have few tasks.
 JOBS_AT_ONCE = 1_000

@@ -9,16 +9,16 @@ from django.db.models import Max, Q, QuerySet
 
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.changes import Cause, Ending, Eviction
 from scheduling.core.vocabulary.requirement import Requirement
 from scheduling.core.vocabulary.states import EvictionCause, TaskState
 from scheduling.jobs.in_place import InPlaceCapacity
 from scheduling.journal import journal
-from scheduling.journal.journal import Cause, JournalEntry
+from scheduling.journal.journal import JournalEntry
 from scheduling.models import CrashedPair, Event, JobSpec, Task, Update
 from scheduling.spec import job_spec, parser
 from scheduling.spec.task_spec import SpecChange
 from scheduling.tasks import counters, new_tasks, transitions
-from scheduling.tasks.changes import Ending, Eviction
 from scheduling.tasks.counters import SHRUNK
 from scheduling.tasks.new_tasks import NewTasks
 

@@ -23,6 +23,7 @@ from django.db import transaction
 
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.changes import Cause
 from scheduling.core.vocabulary.events import Event
 from scheduling.journal import copy_rows, wakeups
 from scheduling.journal.copy_rows import NULL
@@ -45,15 +46,6 @@ _SELECT = (
     "SELECT revision, seq, time, actor, request_id, data::text, caused_by_revision, caused_by_seq"
     " FROM scheduling_event WHERE cell_id = %s"
 )
-
-
-class Cause(msgspec.Struct, frozen=True, gc=False):
-    """A reference to the event that caused another event. For example, the event of an eviction refers to the drain
-    that caused it.
-    """
-
-    revision: int
-    seq: int
 
 
 class JournalRecord(msgspec.Struct, frozen=True, gc=False):

@@ -18,15 +18,14 @@ from django.db.models.functions import Now
 from quota.vocabulary.permissions import system
 from scheduling.allocs.alloc_sets import KIND
 from scheduling.brakes import brakes
+from scheduling.core.vocabulary.changes import Cause, Eviction
 from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.journal import journal
-from scheduling.journal.journal import Cause
 from scheduling.journal.sql import query
 from scheduling.machines.machines import DOWN, DRAINING
 from scheduling.models import Drain, Machine, Task
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import counters, transitions
-from scheduling.tasks.changes import Eviction
 from scheduling.tasks.disruption_budgets import Budgets, inside_allocs
 
 

@@ -25,6 +25,7 @@ from quota.vocabulary.resources import NAMES, QuantityError, as_mapping, parse_v
 from scheduling.allocs import kept_allocs
 from scheduling.brakes import confirmation
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.states import EvictionCause, MachineStatus
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
@@ -36,7 +37,6 @@ from scheduling.machines.facts import CLAIMED, COLUMNS, Facts, read_facts, wrong
 from scheduling.models import Cell, Departure, Drain, Machine, Task
 from scheduling.models.machines import REMOVED
 from scheduling.tasks import counters, departures, transitions
-from scheduling.tasks.changes import Eviction
 
 UP, DRAINING, DOWN = MachineStatus.UP.value, MachineStatus.DRAINING.value, MachineStatus.DOWN.value
 # The longest deadline of a drain.

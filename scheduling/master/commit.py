@@ -17,14 +17,14 @@ import msgspec
 from quota.vocabulary.permissions import Principal
 from scheduling.allocs import alloc_sets
 from scheduling.brakes import brakes
+from scheduling.core.vocabulary.changes import preemptions, victims_of
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
-from scheduling.core.vocabulary.states import EvictionCause, JobState
+from scheduling.core.vocabulary.states import JobState
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import Job, Task
 from scheduling.tasks import counters, transitions
-from scheduling.tasks.changes import Eviction
 
 # News that can break a placement on the machine it is about. What only frees resources is not among them.
 _BREAKS_MACHINE = ("task.placed", "machine.set", "machine.state", "machine.removed")
@@ -233,27 +233,13 @@ def _pairs(many: object) -> list[tuple[int, int]]:
 
 
 def _apply(entry: journal.JournalEntry, assignments: Sequence[Assignment]) -> list[Assignment]:
-    claims = {task_id(*victim): assignment for assignment in assignments for victim in assignment.victims}
+    claims = victims_of(assignments)
     if claims:
-        # A victim that has left by itself meanwhile has freed its place as well.
-        there = {
+        running = {
             row[0]: row[1:]
             for row in Task.objects.filter(pk__in=claims, state=counters.RUNNING).values_list(
                 "id", "machine_id", "incarnation"
             )
         }
-        transitions.tasks_evict(
-            entry,
-            [
-                Eviction(
-                    task_id=victim,
-                    incarnation=there[victim][1],
-                    cause=EvictionCause.PREEMPTION.value,
-                    detail="preempted by a more urgent task",  # `why` names it to callers that may see it
-                    preemptor=task_id(assignment.job_id, assignment.index),
-                )
-                for victim, assignment in claims.items()
-                if victim in there and there[victim][0] == assignment.machine_id
-            ],
-        )
+        transitions.tasks_evict(entry, preemptions(claims, running))
     return transitions.tasks_place(entry, assignments)

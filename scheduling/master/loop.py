@@ -31,6 +31,7 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.explaining.forecast import Ends
 from scheduling.core.pass_ import schedule_pass
+from scheduling.core.placing.news import may_let_place
 from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Plan
@@ -70,19 +71,6 @@ _KEEP_WARM_S = 600.0
 _FRUITLESS = 3
 # After the first of them, the next is made under the cell's lock, and places so many at most.
 _UNDER_LOCK = 1_000
-# News after which a pending task fits no better than before. What a pass placed is among it: it only took room.
-_CHANGES_NO_PLACEMENT = (
-    events.TaskReported,
-    events.TaskPlaced,
-    events.LeaseTaken,
-    events.BrakeSet,
-    events.PackagesHeld,
-    events.JobRejected,
-    events.UpdateStarted,
-    events.UpdateEnded,
-    events.ShellOpened,
-    events.ShellClosed,
-)
 
 
 @dataclass(slots=True)
@@ -316,10 +304,7 @@ class Master:
                 self._explainer.seen.observe(state, record.event, time)
             if isinstance(record.event, events.JobSubmitted):
                 self._hurry_for(record.event)
-            self._placeable |= not isinstance(record.event, _CHANGES_NO_PLACEMENT) or (
-                # An alloc has a place: what waits to live in it has one.
-                isinstance(record.event, events.TaskPlaced) and record.event.job_id in lived_in
-            )
+            self._placeable |= may_let_place(record.event, lived_in)
             yield record.event, record.revision, time
 
     def _hurry_for(self, job: events.JobSubmitted) -> None:

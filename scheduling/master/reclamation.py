@@ -11,56 +11,36 @@ chunk of the changes, so that no pass waits for long.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import numpy as np
 import redis
 import structlog
 from numpy.typing import NDArray
 
-from quota.vocabulary.bands import MAX_PRIORITY, Band, band_of
+from quota.vocabulary.bands import Band
 from quota.vocabulary.permissions import system
-from quota.vocabulary.resources import CPU, DISK, NAMES, RAM, describe
+from quota.vocabulary.resources import CPU, DISK, NAMES, RAM
 from scheduling.brakes import brakes
 from scheduling.core.cell.machines import UP
 from scheduling.core.cell.state import CellState
-from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples, UsageHistory, most_urgent
-from scheduling.core.reclamation.shortage import INCOMPRESSIBLE, MachineShortage, Occupants, ShortageVictim, relieve
+from scheduling.core.reclamation.cycle import EVERY_S, ReservationChanges, changes_due, prod_by_priority, shortages
+from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples, UsageHistory
 from scheduling.core.vocabulary.presets import PRESETS
-from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.master import metrics, utilisation
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Eviction
 from scheduling.tasks.reservations import reservations_set
 from scheduling.usage import live
 
 log = structlog.get_logger(__name__)
 
-EVERY_S = 5.0
 # A sample older than this, or than three polls, is missing: its machine is silent.
 FRESH_S = 30.0
-# Raises can't wait; drops are written in smaller pieces, as many a look as there are turns until the next.
-RAISES_A_TURN = journal.CHUNK
-DROPS_A_TURN = 1_000
-CHANGES_A_LOOK = journal.CHUNK
 _ME = "reclamation"
-
-
-class ReservationChanges(NamedTuple):
-    """The changes that one call of `Reclaimer.turn` writes. `wanted`: the new reservations. `raised`: how many of the
-    reservations increase.
-    """
-
-    task_id: NDArray[np.int64]
-    incarnation: NDArray[np.int32]
-    wanted: NDArray[np.int64]
-    raised: int
 
 
 @dataclass(slots=True)
@@ -100,7 +80,7 @@ class Reclaimer:
         found = self.history.look(
             state.tasks, samples, PRESETS[settings.reclamation], passed_s=passed_s, fixed_jobs=self._fixed_jobs(state)
         )
-        self._plan(state, found)
+        self._due = changes_due(state, found)
         short = self._relieve(state, found, samples.demand, bands, settings.shortage_at)
         self._publish(state, found, samples.demand, settings, now, short)
 
@@ -133,26 +113,6 @@ class Reclaimer:
                 fixed[job.slot] = True
         return fixed
 
-    def _plan(self, state: CellState, found: Reservations) -> None:
-        """Put the most important changes of reservations into `_due`, the list of changes to write. Increases come
-        first. Changes that are left out are computed again later.
-        """
-        raises = int(found.raised.sum())
-        chosen = most_urgent(found, at_most=max(CHANGES_A_LOOK, min(raises, 4 * RAISES_A_TURN)))
-        raises = min(raises, len(chosen))
-        bounds = [*range(0, raises, RAISES_A_TURN), *range(raises, len(chosen), DROPS_A_TURN), len(chosen)]
-        for first, last in itertools.pairwise(bounds):
-            part = chosen[first:last]
-            slots = found.slots[part]
-            self._due.append(
-                ReservationChanges(
-                    state.tasks.id[slots],
-                    state.tasks.incarnation[slots],
-                    found.wanted[part],
-                    raised=max(0, min(last, raises) - first),
-                )
-            )
-
     def _write(self) -> int:
         if not self._due:
             return 0
@@ -173,43 +133,8 @@ class Reclaimer:
 
         `demand`: the recent usage, with one row per measured task and one column per resource.
         """
-        if share == 0:
-            return 0
-        tasks, machines = state.tasks, state.machines
-        measured = np.flatnonzero(found.sample >= 0)
-        on = tasks.machine[found.slots[measured]]
-        measured, on = measured[on >= 0], on[on >= 0]
-        # Sums of one machine are far below 2**53, so that floats are exact.
-        short_of = np.zeros(len(machines.id), dtype=np.bool_)
-        for resource in INCOMPRESSIBLE:
-            weights = demand[found.sample[measured], resource].astype(np.float64)
-            used = np.bincount(on, weights=weights, minlength=len(machines.id))
-            short_of |= used > machines.capacity[:, resource] * share
-        measured = measured[short_of[on]]
-        if not len(measured):
-            return 0
-        slots = found.slots[measured]
-        priority = tasks.job_priority[tasks.job[slots]]
-        occupants = Occupants(
-            task_id=tasks.id[slots],
-            machine=tasks.machine[slots].astype(np.int64),
-            priority=priority.astype(np.int64),
-            prod=self._prod_of(bands)[np.clip(priority, 0, MAX_PRIORITY)],
-            usage=demand[found.sample[measured]],
-            limit=tasks.shapes.limit[tasks.shape[slots]],
-        )
-        short = relieve(occupants, state.machines.capacity, share=share)
-        leaving = [
-            Eviction(
-                int(occupants.task_id[victim.position]),
-                int(tasks.incarnation[slots[victim.position]]),
-                EvictionCause.OUT_OF_RESOURCES.value,
-                detail=_format_shortage(state, shortage, victim, occupants),
-                avoid=True,
-            )
-            for shortage in short
-            for victim in shortage.victims
-        ][: journal.CHUNK]
+        short, leaving = shortages(state, found, demand, self._prod_of(bands), share)
+        leaving = leaving[: journal.CHUNK]
         if leaving:
             evicted = []
             with journal.write(self.cell_id, system(_ME)) as entry:
@@ -231,12 +156,8 @@ class Reclaimer:
         return len({shortage.machine for shortage in short})
 
     def _prod_of(self, bands: tuple[Band, ...]) -> NDArray[np.bool_]:
-        """Return an array with one boolean per priority: whether the priority is in a prod band."""
         if self._prod is None or self._prod[0] != bands:
-            prod = np.zeros(MAX_PRIORITY + 1, dtype=np.bool_)
-            for band in bands:
-                prod[band.low : band.high + 1] = band_of(band.low, bands).prod
-            self._prod = (bands, prod)
+            self._prod = (bands, prod_by_priority(bands))
         return self._prod[1]
 
     # --- for people
@@ -290,19 +211,3 @@ def _sums(vectors: NDArray[np.int64], *, but: NDArray[np.int64] | None = None) -
     if but is not None:
         total = total - but.sum(axis=0)
     return {NAMES[kind]: int(total[kind]) for kind in KINDS}
-
-
-def _format_shortage(state: CellState, shortage: MachineShortage, victim: ShortageVictim, occupants: Occupants) -> str:
-    resource = shortage.resource
-
-    def amount(value: Any) -> str:
-        return describe(resource, int(value))
-
-    uses = amount(occupants.usage[victim.position, resource])
-    limit = amount(occupants.limit[victim.position, resource])
-    why = f"over its limit of {limit}" if victim.over else f"within its limit of {limit}, but is not prod"
-    return (
-        f"machine {state.machines.facts[shortage.machine].hostname} is short of {NAMES[resource]}:"
-        f" its tasks use {amount(shortage.used)} where {amount(shortage.bound)} is the most;"
-        f" this one uses {uses}, {why}"
-    )

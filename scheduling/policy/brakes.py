@@ -10,7 +10,8 @@ If such an action concerns many tasks, the person must confirm it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from scheduling.policy.cell_settings import CellSettings
@@ -124,3 +125,67 @@ def stops_bucket(bucket: Bucket, now: float, allowed: float) -> Bucket:
     bucket has `allowed` tokens again, which is its maximum.
     """
     return bucket.at_time(now, per_s=allowed / WINDOW_S, most=allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class StopsBrake:
+    """The brake `stops` at one moment. `level`: how many tasks may stop at the time `at`; None: as many as the cell
+    allows. `asked_at`: when a stop was last requested and rejected. `until`: when the release by an SRE ends.
+    """
+
+    state: BrakeState = BrakeState.OPEN
+    level: float | None = None
+    at: float = 0.0
+    asked_at: float | None = None
+    until: float | None = None
+
+    def forgotten(self, now: float) -> bool:
+        """Return whether no stop has been rejected for `FORGOTTEN_S` seconds."""
+        return self.asked_at is None or now - self.asked_at > FORGOTTEN_S
+
+
+@dataclass(frozen=True, slots=True)
+class StopsDecision:
+    """Whether tasks may stop now, and the brake after the decision. If the brake is now held, `running` is the number
+    of running tasks, `allowed` how many of them may stop within `WINDOW_S` seconds, and `left` how many of these had
+    not stopped yet.
+    """
+
+    allows: bool
+    brake: StopsBrake
+    running: int = 0
+    allowed: float = 0.0
+    left: float = 0.0
+
+
+def stops_decision(
+    brake: StopsBrake, number: int, *, now: float, running: Callable[[], int], settings: Callable[[], CellSettings]
+) -> StopsDecision:
+    """Return whether the cell may stop `number` more running tasks by itself. If there are too many, the brake is held
+    from now on. `running`, `settings`: return the number of running tasks and the cell's settings; they are called
+    only if they are needed.
+    """
+    if brake.state in (BrakeState.HELD, BrakeState.KEPT) and not brake.forgotten(now):
+        return StopsDecision(False, brake)
+    if brake.state is BrakeState.RELEASED and brake.until is not None and brake.until > now:
+        return StopsDecision(True, brake)
+    tasks = running()
+    allowed = stops_allowed(tasks, settings())
+    level = allowed if brake.level is None or brake.state is not BrakeState.OPEN else brake.level
+    bucket = stops_bucket(Bucket(level, brake.at), now, allowed)
+    if bucket.level >= number:
+        opened = StopsBrake(BrakeState.OPEN, bucket.level - number, now, brake.asked_at)
+        return StopsDecision(True, opened)
+    held = replace(brake, state=BrakeState.HELD, level=None, at=now, asked_at=now, until=None)
+    return StopsDecision(False, held, tasks, allowed, bucket.level)
+
+
+def lost_allowance(state: BrakeState, level: float, settings: CellSettings, *, most: int) -> int:
+    """Return how many tasks may now be evicted from lost machines. `level`: the tokens of `lost_bucket`. `most`: the
+    largest number of tasks that are evicted at once.
+    """
+    if state is BrakeState.OPEN:
+        return most if settings.evictions_per_s else 0
+    if state not in (BrakeState.BOUNDED, BrakeState.RELEASED):
+        return 0
+    return min(most, int(level))

@@ -1,4 +1,4 @@
-"""Classes that describe changes of tasks, and the SQL that changes tasks. `scheduling.tasks.transitions` uses them."""
+"""The SQL that changes tasks. `scheduling.tasks.transitions` uses it."""
 
 from __future__ import annotations
 
@@ -8,44 +8,7 @@ from typing import Any
 
 import msgspec
 
-from scheduling.journal.journal import Cause
 from scheduling.journal.sql import query
-
-
-@dataclass(frozen=True, slots=True)
-class Eviction:
-    """An eviction: a running task becomes pending again. `cause`: a value of `EvictionCause`.
-
-    `gone`: the task's processes have already ended. `avoid`: for some time, do not place the task on the same machine
-    again. `preemptor`: id of the task that preempts this task.
-    """
-
-    task_id: int
-    incarnation: int
-    cause: str
-    detail: str = ""
-    gone: bool = False
-    avoid: bool = False
-    preemptor: int | None = None
-    exit: dict[str, Any] | None = None
-    caused_by: Cause | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The end of a pending or running task. The task becomes dead. `how`: finished, failed or killed.
-
-    `incarnation`: only this incarnation ends; None: any incarnation. `cause`: the reason that is sent to the Borglet.
-    """
-
-    task_id: int
-    how: str
-    incarnation: int | None = None
-    cause: str = "kill"
-    detail: str = ""
-    gone: bool = False
-    exit: dict[str, Any] | None = None
-    caused_by: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,20 @@ from operator import itemgetter
 from borglet.messages import Phase
 from scheduling.allocs import alloc_sets, kept_allocs
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.changes import (
+    Ending,
+    Eviction,
+    ended_event,
+    evicted_event,
+    evictions_inside,
+    placed_event,
+)
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import Requirement, split_task_id, task_id
-from scheduling.core.vocabulary.states import EvictionCause
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.sql import execute, query, rows_by_key
-from scheduling.tasks.changes import Ending, Eviction, TaskBefore, as_json, change_tasks
+from scheduling.tasks.changes import TaskBefore, as_json, change_tasks
 from scheduling.tasks.counters import DEAD, PENDING, RUNNING, CounterChanges
 from scheduling.tasks.departures import depart
 
@@ -72,22 +79,7 @@ def tasks_place(entry: JournalEntry, assignments: Sequence[Assignment]) -> list[
         if found is None:
             continue
         incarnation, version = found
-        entry.append(
-            events.TaskPlaced(
-                job_id=assignment.job_id,
-                index=assignment.index,
-                machine_id=assignment.machine_id,
-                incarnation=incarnation,
-                ports=assignment.ports,
-                spec_version=version,
-                score=assignment.score,
-                victims=assignment.victims,
-                alloc=assignment.alloc,
-                devices=assignment.devices,
-                runners_up=assignment.runners_up,
-                packages=assignment.packages,
-            )
-        )
+        entry.append(placed_event(assignment, incarnation=incarnation, spec_version=version))
         counts.move(assignment.job_id, PENDING, RUNNING)
         applied.append(assignment)
     counts.store(entry)
@@ -111,25 +103,7 @@ def _along(entry: JournalEntry, leaving: Sequence[tuple[int, int | None, Evictio
     why = {identity: change for identity, _, change in leaving}
     inside = alloc_sets.inner_of([(identity, incarnation) for identity, incarnation, _ in leaving])
     kept_allocs.allocs_keep(entry, [inner.task_id for inner in inside if not why[inner.alloc_id].gone])
-    result = []
-    for inner in inside:
-        own = why.get(inner.task_id)
-        if isinstance(own, Eviction) and own.incarnation == inner.incarnation:
-            result.append(own)
-            continue
-        alloc = why[inner.alloc_id]
-        result.append(
-            Eviction(
-                inner.task_id,
-                inner.incarnation,
-                EvictionCause.OTHER.value,
-                detail=f"left with its alloc {inner.alloc}: {alloc.detail or alloc.cause}",
-                gone=alloc.gone,
-                preemptor=alloc.preemptor if isinstance(alloc, Eviction) else None,
-                caused_by=alloc.caused_by,
-            )
-        )
-    return result
+    return evictions_inside(inside, why)
 
 
 def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefore]:
@@ -154,18 +128,7 @@ def _evict(entry: JournalEntry, evictions: Sequence[Eviction]) -> list[TaskBefor
     for was in evicted:
         eviction = by_id[was.task_id]
         entry.append(
-            events.TaskEvicted(
-                job_id=was.job_id,
-                index=was.index,
-                machine_id=was.machine_id or 0,
-                incarnation=was.incarnation,
-                cause=eviction.cause,
-                detail=eviction.detail,
-                gone=eviction.gone,
-                avoid=eviction.avoid,
-                preemptor=split_task_id(eviction.preemptor) if eviction.preemptor is not None else None,
-                exit=eviction.exit,
-            ),
+            evicted_event(eviction, machine_id=was.machine_id or 0, incarnation=was.incarnation),
             caused_by=eviction.caused_by,
         )
         counts.move(was.job_id, RUNNING, PENDING, was_up=was.up)
@@ -202,17 +165,7 @@ def tasks_end(entry: JournalEntry, endings: Sequence[Ending]) -> list[TaskBefore
     for was in ended:
         ending = by_id[was.task_id]
         entry.append(
-            events.TaskEnded(
-                job_id=was.job_id,
-                index=was.index,
-                machine_id=was.machine_id or 0,
-                incarnation=was.incarnation,
-                how=ending.how,
-                detail=ending.detail,
-                gone=ending.gone or was.machine_id is None,
-                exit=ending.exit,
-            ),
-            caused_by=ending.caused_by,
+            ended_event(ending, machine_id=was.machine_id, incarnation=was.incarnation), caused_by=ending.caused_by
         )
         counts.move(was.job_id, was.state, DEAD, was_up=was.up)
     on_machines = [was for was in ended if was.machine_id is not None and not by_id[was.task_id].gone]

@@ -284,10 +284,10 @@ class Bench:
         `only`: filters of `Task`; the other tasks go on.
         """
         from quota.vocabulary.permissions import system
+        from scheduling.core.vocabulary.changes import Ending
         from scheduling.journal import journal
         from scheduling.models import Task
         from scheduling.tasks import transitions
-        from scheduling.tasks.changes import Ending
 
         while True:
             live = Task.objects.exclude(state="dead").filter(**only)

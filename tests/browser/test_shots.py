@@ -14,7 +14,7 @@ from quota.notifications.notices import notify
 from quota.vocabulary.permissions import system
 from scheduling.brakes.brakes import stops_pass
 from scheduling.cells.cells import cell_set
-from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary import changes, events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import Observation
@@ -25,7 +25,7 @@ from scheduling.machines.machines import machines_drain
 from scheduling.master import lease, pass_log
 from scheduling.master.snapshot import load_state
 from scheduling.models import Task
-from scheduling.tasks import changes, observations, transitions, verdicts
+from scheduling.tasks import observations, transitions, verdicts
 from scheduling.usage import usage_windows
 from scheduling.usage.cell_view import ViewPublisher
 from tests.browser.conftest import SHOTS, faults_of, sign_in

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from scheduling.core.vocabulary import changes
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.tasks import changes, observations, transitions
+from scheduling.tasks import observations, transitions
 from scheduling.usage import live
 from tests.integration.rows import ME
 

@@ -13,6 +13,7 @@ from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import jobs, updates
@@ -20,7 +21,6 @@ from scheduling.journal import journal
 from scheduling.master.commit import commit
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Ending, Eviction
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -15,12 +15,12 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from quota.models import Token
+from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.models import Job
 from scheduling.tasks import departures, transitions
-from scheduling.tasks.changes import Ending
 from scheduling.usage import usage_windows
 from serving.ports import reserved
 from tests.integration import cli_world, link_world, portal_server, rows, world

@@ -9,12 +9,12 @@ import subprocess
 import pytest
 
 from quota.models import Tenant
+from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Machine
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Ending, Eviction
 from tests.integration import cli_world, portal_server, rows
 from tests.integration.cli_world import BORGCTL
 from tests.integration.link_world import a_job, place, running_link, task, until

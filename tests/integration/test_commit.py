@@ -10,14 +10,14 @@ from django.test.utils import CaptureQueriesContext
 from msgspec.structs import replace
 
 from scheduling.brakes.brakes import brake_release
-from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary import changes, events
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.master.commit import commit
 from scheduling.models import Brake, Departure, Event, Job, Task
 from scheduling.policy import brakes
-from scheduling.tasks import changes, transitions
+from scheduling.tasks import transitions
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -25,6 +25,7 @@ from quota.models import Tenant
 from quota.tenancy.tenants import tenant_set
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import system
+from scheduling.core.vocabulary.changes import Eviction
 from scheduling.identity.signing_keys import PUBLISH_S, SIGN_S, public_keys, signing_key
 from scheduling.identity.tokens import RENEW_S, issue
 from scheduling.journal import journal
@@ -32,7 +33,6 @@ from scheduling.link.shard.identities import SPREAD_S
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Event, IdentityKey, Job, JobSpec, Machine
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Eviction
 from tests.integration import rows
 from tests.integration.link_world import Link, Played, a_job, place, ran, running_link, task, until
 from tests.integration.test_link_borglet import Borglet

@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from quota.models import Notice
 from quota.vocabulary.permissions import Role
+from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.job_health import Troubles
 from scheduling.core.vocabulary.states import Observation
 from scheduling.jobs import updates
@@ -20,7 +21,6 @@ from scheduling.jobs.jobs import job_kill
 from scheduling.journal import journal
 from scheduling.models import FailingJob, Job, Task
 from scheduling.tasks import observations, transitions
-from scheduling.tasks.changes import Ending, Eviction
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -13,6 +13,7 @@ from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU, DISK
 from scheduling.allocs import kept_allocs
+from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause
@@ -26,7 +27,6 @@ from scheduling.master.snapshot import load_state
 from scheduling.master.validate import validate
 from scheduling.models import Departure, Job, KeptAlloc, Machine, Task
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Eviction
 from tests.integration import link_world, rows, world
 from tests.integration.test_allocs import envelope, put
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from quota.vocabulary.permissions import system
+from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause
@@ -16,7 +17,6 @@ from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, KeptAlloc, Machine, Task
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Eviction
 from tests.integration import world
 from tests.integration.link_world import Link, running_link, until
 from tests.integration.real_borglet import Borglet

@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, Removal, TaskKey, Usage
 from quota.models import CellCapacity
 from scheduling.cells.cells import cell_new_history
+from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.events import TaskReported
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import split_task_id, task_id
@@ -24,7 +25,6 @@ from scheduling.master import metrics
 from scheduling.models import Brake, Departure, Machine, Task
 from scheduling.policy import brakes
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Eviction
 from scheduling.usage import live
 from tests.integration import link_world, rows
 from tests.integration.link_world import Link, a_job, exited, place, ran, running_link, task, until

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.machines import contact, log_requests
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Machine
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Ending
 from tests.integration import rows
 from tests.integration.link_world import Link, a_job, place, running_link, task, until
 from tests.integration.real_borglet import Borglet

@@ -20,11 +20,12 @@ from websockets.sync.client import connect
 from portal.live.hub import OUTBOX, Hub, Viewer
 from portal.live.topics import MOST_ROWS, MachinesTopic, TasksTopic, news_of
 from quota.models import Membership
+from scheduling.core.vocabulary import changes
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.models import Job
-from scheduling.tasks import changes, transitions
+from scheduling.tasks import transitions
 from tests.integration import portal_server, portal_world, rows
 from tests.integration.portal_world import signed_in
 

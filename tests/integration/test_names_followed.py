@@ -18,11 +18,11 @@ from portal.live.hub import Hub, Viewer
 from portal.live.names import NamesHub, NamesMessages, WatchedName
 from quota.vocabulary.permissions import system
 from scheduling.cells.cells import cell_new_history
-from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary import changes, events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.tasks import changes, transitions
+from scheduling.tasks import transitions
 from tests.integration.naming_rows import evict, place, report, use
 from tests.integration.rows import ME, a_cell, a_job, a_machine, a_tenant
 

@@ -26,11 +26,11 @@ from quota.models import Token
 from quota.tenancy.access import token_issue
 from quota.vocabulary.permissions import Scope, system
 from scheduling.cells.cells import cell_new_history
-from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary import changes, events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine
-from scheduling.tasks import changes, transitions
+from scheduling.tasks import transitions
 from serving.ports import reserved
 from tests.integration import portal_server, portal_world, rows
 from tests.integration.cli_world import Cli, started

@@ -10,13 +10,13 @@ import pytest
 
 from naming.following.rows import snapshot as snapshot_of
 from naming.table.table import NameTable
-from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary import changes, events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.tasks import changes, transitions
+from scheduling.tasks import transitions
 from tests.integration.naming_rows import evict, place, report
 from tests.integration.rows import ME, a_cell, a_job, a_machine, a_tenant
 from tests.unit.naming.cells import in_order

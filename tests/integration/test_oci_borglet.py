@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from borglet.runtimes.supervisor import proctable
+from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Ending
 from tests.integration import rows
 from tests.integration.link_world import a_job, place, running_link, until
 from tests.integration.real_borglet import Borglet

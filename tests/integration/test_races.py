@@ -14,14 +14,14 @@ from borglet.messages import Hello
 from quota.models import QuotaUse
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
-from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary import changes, events
 from scheduling.jobs import jobs, updates
 from scheduling.journal import journal
 from scheduling.link.shard import writer
 from scheduling.machines.machines import machine_undrain, machines_down, machines_drain
 from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.tasks import changes, new_tasks, transitions
+from scheduling.tasks import new_tasks, transitions
 from tests.integration import rows, world
 from tests.integration.simulated_cell import SimulatedCell
 

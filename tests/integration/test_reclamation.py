@@ -16,6 +16,7 @@ from prometheus_client import REGISTRY
 from borglet.messages import Phase, Report, TaskKey, TaskReport, Usage, decode_to_shard, encode
 from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.errors import Rejected
+from scheduling.core.reclamation.cycle import EVERY_S
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
@@ -23,7 +24,7 @@ from scheduling.link.views.diff import ExpectedTask, View
 from scheduling.link.views.last_report import merge_report
 from scheduling.master import utilisation
 from scheduling.master.loop import Master
-from scheduling.master.reclamation import EVERY_S, Reclaimer, jobs_without_reclamation
+from scheduling.master.reclamation import Reclaimer, jobs_without_reclamation
 from scheduling.master.snapshot import load_state
 from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, JobSpec, Machine, Task

@@ -7,14 +7,14 @@ import os
 import pytest
 
 from scheduling.brakes import brakes as brake_services
-from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary import changes, events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.machines import evacuation
 from scheduling.master.metrics import CellCollector
 from scheduling.models import Drain, Job, Machine
 from scheduling.policy import brakes
-from scheduling.tasks import changes, transitions
+from scheduling.tasks import transitions
 from tests.integration import cli_world, portal_server, rows, world
 from tests.integration.cli_world import Cli
 

@@ -14,12 +14,12 @@ from quota.models import Capability
 from quota.tenancy.access import principal_of_user
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Principal, Scope
+from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.models import Event, ShellSession, Task
 from scheduling.shells import shells
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Eviction
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import World
 from tests.integration.world import a_user

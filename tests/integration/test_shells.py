@@ -21,13 +21,13 @@ import pytest
 from borglet.runtimes.supervisor import proctable
 from quota.models import Capability, Tenant
 from quota.vocabulary.permissions import Role
+from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.machines import contact
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Cell, Event, Job, Machine, ShellSession
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Ending
 from tests.integration import cli_world, portal_server, rows, world
 from tests.integration.cli_world import BORGCTL, Cli
 from tests.integration.link_world import a_job, place, running_link, task, until

@@ -326,10 +326,10 @@ def test_the_job_page_tells_what_happened_and_why(world) -> None:
 
 
 def test_an_eviction_is_reported_with_what_caused_it(world) -> None:
-    from scheduling.core.vocabulary import events
+    from scheduling.core.vocabulary import changes, events
     from scheduling.core.vocabulary.requirement import task_id
     from scheduling.journal import journal
-    from scheduling.tasks import changes, transitions
+    from scheduling.tasks import transitions
 
     with journal.write(world.cell.id, rows.ME) as entry:
         drained = entry.append(events.MachineState(machine_id=world.machine.id, state="draining", reason="new disk"))
@@ -380,9 +380,10 @@ def test_the_password_and_the_second_factor_have_pages(world, path) -> None:
 
 
 def test_a_task_in_an_alloc_names_its_alloc(world) -> None:
+    from scheduling.core.vocabulary import changes
     from scheduling.core.vocabulary.requirement import task_id
     from scheduling.journal import journal
-    from scheduling.tasks import changes, transitions
+    from scheduling.tasks import transitions
     from tests.integration import world as submitting
 
     owner = submitting.principal("owner")

@@ -8,6 +8,7 @@ import pytest
 
 from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import ACCELERATORS
+from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import jobs
 from scheduling.journal import journal
@@ -17,7 +18,6 @@ from scheduling.master.snapshot import load_state
 from scheduling.master.validate import validate
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.tasks import departures, transitions
-from scheduling.tasks.changes import Eviction
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -8,13 +8,13 @@ from django.test import Client
 
 from quota.models import PriorityBand, QuotaUse
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import Requirement, split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause, Observation
 from scheduling.journal import journal
 from scheduling.models import Departure, Job, NoticeCount, Task
 from scheduling.tasks import departures, observations, transitions
-from scheduling.tasks.changes import Ending, Eviction
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)

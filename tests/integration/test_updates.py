@@ -9,6 +9,7 @@ from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import CPU, RAM
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import jobs, plans, updates
 from scheduling.journal import journal
@@ -16,7 +17,6 @@ from scheduling.master.validate import validate
 from scheduling.models import Departure, Job, JobSpec, Task, Update
 from scheduling.spec import parser
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Ending, Eviction
 from tests.integration import rows, world
 
 pytestmark = pytest.mark.django_db(transaction=True)

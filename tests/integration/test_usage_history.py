@@ -8,10 +8,10 @@ import time
 import pytest
 
 from borglet.messages import TaskKey, UsageWindow
+from scheduling.core.vocabulary.changes import Ending
 from scheduling.journal import journal
 from scheduling.models import InstanceUsage, Machine
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Ending
 from scheduling.usage import usage_windows
 from scheduling.usage.usage_windows import TaskWindow, old_hours, sensible, store, stored_hours
 from tests.integration import rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import MachineStatus
@@ -12,7 +13,6 @@ from scheduling.jobs import why
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, PendingVerdict, Task
 from scheduling.tasks import transitions, verdicts
-from scheduling.tasks.changes import Eviction
 from tests.integration import portal_world, rows, world
 from tests.integration.simulated_cell import SimulatedCell
 

@@ -22,6 +22,7 @@ from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import NAMES, as_mapping
 from scheduling.allocs import kept_allocs
 from scheduling.brakes import brakes
+from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.requirement import MAX_TASKS, PROTOCOL, split_task_id
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
@@ -35,7 +36,6 @@ from scheduling.master import metrics
 from scheduling.models import Cell, Machine, Task
 from scheduling.models.machines import REMOVED
 from scheduling.tasks import counters, departures, observations, transitions
-from scheduling.tasks.changes import Ending, Eviction
 
 log = structlog.get_logger(__name__)
 ME = system("link")

@@ -1,0 +1,30 @@
+"""Which events of the journal may let a pending task be placed."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from scheduling.core.vocabulary import events
+
+# News after which a pending task fits no better than before. What a pass placed is among it: it only took room.
+_CHANGES_NO_PLACEMENT = (
+    events.TaskReported,
+    events.TaskPlaced,
+    events.LeaseTaken,
+    events.BrakeSet,
+    events.PackagesHeld,
+    events.JobRejected,
+    events.UpdateStarted,
+    events.UpdateEnded,
+    events.ShellOpened,
+    events.ShellClosed,
+)
+
+
+def may_let_place(event: events.Event, alloc_sets: Container[int]) -> bool:
+    """Return whether a pending task may fit better after `event`. `alloc_sets`: the ids of the alloc sets in which
+    jobs run; a placed alloc of such a set offers a place.
+    """
+    if isinstance(event, events.TaskPlaced):
+        return event.job_id in alloc_sets
+    return not isinstance(event, _CHANGES_NO_PLACEMENT)
