@@ -17,6 +17,7 @@ import msgspec
 from quota.vocabulary.permissions import Principal
 from scheduling.allocs import alloc_sets
 from scheduling.brakes import brakes
+from scheduling.core.placing.rechecks import split_broken
 from scheduling.core.vocabulary.changes import preemptions, victims_of
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
@@ -140,22 +141,7 @@ def _recheck(
         or (a.alloc and (a.alloc, a.machine_id) in left)
         or any(job in limited for job, _ in a.victims)
     }
-    while True:
-        torn = {assignments[position].job_id for position in broken} & gangs
-        broken |= {
-            position
-            for position, a in enumerate(assignments)
-            if a.job_id in torn or (a.machine_id in unfreed and not a.alloc)
-        }
-        stay = {assignments[p].machine_id for p in broken if assignments[p].victims}
-        if stay <= unfreed and {assignments[p].job_id for p in broken} & gangs <= torn:
-            break
-        unfreed |= stay
-    holds: list[Assignment] = []
-    back: list[Assignment] = []
-    for position, a in enumerate(assignments):
-        (back if position in broken else holds).append(a)
-    return holds, back
+    return split_broken(assignments, broken, gangs=gangs, unfreed=unfreed)
 
 
 def _with_budgets(jobs: set[int]) -> set[int]:

@@ -4,7 +4,7 @@ requirements share a *shape*: the requirements are stored once, under a number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -91,6 +91,10 @@ class Shapes:
             self._shape[full] = shape
         self._shape[requirement] = shape
         return shape
+
+    def known(self) -> Iterable[Requirement]:
+        """Return all requirements that have a shape, as they were given to `of`."""
+        return self._shape
 
 
 class TaskTable:

@@ -1,0 +1,68 @@
+"""The brakes of a simulated cell. The decisions are those of `scheduling.policy.brakes`; nobody releases a brake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from scheduling.core.vocabulary import events
+from scheduling.policy import brakes
+from scheduling.policy.brakes import BrakeKind, BrakeState, Bucket, Extent, StopsBrake
+from scheduling.policy.cell_settings import CellSettings
+
+Append = Callable[[events.Event], None]
+
+AT_ONCE = 5_000
+"""Largest number of tasks that leave lost machines at once, as in one revision of production."""
+
+
+@dataclass(slots=True)
+class SimulatedBrakes:
+    """Both brakes of one simulation. `lost`: the state of the brake `lost`, since the time `since`. `calm_since`: since
+    when only few machines are lost.
+    """
+
+    lost: BrakeState = BrakeState.OPEN
+    since: float = 0.0
+    calm_since: float | None = None
+    bucket: Bucket = field(default_factory=lambda: Bucket(0.0, 0.0))
+    stops: StopsBrake = field(default_factory=StopsBrake)
+
+    def lost_allowance(self, extent: Extent, waiting: int, settings: CellSettings, now: float, append: Append) -> int:
+        """Return how many tasks may now leave lost machines, and change the state of the brake if needed. `waiting`:
+        how many tasks are on lost machines.
+        """
+        if self.lost is BrakeState.OPEN and not waiting:
+            return brakes.lost_allowance(self.lost, 0.0, settings, most=AT_ONCE)
+        if self.lost is BrakeState.OPEN or not brakes.few(extent, settings):
+            self.calm_since = None
+        elif self.calm_since is None:
+            self.calm_since = now
+        calm_s = now - self.calm_since if self.calm_since is not None else 0.0
+        state = brakes.lost_state(extent, settings, self.lost, calm_s=calm_s, held_s=now - self.since)
+        if state is not self.lost:
+            if self.lost is BrakeState.OPEN:
+                self.bucket = Bucket(0.0, now)
+            self.lost, self.since = state, now
+            append(events.BrakeSet(brake=BrakeKind.LOST.value, state=state.value, wanted=waiting))
+        if state is not BrakeState.OPEN:
+            self.bucket = brakes.lost_bucket(self.bucket, now, brakes.lost_rate(extent, settings))
+        return brakes.lost_allowance(state, self.bucket.level, settings, most=AT_ONCE)
+
+    def lost_spend(self, number: int) -> None:
+        """Count tasks that have left lost machines."""
+        if self.lost is not BrakeState.OPEN:
+            self.bucket = Bucket(self.bucket.level - number, self.bucket.at)
+
+    def may_stop(self, number: int, running: int, settings: CellSettings, now: float, append: Append) -> bool:
+        """Return whether the cell may stop `number` of its `running` tasks now, and count them."""
+        if number <= 0:
+            return True
+        before = self.stops
+        decision = brakes.stops_decision(before, number, now=now, running=lambda: running, settings=lambda: settings)
+        self.stops = decision.brake
+        if not decision.allows:
+            self.stops = StopsBrake(self.stops.state, self.stops.level, self.stops.at, now, self.stops.until)
+        if self.stops.state is not before.state:
+            append(events.BrakeSet(brake=BrakeKind.STOPS.value, state=self.stops.state.value, wanted=number))
+        return decision.allows
