@@ -35,6 +35,9 @@ from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, split_
 
 Rows = NDArray[np.int64]
 
+# For so few rows, lists are faster than arrays.
+_FEW = 16
+
 
 def schedule_pass(
     state: CellState,
@@ -199,6 +202,8 @@ def _scores(parts: Floats) -> list[dict[str, float]]:
     are left out.
     """
     parts = np.round(parts, 4)
+    if len(parts) <= _FEW:
+        return [{name: value for name, value in zip(PART_NAMES, row, strict=True) if value} for row in parts.tolist()]
     result: list[dict[str, float]] = [{}] * len(parts)
     patterns, of = np.unique((parts != 0) @ (1 << np.arange(len(PART_NAMES))), return_inverse=True)
     for number, pattern in enumerate(patterns.tolist()):

@@ -28,7 +28,7 @@ _CPU_SHARE = np.array([0.15, 0.34, 0.61, 0.42])
 _RAM_SHARE = np.array([0.12, 0.36, 0.48, 0.63])
 _DISK_SHARE = 0.5
 _PROD_FROM = 120
-_TASK, _CPU_WINDOW, _RAM_WINDOW, _LENGTH, _END = range(1, 6)
+_TASK, _WINDOW, _LENGTH, _END = range(1, 5)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Drawn:
 
     seed: int = 2011
     spread_task: float = 0.4
-    spread_window: float = 0.25
+    spread_window: float = 0.1
     median_s: float = 1_200.0
     spread_s: float = 1.6
     failing: float = 0.015
@@ -52,22 +52,21 @@ class Drawn:
         if priority >= _PROD_FROM:
             return None
         one = np.array([task_id], dtype=np.int64)
-        after_s = self.median_s * math.exp(self.spread_s * float(_normal(self.seed, _LENGTH, one, 0)[0]))
-        fails = float(_uniform(self.seed, _END, one, incarnation)[0]) < self.failing
+        after_s = self.median_s * math.exp(self.spread_s * float(_normals(self.seed, _LENGTH, one, 0)[0][0]))
+        fails = int(_hashes(self.seed, _END, one, incarnation)[0]) < self.failing * 2**64
         return Ending(max(1.0, after_s), "failed" if fails else "finished")
 
     def demand(self, task_id: Ints, limit: Ints, priority: Ints, now: float) -> Ints:
         kind = np.searchsorted(_FROM, priority, side="right") - 1
-        window = int(now // WINDOW_S)
-        own = self.spread_task * _normal(self.seed, _TASK, task_id, 0)
-        result = np.zeros((len(task_id), 3), dtype=np.int64)
-        for resource, share, salt in ((CPU, _CPU_SHARE, _CPU_WINDOW), (RAM, _RAM_SHARE, _RAM_WINDOW)):
+        own, _ = _normals(self.seed, _TASK, task_id, 0)
+        noises = _normals(self.seed, _WINDOW, task_id, int(now // WINDOW_S))
+        result = np.empty((len(task_id), 3), dtype=np.int64)
+        for resource, share, noise in zip((CPU, RAM), (_CPU_SHARE, _RAM_SHARE), noises, strict=True):
             spread = self.spread_window if resource == CPU else self.spread_window / 3
-            noise = own + spread * _normal(self.seed, salt, task_id, window)
             mean = math.exp((self.spread_task**2 + spread**2) / 2)
-            used = limit[:, resource] * np.minimum(1.0, share[kind] * np.exp(noise) / mean)
-            result[:, resource] = used.astype(np.int64)
-        result[:, DISK] = (limit[:, DISK] * _DISK_SHARE).astype(np.int64)
+            factor = np.exp(self.spread_task * own + spread * noise) * (share[kind] / mean)
+            result[:, resource] = limit[:, resource] * np.minimum(1.0, factor)
+        result[:, DISK] = limit[:, DISK] * _DISK_SHARE
         return result
 
 
@@ -99,20 +98,22 @@ def outages(
     return sorted(changes, key=lambda change: (change.at, change.machine_id))
 
 
-def _uniform(seed: int, salt: int, task_id: Ints, moment: int) -> Floats:
-    """Return numbers from 0 to 1 (exclusive), one per task."""
-    x = task_id.astype(np.uint64)
-    for value in (seed, salt, moment):
-        x = _mixed(x ^ np.uint64((value * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF))
-    result: Floats = (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return result
+def _normals(seed: int, salt: int, task_id: Ints, moment: int) -> tuple[Floats, Floats]:
+    """Return two arrays of numbers with mean 0, variance 1 and a shape close to the normal distribution, one of each
+    per task.
+    """
+    bits = _hashes(seed, salt, task_id, moment)
+    pieces = [((bits >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.float64) for shift in (0, 16, 32, 48)]
+    # The sum of two uniform numbers from 0 to 1 has mean 1 and variance 1/6.
+    scale = math.sqrt(6.0)
+    first: Floats = ((pieces[0] + pieces[1]) / 65_535.0 - 1.0) * scale
+    second: Floats = ((pieces[2] + pieces[3]) / 65_535.0 - 1.0) * scale
+    return first, second
 
 
-def _normal(seed: int, salt: int, task_id: Ints, moment: int) -> Floats:
-    """Return normally distributed numbers with mean 0 and variance 1, one per task."""
-    radius = np.sqrt(-2.0 * np.log(1.0 - _uniform(seed, salt, task_id, moment)))
-    result: Floats = radius * np.cos(2.0 * np.pi * _uniform(seed, salt + 1000, task_id, moment))
-    return result
+def _hashes(seed: int, salt: int, task_id: Ints, moment: int) -> NDArray[np.uint64]:
+    key = (seed * 0x9E3779B97F4A7C15 + salt * 0xC2B2AE3D27D4EB4F + moment * 0x165667B19E3779F9) & (2**64 - 1)
+    return _mixed(_mixed(task_id.astype(np.uint64)) ^ np.uint64(key))
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -26,8 +26,8 @@ from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.placing.rechecks import split_broken
-from scheduling.core.reclamation.cycle import changes_due, prod_by_priority, shortages
-from scheduling.core.reclamation.estimate import KINDS, Samples, UsageHistory
+from scheduling.core.reclamation.cycle import ReservationChanges, changes_due, prod_by_priority, shortages
+from scheduling.core.reclamation.estimate import KINDS, LONGEST_S, Samples, UsageHistory
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.plan import Assignment
@@ -387,11 +387,14 @@ class Simulation:
         demand = self.workload.behaviour.demand(tasks.id[slots], limit, priority, self.now)
         samples = Samples(tasks.id[slots], tasks.incarnation[slots], demand)
         preset = PRESETS[settings.cell.reclamation]
-        found = self._history.look(tasks, samples, preset, passed_s=settings.look_every_s)
+        # The estimate counts at most `LONGEST_S` between two samples. Usage is the same within a window.
+        parts = max(1, math.ceil(settings.look_every_s / LONGEST_S))
+        for _ in range(parts):
+            found = self._history.look(tasks, samples, preset, passed_s=settings.look_every_s / parts)
         relief = shortages(state, found, demand, self._prod, settings.cell.shortage_at)
         for changes in changes_due(state, found):
             if len(changes.task_id):
-                self._reserve(changes.task_id, changes.wanted)
+                self._reserve(changes)
         self.cell.flush()
         cell = self.cell
         if relief.leaving and self._brakes.may_stop(
@@ -402,19 +405,13 @@ class Simulation:
             self._will_be_gone()
         cell.keeper.count_machines(state)
 
-    def _reserve(
-        self, identities: np.ndarray[Any, np.dtype[np.int64]], wanted: np.ndarray[Any, np.dtype[np.int64]]
-    ) -> None:
+    def _reserve(self, changes: ReservationChanges) -> None:
         tasks = self.cell.state.tasks
-        names, reservations = [], []
-        for identity, amounts in zip(identities.tolist(), wanted.tolist(), strict=True):
-            job_id, index = split_task_id(identity)
-            limit = tasks.shapes.limit[tasks.shape[tasks.jobs[job_id].tasks[index]]].tolist()
-            names.append((int(job_id), index))
-            least = [min(amount, most) for amount, most in zip(amounts, limit, strict=False)]
-            reservations.append((*least, *limit[len(KINDS) :]))
+        reservation = tasks.shapes.limit[tasks.shape[changes.slots]]
+        reservation[:, : len(KINDS)] = np.minimum(changes.wanted, reservation[:, : len(KINDS)])
+        names = tuple(map(split_task_id, changes.task_id.tolist()))
         self.cell.keeper.figures.reservations += len(names)
-        self.cell.append(events.ReservationsSet(tasks=tuple(names), reservations=tuple(reservations)))
+        self.cell.append(events.ReservationsSet(tasks=names, reservations=tuple(map(tuple, reservation.tolist()))))
 
 
 def _next_multiple(now: float, every_s: float) -> float:

@@ -130,6 +130,7 @@ class TaskTable:
         self.job_tenant: Ints = np.zeros(jobs, dtype=np.int64)
         self.job_gang: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_budget: Ints32 = np.zeros(jobs, dtype=np.int32)  # 0: no bound
+        self.job_there: Bools = np.zeros(jobs, dtype=np.bool_)
         self.job_pending: Ints32 = np.zeros(jobs, dtype=np.int32)
         self.job_alloc_set: Ints = np.zeros(jobs, dtype=np.int64)  # id of the alloc set its tasks live in, 0 none
         self.pending = 0
@@ -150,6 +151,7 @@ class TaskTable:
                 "job_pending",
                 "job_alloc_set",
                 "job_sensitive",
+                "job_there",
             ):
                 setattr(self, name, grown(getattr(self, name), 2 * old, 0))
             self._free_jobs = list(range(2 * old - 1, old - 1, -1))
@@ -159,6 +161,7 @@ class TaskTable:
         self.job_alloc_set[job.slot] = job.alloc_set
         self.job_gang[job.slot], self.job_budget[job.slot] = job.gang, job.disruption_budget
         self.job_pending[job.slot] = 0
+        self.job_there[job.slot] = True
         self.jobs[job.id] = job
 
     def remove_job(self, job: LiveJob) -> None:
@@ -167,6 +170,7 @@ class TaskTable:
         self.job[slots] = -1
         self._free.extend(slots.tolist())
         self.job_at[job.slot] = None
+        self.job_there[job.slot] = False
         self._free_jobs.append(job.slot)
         del self.jobs[job.id]
 

@@ -96,6 +96,8 @@ class Explainer:
         `now`: seconds since the epoch. `crashed_pair_s`: for how many seconds a task avoids a machine on which it
         crashed.
         """
+        if self.budget is not None and self.budget.classes == 0 and not self._known:
+            return ()
         unchanged = self._sorting is sorting
         if not unchanged:
             self._left_over = left_over(state, sorting, tables.placed.machine)

@@ -97,6 +97,8 @@ def sort_into_groups(state: CellState, policy: Policy, slots: Rows, *, now: floa
 
 def _numbered(keys: Rows) -> tuple[Ints32, Rows]:
     """Return a number for each key, in order of first appearance, and the position where each number appears first."""
+    if len(keys) == 1:
+        return np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
     number = np.empty(len(first), dtype=np.int32)

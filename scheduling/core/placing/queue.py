@@ -33,7 +33,7 @@ def pending_in_order(tasks: TaskTable, slots: Slots) -> Slots:
     Tasks with higher priorities come first. Within a priority, tenants take turns, and the jobs of one tenant take
     turns. The tasks of a job are sorted by index. The other tasks of a gang come directly after the gang's first task.
     """
-    if len(slots) == 0:
+    if len(slots) < 2:
         return slots
     identity = tasks.id[slots]
     job = tasks.job[slots]

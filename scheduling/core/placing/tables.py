@@ -188,7 +188,7 @@ def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache) -> TaskC
 
 
 def _knobs(state: CellState, policy: Policy, sorting: GroupedQueue, asked: NDArray[np.bool_]) -> SearchParams:
-    weights = policy.weights
+    weights, tasks = policy.weights, state.tasks
     resources = np.zeros(state.axis, dtype=np.float64)
     known = policy.resource_weights[: state.axis]
     resources[: len(known)] = known
@@ -211,8 +211,8 @@ def _knobs(state: CellState, policy: Policy, sorting: GroupedQueue, asked: NDArr
         ),
         resources=resources / total if total > 0 else resources,
         asked=asked,
-        preempting=state.running > 0 and any(job.priority < highest for job in state.tasks.jobs.values()),
-        budgets=bool((state.tasks.job_budget > 0).any()),
+        preempting=state.running > 0 and bool((tasks.job_there & (tasks.job_priority < highest)).any()),
+        budgets=bool((tasks.job_budget > 0).any()),
         caching=policy.search.caching,
         most=policy.max_assignments,
     )

@@ -29,14 +29,15 @@ CHANGES_A_LOOK = 5_000
 
 
 class ReservationChanges(NamedTuple):
-    """Reservations that are written together. `wanted` [N, K]: the new reservations. `raised`: how many of the
-    reservations increase.
+    """Reservations that are written together. `slots` [N]: the slots of the tasks in the state. `wanted` [N, K]: the
+    new reservations. `raised`: how many of the reservations increase.
     """
 
     task_id: Ints
     incarnation: Ints32
     wanted: Ints
     raised: int
+    slots: Ints
 
 
 def changes_due(state: CellState, found: Reservations) -> list[ReservationChanges]:
@@ -57,6 +58,7 @@ def changes_due(state: CellState, found: Reservations) -> list[ReservationChange
                 state.tasks.incarnation[slots],
                 found.wanted[part],
                 raised=max(0, min(last, raises) - first),
+                slots=slots,
             )
         )
     return due
