@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from quota.vocabulary.permissions import Principal
 from scheduling.allocs import alloc_sets
 from scheduling.brakes import brakes
 from scheduling.core.placing.rechecks import split_broken
+from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.changes import preemptions, victims_of
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
@@ -175,7 +174,7 @@ class _Touched:
 def _touched(cell_id: int, since: int, own: list[int]) -> _Touched:
     touched = _Touched()
     rows = query(
-        "SELECT kind, job_id, task_index, machine_id, CASE WHEN kind = ANY(%s) THEN data -> 'tasks' END"
+        "SELECT kind, job_id, task_index, machine_id, CASE WHEN kind = ANY(%s) THEN data::text END"
         " FROM scheduling_event WHERE cell_id = %s AND revision > %s AND NOT revision = ANY(%s)"
         " AND kind = ANY(%s)",
         [
@@ -198,7 +197,9 @@ def _touched(cell_id: int, since: int, own: list[int]) -> _Touched:
         if kind == _DISRUPTS:
             touched.disrupted.add(job_id)
         if kind in _BREAKS_MANY:
-            touched.tasks.update(_pairs(many))
+            event = events.decode(many)
+            assert isinstance(event, events.ReservationsSet)
+            touched.tasks.update(event.tasks)
     # What a touched task holds where it runs has changed too.
     touched.machines.update(
         Task.objects.filter(pk__in=[task_id(*pair) for pair in touched.tasks], machine__isnull=False)
@@ -211,11 +212,6 @@ def _touched(cell_id: int, since: int, own: list[int]) -> _Touched:
         .values_list("machine_id", flat=True)
     )
     return touched
-
-
-def _pairs(many: object) -> list[tuple[int, int]]:
-    decoded = msgspec.json.decode(many) if isinstance(many, str | bytes) else many
-    return msgspec.convert(decoded, list[tuple[int, int]])
 
 
 def _apply(entry: journal.JournalEntry, assignments: Sequence[Assignment]) -> list[Assignment]:

@@ -1,7 +1,7 @@
 """The reclamation cycle (§5.5). It reads usage, changes reservations, and evicts tasks from machines that lack RAM or
 disk.
 
-    Redis: usage of all tasks ─► samples ─► changes that are large enough ─► one chunk per turn ─► rows + journal
+    Redis: usage of all tasks ─► samples ─► changes that are due ─► one chunk per turn ─► rows + journal
     CellState, UsageHistory ──────┘ └─────► machines short of RAM or disk ─► evictions
 
 The cycle is part of the maintenance that the master does, and uses the master's state in memory. Every 5 s, one turn
@@ -11,6 +11,7 @@ chunk of the changes, so that no pass waits for long.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 
@@ -27,6 +28,7 @@ from scheduling.core.cell.machines import UP
 from scheduling.core.cell.state import CellState
 from scheduling.core.reclamation.cycle import EVERY_S, ReservationChanges, changes_due, prod_by_priority, shortages
 from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples, UsageHistory
+from scheduling.core.reclamation.pacing import ReservationPace
 from scheduling.core.vocabulary.presets import PRESETS
 from scheduling.journal import journal
 from scheduling.journal.sql import query
@@ -52,6 +54,7 @@ class Reclaimer:
     cell_id: int
     cell: str = ""
     history: UsageHistory = field(default_factory=UsageHistory)
+    pace: ReservationPace = field(default_factory=ReservationPace)
     _state: CellState | None = None
     _looked: float = -math.inf
     _due: list[ReservationChanges] = field(default_factory=list)
@@ -80,7 +83,10 @@ class Reclaimer:
         found = self.history.look(
             state.tasks, samples, PRESETS[settings.reclamation], passed_s=passed_s, fixed_jobs=self._fixed_jobs(state)
         )
-        self._due = changes_due(state, found)
+        due = self.pace.due(state.tasks, samples, found, passed_s=passed_s)
+        self._due = changes_due(
+            state, dataclasses.replace(found, raised=found.raised & due, lowered=found.lowered & due)
+        )
         short = self._relieve(state, found, samples.demand, bands, settings.shortage_at)
         self._publish(state, found, samples.demand, settings, now, short)
 

@@ -50,6 +50,7 @@ def tasks_observe(entry: JournalEntry, observations: Sequence[Observation]) -> l
                 restarts=seen.restarts,
                 exit=seen.exit,
                 address=seen.address,
+                skipped=seen.skipped,
             )
         )
         counts.up(was.job_id, int(seen.up) - int(was.up))

@@ -30,6 +30,7 @@ def reservations_set(
         " RETURNING t.id, t.reservation",
         [_array(column) for column in (task_ids[order], incarnations[order], *np.ascontiguousarray(wanted[order].T))],
     )
+    rows.sort()  # similar numbers in a row make the stored event short
     if rows:
         entry.append(
             events.ReservationsSet(

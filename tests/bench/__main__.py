@@ -23,6 +23,7 @@ BENCHES = {
     "growth": "tests.bench.growth",
     "reclaim": "tests.bench.reclaim",
     "packages": "tests.bench.packages",
+    "journal": "tests.bench.journal",
     "link": "tests.bench.link",
     "overload": "tests.bench.overload",
     "contact": "tests.bench.contact",

@@ -167,7 +167,9 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
     "task.revived": (gettext_lazy("%(task)s will run again"),),
     "task.updated": (gettext_lazy("%(task)s has version %(spec_version)d of the spec"),),
     "task.reported": (_task_reported,),
-    "reservations.set": (lambda facts: _("the reservations of %d tasks changed") % len(facts.get("tasks", ())),),
+    "reservations.set": (
+        lambda facts: _("the reservations of %d tasks changed") % (facts.get("number") or len(facts.get("tasks", ()))),
+    ),
     "update.started": (
         _by(
             "undo",

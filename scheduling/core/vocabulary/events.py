@@ -3,6 +3,8 @@
 A row of the journal stores one event in `data` and the tag of the event's struct in `kind`. Readers of the journal can
 read events of older versions too. A struct may get new fields if they have defaults. Any other change increases
 `VERSION`, and the older version stays readable.
+
+Version 2: the reservations in `reservations.set` are packed.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from typing import Any
 
 import msgspec
 
+from scheduling.core.vocabulary import reservation_packing
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement
 
-VERSION = 1
+VERSION = 2
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
@@ -275,7 +278,8 @@ class TaskUpdated(_TaskEvent, frozen=True, tag="task.updated"):
 class TaskReported(_IncarnationEvent, frozen=True, tag="task.reported"):
     """A Borglet reported that the state of a running task has changed.
 
-    `up`: whether the task can serve: its phase is `up`, and its health check passes if it has one.
+    `up`: whether the task can serve: its phase is `up`, and its health check passes if it has one. `skipped`: how many
+    changes before this one have no event of their own, because the task changed again and again.
     """
 
     phase: str
@@ -284,13 +288,20 @@ class TaskReported(_IncarnationEvent, frozen=True, tag="task.reported"):
     restarts: int = 0
     exit: dict[str, Any] | None = None
     address: str = ""  # of a network of its own; empty: its machine's
+    skipped: int = 0
 
 
-class ReservationsSet(_Event, frozen=True, tag="reservations.set"):
-    """The reservations of some tasks changed (§5.5). The event contains only tasks whose estimate changed enough."""
+class ReservationsSet(_Event, frozen=True, omit_defaults=True, tag="reservations.set"):
+    """The reservations of some tasks changed (§5.5). The event contains only tasks whose estimate changed enough.
 
-    tasks: tuple[tuple[int, int], ...]  # (job id, index)
-    reservations: tuple[tuple[int, ...], ...]
+    `number`, `packed`: only in the stored form of the event. They are the number of tasks, and both lists as a short
+    text (`reservation_packing`). `decode` always returns the lists.
+    """
+
+    tasks: tuple[tuple[int, int], ...] = ()  # (job id, index)
+    reservations: tuple[tuple[int, ...], ...] = ()
+    number: int = 0
+    packed: str = ""
 
 
 class UpdateStarted(_Event, frozen=True, tag="update.started"):
@@ -373,10 +384,20 @@ _decoder = msgspec.json.Decoder(Event)
 
 
 def encode(event: Event) -> bytes:
+    """Return the event as JSON, in the form in which the journal stores it."""
+    if type(event) is ReservationsSet and event.tasks:
+        packed = reservation_packing.pack(event.tasks, event.reservations)
+        event = ReservationsSet(number=len(event.tasks), packed=packed)
     return _encoder.encode(event)
 
 
 def decode(data: bytes | str) -> Event:
     """Return the event that is stored as JSON in `data`. Raises `msgspec.ValidationError` if `data` is not an event."""
     event: Event = _decoder.decode(data)
+    if type(event) is ReservationsSet and event.packed:
+        try:
+            tasks, reservations = reservation_packing.unpack(event.packed)
+        except ValueError as error:
+            raise msgspec.ValidationError(f"{error} - at `$.packed`") from error
+        return ReservationsSet(tasks=tasks, reservations=reservations)
     return event

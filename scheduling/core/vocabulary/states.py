@@ -58,7 +58,7 @@ class EvictionCause(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What a Borglet reports about a running incarnation. `up`: whether the task is up. If the task has a health check,
-    it must also pass the check.
+    it must also pass the check. `skipped`: how many earlier changes of the incarnation were not written.
     """
 
     task_id: int
@@ -69,6 +69,7 @@ class Observation:
     restarts: int = 0
     exit: dict[str, Any] | None = None
     address: str = ""  # of a network of its own; empty: its machine's
+    skipped: int = 0
 
 
 TASK_TRANSITIONS: dict[tuple[TaskState | None, Transition], TaskState] = {

@@ -23,6 +23,7 @@ from borglet.messages import (
 )
 from scheduling.link.shard.rotation import Rotation
 from scheduling.link.views.diff import View
+from scheduling.link.views.flaps import FlapDamper
 from scheduling.link.views.last_report import LastReport
 from scheduling.machines.pace import EarlyAnswerPace
 
@@ -93,6 +94,7 @@ class Connection:
     windows_until: int = 0  # end of the newest stored window of usage, until it is sent
     left: dict[TaskKey, int] = field(default_factory=dict)  # tasks that were here recently, and their ids
     shells: list[ShellGrant] = field(default_factory=list)
+    flaps: FlapDamper = field(default_factory=FlapDamper)
 
     @property
     def waiting(self) -> bool:

@@ -12,7 +12,7 @@ from borglet.messages import Phase, Refusal, Report, UsageWindow, WireReport
 from scheduling.link.shard.connection import Connection
 from scheduling.link.shard.roster import Roster
 from scheduling.link.shard.writer import MachineReportChanges
-from scheduling.link.views.diff import compare
+from scheduling.link.views.diff import ReportChanges, compare
 from scheduling.link.views.last_report import merge_report
 from scheduling.machines.pace import GAP_S, early_rate
 from scheduling.usage import usage_windows
@@ -30,6 +30,7 @@ class ReportIntake:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self.on_logs: Callable[[Report], None] | None = None
+        self._flapping: set[Connection] = set()  # those of which changes are held back
 
     def heard(self, held: Connection, report: WireReport) -> None:
         """Handle a report. Ignore a late report and a report of another session. Raises `MalformedMessage` if a field
@@ -130,15 +131,13 @@ class ReportIntake:
         held.last_report.settled = False
         held.last_report.assign(held.view, held.machine_id)
         changes = compare(held.view, held.last_report.opened())
+        if changes.seen:
+            changes.seen = held.flaps.passed(changes.seen, asyncio.get_running_loop().time())
+            if held.flaps.holds:
+                self._flapping.add(held)
         returned = answers and held.down
         if changes or returned:
-            news = self._roster.inbox.news.get(held)
-            if news is None:
-                news = MachineReportChanges(held.machine_id, held.session, held.view.history_id)
-                self._roster.inbox.news[held] = news
-            news.changes.extend(changes)
-            news.returned |= returned
-            self._roster.wake.set()
+            self._put(held, changes, returned=returned)
         elif self._has_leftovers(held):
             # The Borglet forgets an ended incarnation when a later desired state omits it, so send that state again.
             held.generation_repeated = held.view.generation
@@ -146,6 +145,26 @@ class ReportIntake:
             self._roster.refresh(held.machine_id)
         if not changes:
             held.last_report.settle()
+
+    def release(self) -> None:
+        """Put the changes of flapping tasks into the inbox that were held back for long enough."""
+        now = asyncio.get_running_loop().time()
+        for held in list(self._flapping):
+            if self._roster.connections.get(held.machine_id) is held and (due := held.flaps.due(now)):
+                self._put(held, ReportChanges(seen=due), returned=False)
+            if self._roster.connections.get(held.machine_id) is not held or not held.flaps.holds:
+                self._flapping.discard(held)
+
+    def _put(self, held: Connection, changes: ReportChanges, *, returned: bool) -> None:
+        """Put changes into the inbox, so that the next turn writes them."""
+        assert held.view is not None
+        news = self._roster.inbox.news.get(held)
+        if news is None:
+            news = MachineReportChanges(held.machine_id, held.session, held.view.history_id)
+            self._roster.inbox.news[held] = news
+        news.changes.extend(changes)
+        news.returned |= returned
+        self._roster.wake.set()
 
     def _has_leftovers(self, held: Connection) -> bool:
         """Return whether the report contains ended incarnations that the desired state omits."""

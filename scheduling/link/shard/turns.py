@@ -102,6 +102,7 @@ class Turns:
                 await asyncio.sleep(_BUSY_TURN_S)
 
     async def _turn(self) -> None:
+        self._reports.release()
         inbox, self._roster.inbox = self._roster.inbox, Inbox()
         try:
             await self._authenticate(inbox)
@@ -278,6 +279,7 @@ class Turns:
         now = asyncio.get_running_loop().time()
         held.identities += self._identities.due(held, loaded, now, self._roster.rng)
         held.take_view(loaded.view)
+        held.flaps.rebase(loaded.view, now)
         held.desired, held.down = loaded.desired, loaded.down
         held.generation = loaded.desired.generation
         if loaded.rotation_asked:
