@@ -252,6 +252,6 @@ UNFOLD = {
     "SITE_SUBHEADER": _("SRE console"),
     "SITE_SYMBOL": "hub",
     "SHOW_VIEW_ON_SITE": False,
-    "STYLES": [lambda request: static("portal/colours.css")],
+    "STYLES": [lambda request: static("portal/tokens.css")],
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("portal/icon.svg")}],
 }
