@@ -29,6 +29,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 from portal.console import capacity, names
 from portal.console.attention import add_market_messages
 from portal.console.journal import JournalAdmin
+from portal.gallery.pages import console_gallery
 from portal.settings.policies import CONSOLE
 from quota import admin as quota_admin
 from quota.admin.base import LeanMedia
@@ -145,7 +146,7 @@ class SreSite(UnfoldAdminSite):
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """Return the template context that all pages of the console share.
 
-        The context has no colours, because the file `colours.css` sets them.
+        The context has no colours, because the file `tokens.css` sets them.
         """
         return {**super().each_context(request), "colors": None}
 
@@ -170,13 +171,12 @@ class SreSite(UnfoldAdminSite):
         return groups
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of the console. They include the capacity page and the page of names, which belong to no
-        model.
-        """
+        """Return the URLs of the console. They include those of pages that belong to no model."""
         return [
             path("capacity/", self.admin_view(partial(capacity.page, site=self)), name="capacity"),
             path("names/", self.admin_view(partial(names.page, site=self)), name="names"),
             path("capacity.csv", self.admin_view(capacity.download), name="capacity-csv"),
+            path("gallery/", self.admin_view(partial(console_gallery, site=self)), name="gallery"),
             *super().get_urls(),
         ]
 

@@ -53,7 +53,8 @@ class Plot:
     """The texts and positions of a plot, for the template that draws it as SVG.
 
     `top`: value at the upper edge, as text. `ticks`: times at the left edge, in the middle and at the right edge.
-    `limit`: the value of the limit line, as text; `limit_y`: the vertical position of that line in the image.
+    `limit`: the value of the limit line, as text; `limit_y`: the vertical position of that line in the image. `rows`:
+    the same values for a table: for each time its text, and a text for each of `lines`.
     """
 
     title: str
@@ -61,6 +62,7 @@ class Plot:
     bars: tuple[ChartBar, ...]
     top: str
     ticks: tuple[str, str, str]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
     limit_y: str = ""
     limit: str = ""
     width: int = WIDTH
@@ -110,7 +112,9 @@ def lines(
             )
         )
     y, limit_text = ("", "") if not limit else (f"{max(1.0, HEIGHT * (1 - limit / top)):.1f}", format_value(limit))
-    return Plot(title, tuple(drawn), (), format_value(top), _ticks(since, until), limit_y=y, limit=limit_text)
+    zone = since.tzinfo
+    rows = _rows([f"{at.astimezone(zone):%Y-%m-%d %H:%M}" for at in times], series, format_value, unknown)
+    return Plot(title, tuple(drawn), (), format_value(top), _ticks(since, until), rows, limit_y=y, limit=limit_text)
 
 
 def bars(
@@ -151,7 +155,15 @@ def bars(
         PlottedLine(one.name, number % COLOURS + 1, (), format_value(sum(value or 0 for value in one.values)))
         for number, one in enumerate(series)
     )
-    return Plot(title, keys, tuple(found), format_value(top), _ticks(since, until))
+    rows = _rows([label(at) for at in times], series, format_value, "–")
+    return Plot(title, keys, tuple(found), format_value(top), _ticks(since, until), rows)
+
+
+def _rows(
+    times: Sequence[str], series: Sequence[Series], format_value: Callable[[int], str], unknown: str
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    columns = [[unknown if value is None else format_value(value) for value in one.values] for one in series]
+    return tuple(zip(times, zip(*columns, strict=True), strict=True)) if columns else ()
 
 
 def _pieces(

@@ -12,6 +12,7 @@ from django.urls import include, path
 from naming.api.urls import feeds
 from portal.accounts import PasswordView, SignInView
 from portal.admin_site import site
+from portal.gallery.pages import gallery
 from portal.sigma.frame.page import by_an_sre
 from portal.sigma.team.invitations import JoinView
 
@@ -40,6 +41,7 @@ urlpatterns = [
     path("", include(feeds)),
     path("", include("portal.http.health")),
     path("", include("portal.http.wellknown")),
+    path("gallery/", gallery, name="gallery"),
     path("", include("portal.sigma.urls")),
 ]
 

@@ -1,0 +1,77 @@
+"""The gallery in the frame of Sigma and in the frame of the console. Without `DEBUG` both are missing pages."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext as _
+
+from portal.gallery.examples import EXAMPLES
+from portal.sigma.frame.page import page
+from quota.vocabulary.permissions import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class GalleryItem:
+    """A part in one state. `source`: the Python code that makes `value`, the value of the part."""
+
+    title: str
+    value: object
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class GallerySection:
+    """All states of a part. `template`: its template, which reads the value under the name `name`."""
+
+    title: str
+    template: str
+    name: str
+    items: tuple[GalleryItem, ...]
+
+    @property
+    def code(self) -> str:
+        """Return the template code that shows the part."""
+        return f'{{% include "{self.template}" with {self.name}=… %}}'
+
+
+def gallery(request: HttpRequest) -> HttpResponse:
+    """Return the gallery in the frame of Sigma."""
+    if not settings.DEBUG:
+        raise Http404
+    return _sigma_page(request)
+
+
+def console_gallery(request: HttpRequest, site: Any) -> HttpResponse:
+    """Return the gallery in the frame of the console. `site`: the admin site."""
+    if not settings.DEBUG:
+        raise Http404
+    context = {**site.each_context(request), "title": _("Parts of pages"), "sections": _sections(request)}
+    return TemplateResponse(request, "gallery/console.html", context)
+
+
+@page
+def _sigma_page(request: HttpRequest, principal: Principal) -> HttpResponse:
+    return render(request, "gallery/sigma.html", {"sections": _sections(request)})
+
+
+def _sections(request: HttpRequest) -> list[GallerySection]:
+    given = request.GET.dict()
+    return [
+        GallerySection(
+            title,
+            template,
+            name,
+            tuple(
+                GalleryItem(one.__name__.replace("_", " ").capitalize(), one(given), inspect.getsource(one))
+                for one in examples
+            ),
+        )
+        for title, template, name, examples in EXAMPLES
+    ]

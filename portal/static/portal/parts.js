@@ -1,0 +1,55 @@
+// The behaviour of moments and timelines. Both also work without JavaScript.
+"use strict";
+
+(() => {
+  // ---- moments: the slider sets the field and, when it is released, sends the form ----------------------------------
+  // A page that shows a moment without loading again listens to the event "moment" and calls preventDefault().
+  function followSlider(form) {
+    const range = form.querySelector(".moment-range"), field = form.querySelector("[type=datetime-local]");
+    const offset = Number(form.dataset.offsetS);
+    const local = (seconds) => new Date((seconds + offset) * 1000).toISOString().slice(0, 19);
+
+    range.addEventListener("input", () => {
+      field.value = local(Number(range.value));
+      range.setAttribute("aria-valuetext", field.value.replace("T", " "));
+    });
+    range.addEventListener("change", () => {
+      const chosen = new CustomEvent("moment", { bubbles: true, cancelable: true, detail: { seconds: Number(range.value) } });
+      if (form.dispatchEvent(chosen)) form.requestSubmit();
+    });
+    field.addEventListener("input", () => {
+      const seconds = Date.parse(`${field.value}Z`) / 1000 - offset;
+      if (Number.isFinite(seconds)) range.value = seconds;
+    });
+  }
+
+  // ---- timelines: one stop of the Tab key per timeline, and arrow keys between its states and events ----------------
+  const STEPS = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1 };
+
+  function followKeys(figure) {
+    const links = [...figure.querySelectorAll(".timeline-track a")];
+
+    function choose(place) {
+      for (const [number, link] of links.entries()) link.setAttribute("tabindex", number === place ? "0" : "-1");
+    }
+
+    choose(0);
+    figure.addEventListener("keydown", (event) => {
+      const here = links.indexOf(event.target);
+      if (here < 0) return;
+      const place = event.key === "Home" ? 0 : event.key === "End" ? links.length - 1 : here + (STEPS[event.key] ?? NaN);
+      if (!links[place]) return;
+      event.preventDefault();
+      choose(place);
+      links[place].focus();
+    });
+    // A state or an event without a page of its own leads to its row in the table, which may be closed.
+    figure.addEventListener("click", (event) => {
+      const target = event.target.closest(".timeline-track a")?.getAttribute("href") ?? "";
+      if (target.startsWith("#")) figure.querySelector("details").open = true;
+    });
+  }
+
+  for (const form of document.querySelectorAll("[data-moment]")) followSlider(form);
+  for (const figure of document.querySelectorAll("[data-timeline]")) followKeys(figure);
+})();
