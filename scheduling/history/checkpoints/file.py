@@ -1,0 +1,162 @@
+"""The file format of checkpoints: sections of columns, each with a checksum. Pure.
+
+    magic (8 bytes) | format version, length and CRC of the header (3 × uint32) | header, JSON | section | section | …
+
+A section is one Arrow table in Arrow's stream format, compressed with Zstandard. The header lists the sections with their
+sizes and SHA-256 sums. A reader ignores sections that it does not know. A change that older readers would misread
+increases `FORMAT`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MAGIC = b"BORGCKPT"
+FORMAT = 1
+_PREFIX = struct.Struct("<8sIII")
+# Larger headers come only from damaged files.
+_LARGEST_HEADER = 1 << 24
+_LARGEST_SECTION = 1 << 31
+
+
+class CheckpointError(ValueError):
+    """The error for a file that is not a readable checkpoint. `section`: the damaged section; `header` if the header
+    itself is damaged.
+    """
+
+    def __init__(self, section: str, problem: str, cure: str) -> None:
+        super().__init__(f"Cannot read the checkpoint: {problem}. {cure}")
+        self.section = section
+
+
+class Section(msgspec.Struct, frozen=True):
+    """A section of a file. `bytes`: its size in the file; `raw_bytes`: its size without compression."""
+
+    name: str
+    rows: int
+    bytes: int
+    raw_bytes: int
+    sha256: str
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The header of a checkpoint: which cell it describes, and when. `taken_at`: seconds since the epoch. `history`:
+    the id of the cell's history (`Cell.history_id`); only revisions of the same history belong together. `redacted`:
+    names, commands and environments are replaced by hashes.
+    """
+
+    cell: str
+    revision: int
+    taken_at: float
+    history: str
+    extra_resources: tuple[str, ...] = ()
+    redacted: bool = False
+    sections: tuple[Section, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of all sections in the file, in bytes."""
+        return sum(section.bytes for section in self.sections)
+
+
+def write(file: BinaryIO, header: Header, tables: dict[str, pyarrow.Table]) -> Header:
+    """Write a checkpoint to `file`. Return the header with its sections."""
+    payloads = {name: _pack(table) for name, table in tables.items()}
+    sections = tuple(
+        Section(name, tables[name].num_rows, len(packed), raw_bytes, hashlib.sha256(packed).hexdigest())
+        for name, (packed, raw_bytes) in payloads.items()
+    )
+    header = msgspec.structs.replace(header, sections=sections)
+    encoded = msgspec.json.encode(header)
+    file.write(_PREFIX.pack(MAGIC, FORMAT, len(encoded), zlib.crc32(encoded)))
+    file.write(encoded)
+    for packed, _ in payloads.values():
+        file.write(packed)
+    return header
+
+
+def read_header(file: BinaryIO) -> Header:
+    """Return the header of a checkpoint, and leave `file` at its first section. Raises `CheckpointError`."""
+    prefix = file.read(_PREFIX.size)
+    if len(prefix) < _PREFIX.size or not prefix.startswith(MAGIC):
+        raise CheckpointError("header", "the file does not begin like a checkpoint", "Give another file")
+    _, version, length, checksum = _PREFIX.unpack(prefix)
+    if version > FORMAT:
+        problem = f"its header has format version {version}, and this software reads versions up to {FORMAT}"
+        raise CheckpointError("header", problem, "Upgrade Borg Portal")
+    encoded = file.read(length) if length <= _LARGEST_HEADER else b""
+    if version < 1 or len(encoded) < length or zlib.crc32(encoded) != checksum:
+        raise CheckpointError("header", "its header is damaged", "Use another copy or an earlier checkpoint")
+    try:
+        return msgspec.json.decode(encoded, type=Header)
+    except msgspec.MsgspecError as error:
+        raise CheckpointError("header", f"its header is unusual ({error})", "Save the checkpoint again") from error
+
+
+def read(file: BinaryIO) -> tuple[Header, dict[str, pyarrow.Table]]:
+    """Return the header and the tables of a checkpoint, by name of the section. Raises `CheckpointError` if a section
+    is missing in part or was changed, or if the file continues after the last section.
+    """
+    header = read_header(file)
+    tables = {section.name: _unpack(section, packed) for section, packed in _payloads(file, header)}
+    return header, tables
+
+
+def verify(file: BinaryIO) -> Header:
+    """Return the header of a checkpoint whose checksums are all right. Raises `CheckpointError` as `read` does."""
+    header = read_header(file)
+    for _ in _payloads(file, header):
+        pass
+    return header
+
+
+def _payloads(file: BinaryIO, header: Header) -> Iterator[tuple[Section, bytes]]:
+    cure = "Use another copy or an earlier checkpoint"
+    for section in header.sections:
+        packed = file.read(section.bytes)
+        if len(packed) < section.bytes:
+            problem = f"the section {section.name} has {len(packed)} of {section.bytes} bytes; the file is truncated"
+            raise CheckpointError(section.name, problem, cure)
+        if hashlib.sha256(packed).hexdigest() != section.sha256:
+            problem = f"the section {section.name} is damaged, because its checksum differs"
+            raise CheckpointError(section.name, problem, cure)
+        yield section, packed
+    if file.read(1):
+        last = header.sections[-1].name if header.sections else "header"
+        raise CheckpointError(last, f"the file continues after its last section, {last}", cure)
+
+
+def _pack(table: pyarrow.Table) -> tuple[bytes, int]:
+    import pyarrow
+
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    raw = sink.getvalue()
+    return pyarrow.compress(raw, codec="zstd", asbytes=True), raw.size
+
+
+def _unpack(section: Section, packed: bytes) -> pyarrow.Table:
+    import pyarrow
+
+    if section.raw_bytes > _LARGEST_SECTION:
+        problem = f"the section {section.name} claims {section.raw_bytes} bytes, which is too large"
+        raise CheckpointError(section.name, problem, "Give another file")
+    try:
+        raw = pyarrow.decompress(packed, decompressed_size=section.raw_bytes, codec="zstd")
+        with pyarrow.ipc.open_stream(raw) as stream:
+            table = stream.read_all()
+        table.validate(full=True)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        problem = f"the section {section.name} is not a table ({error})"
+        raise CheckpointError(section.name, problem, "Save the checkpoint again") from error
+    return table
