@@ -28,6 +28,7 @@ from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.placing.rechecks import split_broken
 from scheduling.core.reclamation.cycle import ReservationChanges, changes_due, prod_by_priority, shortages
 from scheduling.core.reclamation.estimate import KINDS, LONGEST_S, Samples, UsageHistory
+from scheduling.core.reclamation.pacing import ReservationPace
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.plan import Assignment
@@ -114,6 +115,7 @@ class Simulation:
         self._brakes = SimulatedBrakes()
         self._outages = Outages()
         self._history = UsageHistory()
+        self._pace = ReservationPace()
         self._cache = PassCache()
         self._explainer = Explainer(ExplainBudget(classes=0))
         self._passes = 0
@@ -392,7 +394,8 @@ class Simulation:
         for _ in range(parts):
             found = self._history.look(tasks, samples, preset, passed_s=settings.look_every_s / parts)
         relief = shortages(state, found, demand, self._prod, settings.cell.shortage_at)
-        for changes in changes_due(state, found):
+        due = self._pace.due(tasks, samples, found, passed_s=settings.look_every_s)
+        for changes in changes_due(state, replace(found, raised=found.raised & due, lowered=found.lowered & due)):
             if len(changes.task_id):
                 self._reserve(changes)
         self.cell.flush()
