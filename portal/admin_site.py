@@ -59,6 +59,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
         (_("Crashes (task and machine)"), "block", "scheduling_crashedpair"),
         (_("Shells"), "terminal", "scheduling_shellsession"),
         (_("Journal"), "history", "scheduling_event"),
+        (_("Archive"), "inventory_2", "scheduling_archivefile"),
     ),
     (
         _("Market"),

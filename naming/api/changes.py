@@ -17,15 +17,18 @@ from scheduling.journal.sql import query
 MOST_REVISIONS = 20_000
 
 
-def changed_after(jobs: Collection[int], machines: Collection[int], *, after: int) -> bool:
-    """Return whether the names of these jobs, or the addresses of these machines, changed after the revision `after`.
-    The function makes one database query.
+def changed_after(cell_id: int, jobs: Collection[int], machines: Collection[int], *, after: int) -> bool:
+    """Return whether the names of these jobs, or the addresses of these machines, may have changed after the revision
+    `after`: also if events after it are only in the archive. The function makes one database query.
     """
     ((changed,),) = query(
-        "SELECT EXISTS (SELECT FROM scheduling_event WHERE job_id = ANY(%s) AND revision > %s AND kind = ANY(%s))"
+        "SELECT EXISTS (SELECT FROM scheduling_cell WHERE id = %(cell)s AND journal_floor > %(after)s)"
         " OR EXISTS (SELECT FROM scheduling_event"
-        "  WHERE machine_id = ANY(%s) AND revision > %s AND kind = 'machine.set')",
-        [list(jobs), after, list(NAMING_KINDS), list(machines), after],
+        "  WHERE cell_id = %(cell)s AND job_id = ANY(%(jobs)s) AND revision > %(after)s AND kind = ANY(%(kinds)s))"
+        " OR EXISTS (SELECT FROM scheduling_event"
+        "  WHERE cell_id = %(cell)s AND machine_id = ANY(%(machines)s) AND revision > %(after)s"
+        "  AND kind = 'machine.set')",
+        {"cell": cell_id, "after": after, "jobs": list(jobs), "machines": list(machines), "kinds": list(NAMING_KINDS)},
     )
     return bool(changed)
 
@@ -51,14 +54,16 @@ def members_changed_after(name: ServiceName, cell_id: int, tenant_id: int, *, af
 def changed_jobs(cell_id: int, *, after: int, until: int) -> set[int] | None:
     """Return the ids of the jobs whose names may have changed between the revisions `after` and `until` of the cell.
 
-    Return None if the names of any job may have changed. The function makes at most one database query.
+    Return None if the names of any job may have changed, or if events after `after` are only in the archive. The
+    function makes at most one database query.
     """
     if until - after > MOST_REVISIONS:
         return None
     rows = query(
         "SELECT DISTINCT job_id FROM scheduling_event"
-        " WHERE cell_id = %s AND revision > %s AND revision <= %s AND kind = ANY(%s)",
-        [cell_id, after, until, list(NAMING_KINDS)],
+        " WHERE cell_id = %s AND revision > %s AND revision <= %s AND kind = ANY(%s)"
+        " UNION ALL SELECT NULL FROM scheduling_cell WHERE id = %s AND journal_floor > %s",
+        [cell_id, after, until, list(NAMING_KINDS), cell_id, after],
     )
     found = {job_id for (job_id,) in rows}
     return None if None in found else found  # an event of a machine concerns all its tasks

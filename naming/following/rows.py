@@ -104,13 +104,12 @@ def older_port_names(cell_id: int, job_id: int | None = None) -> dict[int, list[
     """
     found: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
     for job, version, names in query(
-        "SELECT job_id, (data->>'spec_version')::integer, (data->'port_names')::text FROM scheduling_event"
-        " WHERE cell_id = %s AND kind IN ('job.submitted', 'job.changed') AND job_id IN ("
+        "SELECT job_id, version, (spec->'task'->'ports')::text FROM scheduling_jobspec WHERE job_id IN ("
         "  SELECT t.job_id FROM scheduling_task t JOIN scheduling_job j ON j.id = t.job_id"
         "  WHERE t.cell_id = %s AND t.state = 'running' AND t.spec_version <> j.spec_version"
         "  AND t.job_id = coalesce(%s, t.job_id))"
-        " ORDER BY job_id, revision, seq",
-        [cell_id, cell_id, job_id],
+        " ORDER BY job_id, version",
+        [cell_id, job_id],
     ):
         found.setdefault(job, []).append((version, tuple(json.loads(names or "[]"))))
     return found

@@ -23,6 +23,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from portal.http.outages import READ_ONLY, STORAGE_FULL, outage_of
 from quota.metrics import MarketCollector
+from scheduling.history.archive.metrics import ArchiveCollector
 from scheduling.journal import wakeups
 from scheduling.master.metrics import CellCollector
 
@@ -81,6 +82,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     """Return the metrics of all cells, of the quota market, and of the portal's processes on this host."""
     registry = CollectorRegistry()
     registry.register(CellCollector())
+    registry.register(ArchiveCollector())
     registry.register(MarketCollector())
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]

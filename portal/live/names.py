@@ -134,7 +134,7 @@ class WatchedName:
             if after >= self.since or self.changed_at > after:
                 return self.changed_at > after
             jobs, machines = list(self._jobs), self._machines()
-        if changed_after(jobs, machines, after=after):
+        if changed_after(self.cell_id, jobs, machines, after=after):
             return True
         return isinstance(self.name, ServiceName) and members_changed_after(
             self.name, self.cell_id, self.tenant_id, after=after, until=self.since

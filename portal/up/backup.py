@@ -6,9 +6,9 @@ from such a file.
 
 A backup contains a consistent dump of the database, the generated secrets, the TLS authority, the stored packages, the
 archive and the identities of this host's machines. It contains neither tasks nor the data of Redis, which is only a
-cache. It begins with a manifest, which lists the size and the SHA-256 sum of each file. `restore` first checks all files
-against the manifest. A restored cell gets a new history number. So a Borglet does not kill tasks that the backup does
-not contain. The cell lists these tasks as quarantined.
+cache. It begins with a manifest, which lists the size and the SHA-256 sum of each file. `restore` first checks all
+files against the manifest. A restored cell gets a new history number. So a Borglet does not kill tasks that the backup
+does not contain. The cell lists these tasks as quarantined.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from django.db.models import Model
 from unfold.admin import ModelAdmin
 
 from scheduling import models
+from scheduling.admin.archive import ArchiveFileAdmin
 from scheduling.admin.cells import CellAdmin, JoinTokenAdmin, LeaseAdmin
 from scheduling.admin.events import EventAdmin
 from scheduling.admin.jobs import JobAdmin, SpecAdmin, UpdateAdmin, VerdictAdmin
@@ -27,6 +28,7 @@ PAGES: dict[type[Model], type[ModelAdmin]] = {
     models.Job: JobAdmin,
     models.Task: TaskAdmin,
     models.Event: EventAdmin,
+    models.ArchiveFile: ArchiveFileAdmin,
     models.Update: UpdateAdmin,
     models.JobSpec: SpecAdmin,
     models.Package: PackageAdmin,

@@ -22,6 +22,7 @@ from quota.paging import MAX_PAGE, PAGE, DescribedPaging, paged
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
+from scheduling.history.archive.reading import ArchivedEvents
 from scheduling.models import Cell, Event, Job
 
 __all__ = ["BodyParser", "CellView", "EventPaging", "valid", "whole"]
@@ -68,20 +69,31 @@ class EventPaging(DescribedPaging, BasePagination):
     can have the same revision.
     """
 
+    def __init__(self, archived: ArchivedEvents | None = None) -> None:
+        """`archived`: the same events in the archive. They follow when PostgreSQL has no older ones."""
+        self._archived = archived
+
     def paginate_queryset(  # type: ignore[override]
         self, queryset: QuerySet[Event], request: Request, view: APIView | None = None
     ) -> list[Event]:
         limit = whole(request, "limit", PAGE, low=1, high=MAX_PAGE)
+        position = None
         if cursor := request.query_params.get("cursor"):
-            revision, seq = _decode_cursor(cursor)
+            position = revision, seq = _decode_cursor(cursor)
             older = Q(revision__lt=revision) | Q(seq__lt=seq)
             queryset = queryset.filter(older, revision__lte=revision)
         found = list(queryset[: limit + 1])
-        self._next = None
+        following = None
+        if len(found) <= limit and self._archived is not None:
+            position = (found[-1].revision, found[-1].seq) if found else position
+            page = self._archived.before(position, limit=limit + 1 - len(found))
+            found, following = found + page.events, page.resume
         if len(found) > limit:
-            last = found[limit - 1]
+            following = found[limit - 1].revision, found[limit - 1].seq
+        self._next = None
+        if following is not None:
             url = request.build_absolute_uri()
-            self._next = replace_query_param(url, "cursor", f"{last.revision}.{last.seq}")
+            self._next = replace_query_param(url, "cursor", f"{following[0]}.{following[1]}")
         return found[:limit]
 
     def get_paginated_response(self, data: list[Any]) -> Response:

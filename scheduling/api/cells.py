@@ -12,7 +12,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.paging import IdPaging, paged
+from quota.paging import IdPaging
 from quota.rehearsal import dry_run
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
@@ -28,6 +28,7 @@ from scheduling.api.cell_shapes import (
     ReasonSerializer,
 )
 from scheduling.api.task_shapes import EventSerializer
+from scheduling.history.archive.reading import ArchivedEvents, archived_events_of_cell
 from scheduling.machines.credentials import machine_revoke, machine_rotate
 from scheduling.machines.joining import join_token_issue
 from scheduling.machines.machines import machine_grow, machine_undrain, machines_drain
@@ -60,7 +61,9 @@ class CellEventsView(CellView):
     @extend_schema(operation_id="cells_events", responses=EventSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
         """List events of the cell's machines and of the jobs that you may see, newest first."""
-        return events_page(self, selectors.events_of_cell(self.principal, self.cell(cell)))
+        found = self.cell(cell)
+        rows = selectors.events_of_cell(self.principal, found)
+        return events_page(self, rows, archived_events_of_cell(self.principal, found))
 
 
 class JoinTokensView(CellView):
@@ -144,9 +147,13 @@ def _machine_response(machine: Machine) -> Response:
     return Response(MachineSerializer(machine, context={"extra": machine.cell.extra_resources}).data)
 
 
-def events_page(view: CellView, rows: QuerySet[Event]) -> Response:
-    """Return a page of events with the names of their jobs and machines. Makes two queries for these names."""
-    return paged(view, rows, lambda found: EventSerializer(found, many=True, context=event_names(found)).data)  # type: ignore[arg-type, return-value]
+def events_page(view: CellView, rows: QuerySet[Event], archived: ArchivedEvents) -> Response:
+    """Return a page of events with the names of their jobs and machines. Makes two queries for these names. `archived`:
+    the same events in the archive.
+    """
+    pages = EventPaging(archived)
+    found = pages.paginate_queryset(rows, view.request)
+    return pages.get_paginated_response(EventSerializer(found, many=True, context=event_names(found)).data)  # type: ignore[arg-type]
 
 
 def event_names(events: list[Event]) -> dict[str, dict[int, str]]:

@@ -30,6 +30,7 @@ from scheduling.api.job_shapes import (
 from scheduling.api.jobfile import JobFileSerializer
 from scheduling.api.task_shapes import EventSerializer
 from scheduling.core.vocabulary.requirement import MAX_TASKS
+from scheduling.history.archive.reading import archived_events_of_job
 from scheduling.jobs import jobs, plans, updates, why
 from scheduling.jobs.health import new_with_details
 from scheduling.models import Cell, Job
@@ -249,7 +250,8 @@ class JobEventsView(CellView):
     @extend_schema(operation_id="jobs_events", responses=EventSerializer(many=True))
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """List events of the job and its tasks, newest first."""
-        return events_page(self, selectors.events_of_job(self.job(cell, tenant, job)))
+        found = self.job(cell, tenant, job)
+        return events_page(self, selectors.events_of_job(found), archived_events_of_job(found))
 
 
 class WhyView(CellView):

@@ -114,7 +114,7 @@ def _evict(cell_id: int, leaving: Sequence[Task], cause: EvictionCause) -> int:
     if not leaving:
         return 0
     with journal.write(cell_id, system("machines")) as entry:
-        because = _latest_states({task.machine_id for task in leaving})  # type: ignore[misc]
+        because = _latest_states(cell_id, {task.machine_id for task in leaving})  # type: ignore[misc]
         evicted = transitions.tasks_evict(
             entry,
             [
@@ -136,12 +136,15 @@ def _format_eviction(machine: Machine, cause: EvictionCause) -> str:
     return f"machine {machine.hostname} {what}" + (f": {machine.reason}" if machine.reason else "")
 
 
-def _latest_states(machine_ids: Iterable[int]) -> dict[int, Cause]:
-    """Return the event of each machine's newest change of state, by machine id. Later events use it as their cause."""
+def _latest_states(cell_id: int, machine_ids: Iterable[int]) -> dict[int, Cause]:
+    """Return the event of each machine's newest change of state, by machine id. Later events use it as their cause.
+    Machines whose last change is only in the archive are left out.
+    """
     rows = query(
         "SELECT m.id, e.revision, e.seq FROM unnest(%s::bigint[]) AS m(id) CROSS JOIN LATERAL ("
-        " SELECT revision, seq FROM scheduling_event WHERE machine_id = m.id AND kind = 'machine.state'"
+        " SELECT revision, seq FROM scheduling_event"
+        " WHERE cell_id = %s AND machine_id = m.id AND kind = 'machine.state'"
         " ORDER BY revision DESC, seq DESC LIMIT 1) AS e",
-        [sorted(machine_ids)],
+        [sorted(machine_ids), cell_id],
     )
     return {machine: Cause(revision, seq) for machine, revision, seq in rows}

@@ -12,7 +12,7 @@ def remove(apps: Any, schema_editor: Any) -> None:
 class Migration(migrations.Migration):
     dependencies = [
         ("scheduling", "0033_the_manifest_of_the_archive"),
-        ("django_celery_beat", "0019_alter_periodictasks_options"),
+        ("django_celery_beat", "0001_initial"),
     ]
 
     operations = [migrations.RunPython(remove, migrations.RunPython.noop)]

@@ -30,8 +30,8 @@ def happened(cell: Cell, number: int, *, at: dt.datetime, every_s: float = 1.0, 
             " %(at)s + (n - 1) * %(every)s * interval '1 second', 'task.gone', 1, %(job)s,"
             " CASE WHEN %(job)s IS NULL THEN NULL ELSE seq END, n %% 7,"
             " E'who, \"said\"\\n\\\\N ü', '', NULL, NULL,"
-            " jsonb_build_object('kind', 'task.gone', 'job_id', coalesce(%(job)s, 9), 'index', seq, 'machine_id', n %% 7,"
-            " 'incarnation', n) FROM scheduling_cell AS c, generate_series(1, %(number)s) AS n,"
+            " jsonb_build_object('kind', 'task.gone', 'job_id', coalesce(%(job)s, 9), 'index', seq,"
+            " 'machine_id', n %% 7, 'incarnation', n) FROM scheduling_cell AS c, generate_series(1, %(number)s) AS n,"
             " generate_series(0, 1) AS seq WHERE c.id = %(cell)s",
             {"cell": cell.id, "number": number, "at": at, "every": every_s, "job": job_id},
         )

@@ -14,6 +14,7 @@ from portal.sigma.reads.journal import event_sentences
 from portal.sigma.reads.sentences import SENTENCES
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Principal
+from scheduling.history.archive.reading import ArchivedEvents, Position, archived_events_of_job
 from scheduling.models import Event
 
 PAGE_SIZE = 50
@@ -34,12 +35,13 @@ def events(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
     kind = kind if kind in KINDS else ""
     rows = Event.objects.filter(cell_id=job.cell_id, job_id=job.id)
     rows = rows.filter(kind=kind) if kind else rows
-    found, older, newer = _page_of(rows, _position(request, "before"), _position(request, "after"))
+    archived = archived_events_of_job(job, kinds=[kind] if kind else ())
+    found, older, newer = _page_of(rows, archived, _position(request, "before"), _position(request, "after"))
     context = {
         "job": job,
         "events": event_sentences(found) if found else [],
-        "older": _cursor(found[-1]) if older else "",
-        "newer": _cursor(found[0]) if newer else "",
+        "older": _cursor(older),
+        "newer": _cursor(newer),
         "kind": kind,
         "kinds": KINDS,
     }
@@ -47,21 +49,40 @@ def events(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
 
 
 def _page_of(
-    rows: QuerySet[Event], before: tuple[int, int] | None, after: tuple[int, int] | None
-) -> tuple[list[Event], bool, bool]:
-    """Return the events of a page (newest first), whether older events exist, and whether newer events exist."""
+    rows: QuerySet[Event], archived: ArchivedEvents, before: Position | None, after: Position | None
+) -> tuple[list[Event], Position | None, Position | None]:
+    """Return the events of a page (newest first), where older events continue, and where newer events continue. A
+    position is None if there are no such events.
+    """
     if after is not None:
-        later = rows.filter(Q(revision__gt=after[0]) | Q(seq__gt=after[1]), revision__gte=after[0])
-        found = list(later.order_by("revision", "seq")[: PAGE_SIZE + 1])
-        return found[:PAGE_SIZE][::-1], True, len(found) > PAGE_SIZE
+        old = archived.after(after, limit=PAGE_SIZE + 1)
+        found = old.events
+        if old.resume is None and len(found) <= PAGE_SIZE:
+            later = rows.filter(Q(revision__gt=after[0]) | Q(seq__gt=after[1]), revision__gte=after[0])
+            known = {_place(event) for event in found}
+            recent = later.order_by("revision", "seq")[: PAGE_SIZE + 1]
+            found = [*found, *(event for event in recent if _place(event) not in known)]
+        shown = found[:PAGE_SIZE][::-1]
+        newer = _place(shown[0]) if len(found) > PAGE_SIZE else old.resume
+        return shown, _place(shown[-1]) if shown else after, newer
     if before is not None:
         rows = rows.filter(Q(revision__lt=before[0]) | Q(seq__lt=before[1]), revision__lte=before[0])
     found = list(rows.order_by("-revision", "-seq")[: PAGE_SIZE + 1])
-    return found[:PAGE_SIZE], len(found) > PAGE_SIZE, before is not None and bool(found)
+    older = None
+    if len(found) <= PAGE_SIZE:
+        page = archived.before(_place(found[-1]) if found else before, limit=PAGE_SIZE + 1 - len(found))
+        found, older = found + page.events, page.resume
+    if len(found) > PAGE_SIZE:
+        older = _place(found[PAGE_SIZE - 1])
+    return found[:PAGE_SIZE], older, _place(found[0]) if before is not None and found else None
 
 
-def _cursor(event: Event) -> str:
-    return f"{event.revision}.{event.seq}"
+def _place(event: Event) -> Position:
+    return event.revision, event.seq
+
+
+def _cursor(position: Position | None) -> str:
+    return f"{position[0]}.{position[1]}" if position is not None else ""
 
 
 def _position(request: HttpRequest, name: str) -> tuple[int, int] | None:

@@ -11,7 +11,6 @@ makes sure that only one archiver runs.
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -102,7 +101,7 @@ class Archiver:
         file = ArchiveFile(
             cell=cell, table=wanted.table, day=wanted.day, first=wanted.first, last=wanted.last, rows=0, bytes=0
         )
-        draft = self._files.spool() / f"archive-{os.getpid()}-{cell.id}"
+        draft = self._files.spool() / f"archive-{cell.id}"  # the lock of the cell protects it
         try:
             self._at("began")
             try:

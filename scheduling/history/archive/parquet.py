@@ -90,8 +90,8 @@ def write(path: Path, table: ArchiveTable, cell: str, groups: Iterable[pa.Table]
 
 
 def open_file(path: Path, *, name: str = "") -> pq.ParquetFile:
-    """Open a file of the archive. `name`: how errors call it. Raises `UnreadableArchive` if it is damaged, or if a newer
-    version has written it.
+    """Open a file of the archive. `name`: its name in errors. Raises `UnreadableArchive` if it is damaged, or if a
+    newer version has written it.
     """
     name = name or str(path)
     try:
@@ -154,9 +154,5 @@ def _add_column(found: Any, array: pa.Array) -> None:
         found.update(_bytes(pc.fill_null(numbers, pa.scalar(0, numbers.type))))
 
 
-def _bytes(array: pa.Array) -> memoryview:
-    return (
-        memoryview(np.ascontiguousarray(array.to_numpy(zero_copy_only=False))).cast("B")
-        if len(array)
-        else memoryview(b"")
-    )
+def _bytes(array: pa.Array) -> Any:
+    return np.ascontiguousarray(array.to_numpy(zero_copy_only=False)).view(np.uint8)

@@ -106,9 +106,10 @@ def old_partitions_of_events(cell: Cell, *, now: dt.datetime) -> list[OldPartiti
     """
     keep = dt.timedelta(days=cell_settings.load(cell.settings).journal_keep_days)
     rows = query(
-        "SELECT p.name, p.first, p.until, newest.revision, newest.time, p.detaching FROM scheduling_event_partition AS p"
-        " LEFT JOIN LATERAL (SELECT revision, time FROM scheduling_event AS e WHERE e.cell_id = p.cell_id"
-        " AND e.revision >= p.first AND e.revision < p.until ORDER BY revision DESC LIMIT 1) AS newest ON true"
+        "SELECT p.name, p.first, p.until, newest.revision, newest.time, p.detaching"
+        " FROM scheduling_event_partition AS p LEFT JOIN LATERAL (SELECT revision, time FROM scheduling_event AS e"
+        " WHERE e.cell_id = p.cell_id AND e.revision >= p.first AND e.revision < p.until"
+        " ORDER BY revision DESC LIMIT 1) AS newest ON true"
         " WHERE p.cell_id = %s AND p.until <= %s ORDER BY p.first",
         [cell.id, journal.newest(cell.id)],
     )

@@ -35,8 +35,10 @@ def concerned_machines(cell_id: int, revision: int, *, newest: int) -> set[int] 
     tasks, jobs = set(), set()
     rows = query(
         "SELECT DISTINCT kind, job_id, task_index, machine_id FROM scheduling_event"
-        " WHERE cell_id = %s AND revision > %s AND revision <= %s AND kind = ANY(%s)",
-        [cell_id, revision, newest, _KINDS],
+        " WHERE cell_id = %s AND revision > %s AND revision <= %s AND kind = ANY(%s)"
+        # If events after the revision are only in the archive, all machines may have changed.
+        " UNION ALL SELECT 'cell.set', NULL, NULL, NULL FROM scheduling_cell WHERE id = %s AND journal_floor > %s",
+        [cell_id, revision, newest, _KINDS, cell_id, revision],
     )
     for kind, job_id, index, machine_id in rows:
         if kind in _BY_CELL:

@@ -1,0 +1,16 @@
+"""The list of the archive's files. It is read-only: only the archiver writes them (`scheduling.history.archive`)."""
+
+from __future__ import annotations
+
+from quota.admin import FactsAdmin
+
+
+class ArchiveFileAdmin(FactsAdmin):
+    list_display = ["cell", "table", "day", "first", "last", "rows", "bytes", "state", "written_at"]
+    list_filter = ["cell", "table", "state"]
+    list_select_related = ["cell"]
+    ordering = ["-id"]
+    fields = [
+        *("cell", "table", "day", "first", "last", "rows", "bytes", "state"),
+        *("sha256", "content", "schema_version", "written_at"),
+    ]
