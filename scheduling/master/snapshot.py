@@ -153,7 +153,7 @@ def _job(
             yield from _crash(task, pair)
         for departure in departed.get(identity, ()):
             yield from _departure(task, departure)
-        yield from _task(task)
+        yield from _task(task, job, wanted.of(job.id, task.spec_version, task.index))
         if task.state == RUNNING and task.reservation is not None:
             tasks_reserved.append((task.job_id, task.index))
             reservations.append(tuple(task.reservation))
@@ -164,7 +164,14 @@ def _job(
         yield events.JobEnded(job_id=job.id, how=job.outcome), job.created_at.timestamp()
 
 
-def _task(task: _TaskRow) -> Iterator[tuple[Event, float]]:
+def _task(task: _TaskRow, job: Job, wanted: Requirement) -> Iterator[tuple[Event, float]]:
+    if task.state != RUNNING and task.spec_version != job.spec_version:
+        yield (
+            events.TaskUpdated(
+                job_id=task.job_id, index=task.index, spec_version=task.spec_version, requirement=wanted
+            ),
+            task.since,
+        )
     if task.state == RUNNING:
         placed = events.TaskPlaced(
             job_id=task.job_id,

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django.db import transaction
 
 from quota.vocabulary.resources import ACCELERATORS, DEVICE, NAMES, PORTS
@@ -15,26 +17,35 @@ from scheduling.master.snapshot import load_state
 from scheduling.models import Cell
 
 
-def validate(cell_id: int) -> list[str]:
-    """Return one sentence for each broken invariant of a cell. Reads one consistent snapshot of the database."""
+Loader = Callable[[int], CellState | None]
+
+
+def validate(
+    cell_id: int, *, load: Callable[[int], CellState] | None = None, replay: Loader | None = None
+) -> list[str]:
+    """Return one sentence for each broken invariant of a cell. Reads one consistent snapshot of the database.
+
+    `load` returns the state that the rows describe, and `replay` the state that the journal gives, or None if its
+    beginning is missing. The defaults read all rows as events, and the whole journal; checkpoints
+    (`scheduling.history.checkpoints`) are faster.
+    """
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        state = load_state(cell_id)
+        state = (load or load_state)(cell_id)
         problems = state.validate()
         problems += _counters(cell_id)
         problems += _quota(cell_id)
         problems += _ports(cell_id)
         problems += _allocs(cell_id)
         problems += _devices(cell_id)
-        problems += _journal(cell_id, state)
+        problems += _journal(state, (replay or replay_journal)(cell_id))
     return problems
 
 
-def _journal(cell_id: int, state: CellState) -> list[str]:
+def _journal(state: CellState, replayed: CellState | None) -> list[str]:
     """Return the differences between `state`, which was loaded from rows, and the state that the events of the journal
-    give, one text per difference. Return an empty list if the beginning of the journal is missing.
+    give, one text per difference. Return an empty list if `replayed` is None.
     """
-    replayed = replay(cell_id)
     if replayed is None:
         return []
     if replayed.revision != state.revision:
@@ -42,7 +53,7 @@ def _journal(cell_id: int, state: CellState) -> list[str]:
     return [f"journal and rows differ: {difference}" for difference in state.diff(replayed)]
 
 
-def replay(cell_id: int) -> CellState | None:
+def replay_journal(cell_id: int) -> CellState | None:
     """Return the state that all events of the journal give together, or None if the beginning of the journal is
     missing.
     """

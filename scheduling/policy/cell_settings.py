@@ -98,6 +98,11 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     archive_keep_days: float = 400.0
     """Days for which the archive keeps events and usage."""
+    checkpoint_interval_h: float = 1.0
+    """Hours between checkpoints of a cell that changes; 0: only on request."""
+
+    checkpoint_keep_days: float = 60.0
+    """Days for which the first checkpoint of each day is kept. All checkpoints of the last 24 hours are kept too."""
 
     shortage_at: float = 0.97
     """If tasks use more than this share of a machine's RAM or disk, some of them are evicted (§6.2); 0: never."""

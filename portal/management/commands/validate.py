@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from scheduling.history.checkpoints.rows import load_recorded
+from scheduling.history.checkpoints.states import replay
 from scheduling.master.validate import validate
 from scheduling.models import Cell
 
@@ -16,12 +19,16 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("cell", nargs="?")
+        parser.add_argument(
+            "--whole-journal", action="store_true", help="Replay the journal from its beginning, not from a checkpoint."
+        )
 
-    def handle(self, *args: Any, cell: str | None, **options: Any) -> None:
+    def handle(self, *args: Any, cell: str | None, whole_journal: bool, **options: Any) -> None:
         cells = Cell.objects.filter(name=cell) if cell else Cell.objects.all()
         if cell and not cells:
             raise CommandError(f"Cannot check cell {cell!r}: there is no such cell. Omit the name to check all cells.")
-        problems = [(row.name, problem) for row in cells for problem in validate(row.id)]
+        check = validate if whole_journal else partial(validate, load=load_recorded, replay=replay)
+        problems = [(row.name, problem) for row in cells for problem in check(row.id)]
         for name, problem in problems:
             self.stderr.write(f"{name}: {problem}")
         if problems:

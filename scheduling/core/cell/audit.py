@@ -1,6 +1,4 @@
-"""Checks whether a cell's state is valid, and whether two states are equal. Tests use these checks, and SREs use them
-on live cells.
-"""
+"""Checks whether a cell's state is valid. Tests use these checks, and SREs use them on live cells."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import numpy as np
 
 from quota.vocabulary.resources import ACCELERATORS, NAMES, PORTS
 from scheduling.core.cell.machines import MachineTable
-from scheduling.core.cell.tasks import FREE, PENDING, RUNNING, STATES, TaskTable
+from scheduling.core.cell.tasks import PENDING, RUNNING, TaskTable
 from scheduling.core.kernels.devices import WHOLE
 from scheduling.core.vocabulary.requirement import split_task_id
 
@@ -24,10 +22,6 @@ class Audited(Protocol):
     tasks: TaskTable
     departed: dict[tuple[int, int], tuple[int, tuple[int, ...]]]
     crashed: dict[int, dict[int, float]]
-
-
-# A difference is shown with at most this many of its kind: the first ones tell the story.
-MOST_TOLD = 20
 
 
 def tasks_on(state: Audited, machine: int) -> Iterator[int]:
@@ -75,11 +69,20 @@ def _lists(state: Audited) -> Iterator[str]:
     inside an alloc).
     """
     tasks, machines = state.tasks, state.machines
+    held = np.flatnonzero((tasks.machine >= 0) & (tasks.state == RUNNING) & (tasks.alloc < 0))
+    order = np.argsort(tasks.machine[held], kind="stable")
+    slots = np.arange(len(machines.id))
+    begins = np.searchsorted(tasks.machine[held[order]], slots).tolist()
+    ends = np.searchsorted(tasks.machine[held[order]], slots, side="right").tolist()
+    there, heads, following = held[order].tolist(), machines.head.tolist(), tasks.next.tolist()
     for machine_id, slot in machines.slot.items():
-        listed = sorted(tasks_on(state, slot))
-        there = np.flatnonzero((tasks.machine == slot) & (tasks.state == RUNNING) & (tasks.alloc < 0)).tolist()
-        if listed != there or machines.tasks[slot] != len(there):
-            yield f"machine {machine_id} lists {len(listed)} tasks, {len(there)} say they are there"
+        own, task = there[begins[slot] : ends[slot]], heads[slot]
+        listed: list[int] = []
+        while task >= 0 and len(listed) <= len(own):  # a broken list may be a circle
+            listed.append(task)
+            task = following[task]
+        if sorted(listed) != own or machines.tasks[slot] != len(own):
+            yield f"machine {machine_id} lists {len(listed)} tasks, {len(own)} say they are there"
 
 
 def _limits(state: Audited) -> Iterator[str]:
@@ -150,92 +153,6 @@ def _ports(state: Audited) -> Iterator[str]:
             yield f"machine {machine_id} holds ports {sorted(ports_held)}, its tasks {sorted(wanted.get(slot, {}))}"
         if state.machines.ports_free[slot] != state.machines.ports[slot].free:
             yield f"machine {machine_id} counts {state.machines.ports_free[slot]} free ports"
-
-
-def content(state: Audited) -> dict[str, dict[Any, Any]]:
-    """Return the content of a state, by kind (such as `task`) and id. Two states are equal if their content is equal.
-    `prod_limit` is left out, because it is computed from the rest.
-    """
-    machines, tasks = state.machines, state.tasks
-    result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}
-    installed = machines.installed.by_slot()
-    for machine_id, slot in machines.slot.items():
-        facts = machines.facts[slot]
-        result["machine"][machine_id] = {
-            "hostname": facts.hostname,
-            "status": int(machines.status[slot]),
-            "capacity": machines.capacity[slot].tolist(),
-            "attributes": machines.attributes.of(slot),
-            "rack": facts.rack,
-            "power_domain": facts.power_domain,
-            "ports": (facts.port_low, facts.port_high),
-            "reserved": machines.reserved[slot].tolist(),
-            "limits": machines.limits[slot].tolist(),
-            "packages": installed.get(slot, []),
-            "held": {port: sorted(holders) for port, holders in machines.ports[slot].held().items()},
-        }
-    for job in tasks.jobs.values():
-        result["job"][job.id] = {
-            "name": job.name,
-            "tenant": (job.tenant_id, job.tenant),
-            "kind": job.kind,
-            "alloc_set": job.alloc_set,
-            "priority": job.priority,
-            "latency_sensitive": job.latency_sensitive,
-            "port_names": job.port_names,
-            "gang": job.gang,
-            "disruption_budget": job.disruption_budget,
-            "ended": job.ended,
-        }
-    for task in np.flatnonzero(tasks.state != FREE).tolist():
-        job_at = tasks.job_at[tasks.job[task]]
-        if job_at is None or job_at.ended:
-            continue
-        result["task"][split_task_id(int(tasks.id[task]))] = _task(state, task)
-    result["departure"] = {key: (machine, ports) for key, (machine, ports) in state.departed.items()}
-    for identity, pairs in state.crashed.items():
-        for machine_id, when in pairs.items():
-            result["crash"][identity, machine_id] = round(when, 3)
-    return result
-
-
-def _task(state: Audited, task: int) -> dict[str, Any]:
-    tasks = state.tasks
-    facts: dict[str, Any] = {"state": STATES[int(tasks.state[task])]}
-    if tasks.state[task] in (PENDING, RUNNING):
-        facts["requirement"] = tasks.shapes.requirement[tasks.shape[task]]
-    if tasks.state[task] == RUNNING:
-        machine = int(tasks.machine[task])
-        facts["machine"] = int(state.machines.id[machine]) if machine >= 0 else None
-        facts["incarnation"] = int(tasks.incarnation[task])
-        facts["reservation"] = tasks.reservation[task].tolist()
-        facts["ports"] = tasks.ports.get(task, ())
-        facts["alloc"] = int(tasks.id[tasks.alloc[task]]) if tasks.alloc[task] >= 0 else 0
-        facts["devices"] = int(tasks.devices[task])
-    return facts
-
-
-def differences(ours: dict[str, dict[Any, Any]], theirs: dict[str, dict[Any, Any]]) -> list[str]:
-    found: list[str] = []
-    for kind in ours:
-        left, right = ours[kind], theirs[kind]
-        detail = [
-            f"{kind} {key}: {_differing(left.get(key), right.get(key))}"
-            for key in sorted(left.keys() | right.keys())
-            if left.get(key) != right.get(key)
-        ]
-        found += detail[:MOST_TOLD]
-        if len(detail) > MOST_TOLD:
-            found.append(f"… and {len(detail) - MOST_TOLD} more of kind {kind}")
-    return found
-
-
-def _differing(left: Any, right: Any) -> str:
-    if isinstance(left, dict) and isinstance(right, dict):
-        names = [name for name in (left | right) if left.get(name) != right.get(name)]
-        return "; ".join(f"{name} {left.get(name)!r} here, {right.get(name)!r} there" for name in names)
-    here, there = ("absent" if side is None else repr(side) for side in (left, right))
-    return f"{here} here, {there} there"
 
 
 def _name(state: Audited, identity: int) -> str:

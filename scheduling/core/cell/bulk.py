@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import FREE, PENDING, RUNNING, TaskTable
-from scheduling.core.kernels.accounts import COLUMNS
 from scheduling.core.vocabulary.layout import Ints, Ints32
 from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, Requirement
 
@@ -94,14 +93,8 @@ def _join_jobs(state: CellState, job_ids: Ints, slots: Ints32) -> None:
 def _settle(state: CellState, number: int) -> None:
     """Add what the running tasks use to the sums of their machines. Tasks inside allocs use what the alloc has."""
     tasks = state.tasks
-    held = np.flatnonzero(
-        (tasks.state[:number] == RUNNING) & (tasks.machine[:number] >= 0) & (tasks.alloc[:number] < 0)
-    )
-    moves = np.ones((len(held), COLUMNS), dtype=np.int64)
-    by_limit = tasks.job_by_limit[tasks.job[held]]
-    for column, values in enumerate((held, tasks.machine[held], 1, tasks.shape[held], by_limit, tasks.devices[held])):
-        moves[:, column] = values
-    state._carry_out(moves)
+    running = (tasks.state[:number] == RUNNING) & (tasks.machine[:number] >= 0) & (tasks.alloc[:number] < 0)
+    state._move_all(np.flatnonzero(running), 1)
 
 
 def _set_reservations(state: CellState, reservation: Ints) -> None:

@@ -11,7 +11,8 @@ order:
   at the time of the crash;
 * for each departed incarnation that still stops: `TaskPlaced` there with its incarnation and ports, and
   `TaskEvicted(gone=False)`;
-* running: `TaskPlaced` with its incarnation and ports; dead: `TaskEnded(machine_id=0)`; pending: nothing;
+* running: `TaskPlaced` with its incarnation and ports; dead: `TaskEnded(machine_id=0)`; pending: nothing. Before it,
+  `TaskUpdated` if a task that does not run has another version of the spec than its job;
 
 then one `ReservationsSet` for the tasks whose reservation differs from their limit, and `JobEnded` for ended jobs.
 These events rebuild everything that `diff` compares. They do not rebuild the incarnation of a pending task, which is
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 
 from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.resources import PORTS, SIZE
-from scheduling.core.cell import audit
+from scheduling.core.cell import audit, comparing
 from scheduling.core.cell.machines import STATUS_CODES, MachineTable
 from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES, LiveJob, TaskTable
 from scheduling.core.kernels.accounts import COLUMNS, Accounts, settle
@@ -88,27 +89,43 @@ class CellState:
 
         Raises the same errors as `apply`.
         """
-        ended: list[events.TaskEnded] = []  # in a row: most of what happens in a busy cell
+        run: list[Any] = []  # events of one kind in a row: most of what happens in a busy cell
+        times: list[float] = []
         changed = False
         try:
             for event, revision, time in news:
-                if isinstance(event, events.TaskEnded) and event.gone:
-                    ended.append(event)
+                if isinstance(event, events.TaskEnded):
+                    in_run = event.gone
+                else:
+                    in_run = isinstance(event, events.TaskPlaced) and not event.alloc
+                if run and not (in_run and type(event) is type(run[-1])):
+                    self._apply_run(run, times)
+                    run, times = [], []
+                if in_run:
+                    run.append(event)
+                    times.append(time)
                     changed = True
                 else:
-                    if ended:
-                        self._tasks_ended(ended)
-                        ended = []
                     handler = self._handlers.get(type(event))
                     if handler is not None:
                         handler(event, time)
                         changed = True
                 if revision > self.revision:
                     self.revision = revision
-            self._tasks_ended(ended)
+            self._apply_run(run, times)
         finally:
             self.changes += changed
             self._settle()
+
+    def _apply_run(self, run: list[Any], times: list[float]) -> None:
+        """Apply events of one kind, with their times: `TaskEnded` with `gone`, or `TaskPlaced` outside of allocs."""
+        if len(run) < _FEW:
+            for event, time in zip(run, times, strict=True):
+                self._handlers[type(event)](event, time)
+        elif isinstance(run[0], events.TaskEnded):
+            self._tasks_ended(run)
+        else:
+            self._tasks_placed(run, times)
 
     def apply(self, event: events.Event, *, revision: int, time: float) -> None:
         """Apply one event that happened at `time`, seconds since the epoch.
@@ -146,11 +163,11 @@ class CellState:
 
     def fingerprint(self) -> dict[str, dict[Any, Any]]:
         """Return the content of the state by ids, without slots. Equal states return equal content."""
-        return audit.content(self)
+        return comparing.content(self, comparing.live_tasks(self))
 
     def diff(self, other: CellState) -> list[str]:
         """Return the differences between two states as sentences; empty if they are equal."""
-        return audit.differences(self.fingerprint(), other.fingerprint())
+        return comparing.differences(self, other)
 
     def count_by_limit(self, policy: Policy) -> None:
         """Mark the tasks that `policy` places by limit (§5.5), and store the sum of their limits per machine. The bands
@@ -300,6 +317,43 @@ class CellState:
         if event.ports:
             self.machines.hold(machine, task_id(job.id, event.index), event.incarnation, event.ports)
 
+    def _tasks_placed(self, many: Sequence[events.TaskPlaced], times: Sequence[float]) -> None:
+        """Place many tasks outside of allocs. Tasks that are wrong in any way are placed one by one, which raises the
+        error of the first.
+        """
+        tasks, machines = self.tasks, self.machines
+        slots = np.array([self._slot(self._job(event.job_id), event.index) for event in many], dtype=np.int64)
+        get = machines.slot.get
+        where = np.array([get(event.machine_id, -1) for event in many], dtype=np.int64)
+        if (tasks.state[slots] != PENDING).any() or where.min() < 0 or len(np.unique(slots)) < len(slots):
+            for event, time in zip(many, times, strict=True):
+                self._task_placed(event, time)
+            return
+        self._settle()
+        tasks.state[slots] = RUNNING
+        tasks.incarnation[slots] = [event.incarnation for event in many]
+        tasks.machine[slots] = where
+        tasks.pending -= len(many)
+        tasks.running += len(many)
+        np.subtract.at(tasks.job_pending, tasks.job[slots], 1)
+        for slot, machine, event in zip(slots.tolist(), where.tolist(), many, strict=True):
+            if event.ports:
+                tasks.ports[slot] = event.ports
+                machines.hold(machine, task_id(event.job_id, event.index), event.incarnation, event.ports)
+            if event.devices:
+                tasks.devices[slot] = sum(1 << device for device in event.devices)
+        self._move_all(slots, 1)
+
+    def _move_all(self, slots: NDArray[np.int64], sign: int) -> None:
+        """Add what tasks use to the sums of their machines (`sign` = 1), or subtract it (`sign` = -1)."""
+        tasks = self.tasks
+        moves = np.empty((len(slots), COLUMNS), dtype=np.int64)
+        by_limit = tasks.job_by_limit[tasks.job[slots]]
+        columns: list[Any] = [slots, tasks.machine[slots], sign, tasks.shape[slots], by_limit, tasks.devices[slots]]
+        for column, values in enumerate(columns):
+            moves[:, column] = values
+        self._carry_out(moves)
+
     def _task_evicted(self, event: events.TaskEvicted, time: float) -> None:
         job = self._job(event.job_id)
         task = self._slot(job, event.index)
@@ -326,10 +380,6 @@ class CellState:
 
     def _tasks_ended(self, many: Sequence[events.TaskEnded]) -> None:
         """End many tasks. Tasks that have no ports and are not inside an alloc are removed together, for speed."""
-        if len(many) < _FEW:
-            for event in many:
-                self._task_ended(event, 0.0)
-            return
         tasks = self.tasks
         slots = np.array([self._slot(self._job(event.job_id), event.index) for event in many], dtype=np.int64)
         plain = (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0) & (tasks.alloc[slots] < 0)
@@ -340,22 +390,11 @@ class CellState:
         leaving, first = np.unique(slots[plain], return_index=True)
         again = np.delete(np.flatnonzero(plain), first)
         self._settle()
-        moves = np.empty((len(leaving), COLUMNS), dtype=np.int64)
-        columns = (
-            leaving,
-            tasks.machine[leaving],
-            -1,
-            tasks.shape[leaving],
-            tasks.job_by_limit[tasks.job[leaving]],
-            tasks.devices[leaving],
-        )
-        for column, values in enumerate(columns):
-            moves[:, column] = values
+        self._move_all(leaving, -1)
         tasks.state[leaving] = DEAD
         tasks.machine[leaving] = -1
         tasks.devices[leaving] = 0
         tasks.running -= len(leaving)
-        self._carry_out(moves)
         for place in again.tolist():
             self._task_ended(many[place], 0.0)  # which tells what is wrong with it
 

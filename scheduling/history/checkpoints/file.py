@@ -2,8 +2,8 @@
 
     magic (8 bytes) | format version, length and CRC of the header (3 × uint32) | header, JSON | section | section | …
 
-A section is one Arrow table in Arrow's stream format, compressed with Zstandard. The header lists the sections with their
-sizes and SHA-256 sums. A reader ignores sections that it does not know. A change that older readers would misread
+A section is one Arrow table in Arrow's stream format, compressed with Zstandard. The header lists the sections with
+their sizes and SHA-256 sums. A reader ignores sections that it does not know. A change that older readers would misread
 increases `FORMAT`.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from scheduling.core.cell.state import CellState
@@ -61,8 +61,16 @@ class RecordedState(CellState):
         for group in event.groups:
             details.versions.update(dict.fromkeys(group.indexes(), event.spec_version))
 
+    def _tasks_placed(self, many: Sequence[events.TaskPlaced], times: Sequence[float]) -> None:
+        super()._tasks_placed(many, times)
+        for event, time in zip(many, times, strict=True):
+            self._note_placement(event, time)
+
     def _task_placed(self, event: events.TaskPlaced, time: float) -> None:
         super()._task_placed(event, time)
+        self._note_placement(event, time)
+
+    def _note_placement(self, event: events.TaskPlaced, time: float) -> None:
         details = self.details[event.job_id]
         details.since[event.index] = time
         if event.spec_version != details.first_version or event.index in details.versions:

@@ -72,7 +72,7 @@ def _machines(state: RecordedState) -> pyarrow.Table:
         facts["state"] = _STATUS[int(machines.status[slot])]
         facts["attributes"] = _json(facts["attributes"])
         rows.append(facts)
-    return _table(rows, _schema("machines"))
+    return _table(rows, schema("machines"))
 
 
 def _packages(state: RecordedState) -> pyarrow.Table:
@@ -81,7 +81,7 @@ def _packages(state: RecordedState) -> pyarrow.Table:
         for digest in digests:
             came.setdefault(digest, []).append(int(state.machines.id[slot]))
     rows = [{"digest": digest, "machines": sorted(ids)} for digest, ids in sorted(came.items())]
-    return _table(rows, _schema("packages"))
+    return _table(rows, schema("packages"))
 
 
 def _jobs(state: RecordedState) -> pyarrow.Table:
@@ -109,7 +109,7 @@ def _jobs(state: RecordedState) -> pyarrow.Table:
                 "ended": job.ended,
             }
         )
-    return _table(rows, _schema("jobs"))
+    return _table(rows, schema("jobs"))
 
 
 def _tasks(state: RecordedState) -> tuple[pyarrow.Table, pyarrow.Table]:
@@ -169,7 +169,7 @@ def _departures(state: RecordedState) -> pyarrow.Table:
         {"task": task, "incarnation": incarnation, "machine_id": machine, "ports": ports}
         for (task, incarnation), (machine, ports) in sorted(state.departed.items())
     ]
-    return _table(rows, _schema("departures"))
+    return _table(rows, schema("departures"))
 
 
 def _crashes(state: RecordedState) -> pyarrow.Table:
@@ -178,13 +178,13 @@ def _crashes(state: RecordedState) -> pyarrow.Table:
         for task, pairs in sorted(state.crashed.items())
         for machine, at in pairs.items()
     ]
-    return _table(rows, _schema("crashes"))
+    return _table(rows, schema("crashes"))
 
 
 def _updates(state: RecordedState) -> pyarrow.Table:
     found = [details.update for _, details in sorted(state.details.items()) if details.update]
     rows = [{**msgspec.structs.asdict(event), "at": at} for event, at in found]
-    return _table(rows, _schema("updates"))
+    return _table(rows, schema("updates"))
 
 
 def _events(tables: Tables) -> Iterable[tuple[events.Event, float]]:
@@ -285,7 +285,8 @@ def _table(rows: list[dict[str, Any]], schema: pyarrow.Schema) -> pyarrow.Table:
     return pyarrow.Table.from_pylist(rows, schema=schema)
 
 
-def _schema(section: str) -> pyarrow.Schema:
+def schema(section: str) -> pyarrow.Schema:
+    """Return the columns of the sections whose columns do not depend on the cell."""
     import pyarrow as pa
 
     text, number, whole, flag = pa.string(), pa.int64(), pa.int32(), pa.bool_()

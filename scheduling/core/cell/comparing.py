@@ -1,0 +1,143 @@
+"""Compares two states of a cell. Tasks are compared as arrays, and only differing tasks in detail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from scheduling.core.cell.audit import Audited
+from scheduling.core.cell.tasks import FREE, PENDING, RUNNING, STATES
+from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.requirement import Requirement, split_task_id
+
+# A difference is shown with at most this many of its kind: the first ones tell the story.
+MOST_TOLD = 20
+
+
+def live_tasks(state: Audited) -> list[int]:
+    """Return the slots of all tasks of jobs that have not ended, sorted by the ids of the tasks."""
+    tasks = state.tasks
+    live = np.array([job is not None and not job.ended for job in tasks.job_at], dtype=np.bool_)
+    slots = np.flatnonzero(tasks.state != FREE)
+    slots = slots[live[tasks.job[slots]]]
+    found: list[int] = slots[np.argsort(tasks.id[slots])].tolist()
+    return found
+
+
+def content(state: Audited, tasks_wanted: Iterable[int]) -> dict[str, dict[Any, Any]]:
+    """Return the content of a state, by kind (such as `task`) and id. `tasks_wanted`: the slots of the tasks to return.
+    `prod_limit` is left out, because it is computed from the rest.
+    """
+    machines, tasks = state.machines, state.tasks
+    result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}
+    installed = machines.installed.by_slot()
+    for machine_id, slot in machines.slot.items():
+        facts = machines.facts[slot]
+        result["machine"][machine_id] = {
+            "hostname": facts.hostname,
+            "status": int(machines.status[slot]),
+            "capacity": machines.capacity[slot].tolist(),
+            "attributes": machines.attributes.of(slot),
+            "rack": facts.rack,
+            "power_domain": facts.power_domain,
+            "ports": (facts.port_low, facts.port_high),
+            "reserved": machines.reserved[slot].tolist(),
+            "limits": machines.limits[slot].tolist(),
+            "packages": installed.get(slot, []),
+            "held": {port: sorted(holders) for port, holders in machines.ports[slot].held().items()},
+        }
+    for job in tasks.jobs.values():
+        result["job"][job.id] = {
+            "name": job.name,
+            "tenant": (job.tenant_id, job.tenant),
+            "kind": job.kind,
+            "alloc_set": job.alloc_set,
+            "priority": job.priority,
+            "latency_sensitive": job.latency_sensitive,
+            "port_names": job.port_names,
+            "gang": job.gang,
+            "disruption_budget": job.disruption_budget,
+            "ended": job.ended,
+        }
+    for task in tasks_wanted:
+        result["task"][split_task_id(int(tasks.id[task]))] = _task(state, task)
+    result["departure"] = {key: (machine, ports) for key, (machine, ports) in state.departed.items()}
+    for identity, pairs in state.crashed.items():
+        for machine_id, when in pairs.items():
+            result["crash"][identity, machine_id] = round(when, 3)
+    return result
+
+
+def _task(state: Audited, task: int) -> dict[str, Any]:
+    tasks = state.tasks
+    facts: dict[str, Any] = {"state": STATES[int(tasks.state[task])]}
+    if tasks.state[task] in (PENDING, RUNNING):
+        facts["requirement"] = tasks.shapes.requirement[tasks.shape[task]]
+    if tasks.state[task] == RUNNING:
+        machine = int(tasks.machine[task])
+        facts["machine"] = int(state.machines.id[machine]) if machine >= 0 else None
+        facts["incarnation"] = int(tasks.incarnation[task])
+        facts["reservation"] = tasks.reservation[task].tolist()
+        facts["ports"] = tasks.ports.get(task, ())
+        facts["alloc"] = int(tasks.id[tasks.alloc[task]]) if tasks.alloc[task] >= 0 else 0
+        facts["devices"] = int(tasks.devices[task])
+    return facts
+
+
+def differences(state: Audited, other: Audited) -> list[str]:
+    """Return the differences between two states as sentences; empty if they are equal."""
+    found: list[str] = []
+    ours, theirs = (
+        content(one, slots) for one, slots in zip((state, other), _differing_tasks(state, other), strict=True)
+    )
+    for kind in ours:
+        left, right = ours[kind], theirs[kind]
+        detail = [
+            f"{kind} {key}: {_differing(left.get(key), right.get(key))}"
+            for key in sorted(left.keys() | right.keys())
+            if left.get(key) != right.get(key)
+        ]
+        found += detail[:MOST_TOLD]
+        if len(detail) > MOST_TOLD:
+            found.append(f"… and {len(detail) - MOST_TOLD} more of kind {kind}")
+    return found
+
+
+def _differing(left: Any, right: Any) -> str:
+    if isinstance(left, dict) and isinstance(right, dict):
+        names = [name for name in (left | right) if left.get(name) != right.get(name)]
+        return "; ".join(f"{name} {left.get(name)!r} here, {right.get(name)!r} there" for name in names)
+    here, there = ("absent" if side is None else repr(side) for side in (left, right))
+    return f"{here} here, {there} there"
+
+
+def _differing_tasks(state: Audited, other: Audited) -> tuple[list[int], list[int]]:
+    """Return the slots, in `state` and in `other`, of the tasks that differ or that only one of them has."""
+    ours, theirs = live_tasks(state), live_tasks(other)
+    if state.extra_resources != other.extra_resources:
+        return ours, theirs
+    numbers: dict[Requirement, int] = {}
+    left, right = _columns(state, ours, numbers), _columns(other, theirs, numbers)
+    _, at, there = np.intersect1d(left[:, 0], right[:, 0], assume_unique=True, return_indices=True)
+    equal = (left[at] == right[there]).all(axis=1)
+    for place in np.flatnonzero(equal).tolist() if state.tasks.ports or other.tasks.ports else ():
+        mine, yours = ours[at[place]], theirs[there[place]]
+        equal[place] = state.tasks.ports.get(mine, ()) == other.tasks.ports.get(yours, ())
+    return np.delete(ours, at[equal]).astype(int).tolist(), np.delete(theirs, there[equal]).astype(int).tolist()
+
+
+def _columns(state: Audited, slots: list[int], numbers: dict[Requirement, int]) -> Ints:
+    """Return what `_task` returns, except ports, as numbers: one row per task, which begins with the task's id.
+    `numbers`: the number of each requirement; new requirements are added.
+    """
+    tasks, at = state.tasks, np.array(slots, dtype=np.int64)
+    codes = np.array([numbers.setdefault(one, len(numbers)) for one in tasks.shapes.requirement], dtype=np.int64)
+    running = tasks.state[at] == RUNNING
+    alive = running | (tasks.state[at] == PENDING)
+    machine = np.where(tasks.machine[at] >= 0, state.machines.id[tasks.machine[at]], -1)
+    alloc = np.where(tasks.alloc[at] >= 0, tasks.id[tasks.alloc[at]], 0)
+    held = np.column_stack([machine, tasks.incarnation[at], alloc, tasks.devices[at], tasks.reservation[at]])
+    shape = np.where(alive, codes[tasks.shape[at]], -1) if len(codes) else np.zeros(len(at), dtype=np.int64)
+    return np.column_stack([tasks.id[at], tasks.state[at], shape, held * running[:, None]])

@@ -1,0 +1,100 @@
+"""The state of a cell at any revision or time: the nearest checkpoint before it, and the events of the journal since.
+
+checkpoint at revision 4,000 ─► state ─► events of the revisions 4,001 to 4,711 ─► state at revision 4,711
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+
+import structlog
+
+from quota.vocabulary.errors import invalid
+from scheduling.history.checkpoints import file
+from scheduling.history.checkpoints.file import CheckpointError
+from scheduling.history.checkpoints.folder import StoredCheckpoint, checkpoints_of
+from scheduling.history.checkpoints.recorded import RecordedState
+from scheduling.history.checkpoints.replaying import first_after, follow, journal_news
+from scheduling.history.checkpoints.tables import state_of
+from scheduling.journal.sql import query
+from scheduling.models import Cell
+
+log = structlog.get_logger(__name__)
+
+
+def state_at(cell: Cell, *, revision: int | None = None, time: dt.datetime | None = None) -> RecordedState:
+    """Return the state of a cell at a revision, or after the last change before a time, or at present. Raises
+    `Rejected` if the cell was never there, or if the journal no longer contains the events that are needed.
+    """
+    now = int(query("SELECT revision FROM scheduling_cell WHERE id = %s", [cell.id])[0][0])
+    if time is not None:
+        revision = revision_at(cell, time, newest=now)
+    wanted = now if revision is None else revision
+    if not 0 <= wanted <= now:
+        raise invalid("revision", f"{wanted} is not a revision of cell {cell.name}; give 0 to {now}")
+    state = _nearest(cell, wanted)
+    begins = first_after(cell.id, state.revision)
+    if wanted > state.revision and begins != state.revision + 1:
+        detail = (
+            f"{wanted} of cell {cell.name} cannot be rebuilt: the nearest checkpoint before it is at revision"
+            f" {state.revision}, and the journal begins at {begins}; give the revision of a checkpoint, or a later one"
+        )
+        raise invalid("revision", detail, "history-missing")
+    kinds = list(state._handlers)
+    follow(state, journal_news(cell.id, after=state.revision, upto=wanted, kinds=kinds), upto=wanted)
+    return state
+
+
+def replay(cell_id: int) -> RecordedState | None:
+    """Return the present state of a cell, from its newest checkpoint and the journal. Return None if there is no
+    checkpoint and the beginning of the journal is missing.
+    """
+    cell = Cell.objects.get(pk=cell_id)
+    state = _nearest(cell, cell.revision)
+    if cell.revision > state.revision and first_after(cell_id, state.revision) != state.revision + 1:
+        return None
+    news = journal_news(cell_id, after=state.revision, upto=cell.revision, kinds=list(state._handlers))
+    follow(state, news, upto=cell.revision)
+    return state
+
+
+def revision_at(cell: Cell, time: dt.datetime, *, newest: int) -> int:
+    """Return the revision that the cell had at a time. Raises `Rejected` if this was before all that is stored."""
+    at = time.timestamp()
+    known = [one.header.revision for one in _own(cell) if one.header.taken_at <= at]
+    low, high = max(known, default=0), newest  # the cell had `low` at `time`, or is older than the journal
+    while low < high:  # times ascend with revisions, because both are taken while the cell is locked
+        middle = (low + high + 1) // 2
+        rows = query(
+            "SELECT revision, time FROM scheduling_event WHERE cell_id = %s AND revision >= %s"
+            " ORDER BY revision, seq LIMIT 1",
+            [cell.id, middle],
+        )
+        if rows and rows[0][1] <= time:
+            low = max(middle, min(int(rows[0][0]), high))
+        else:
+            high = middle - 1
+    if low == 0 and not known and time < cell.created_at:
+        raise invalid("time", f"{time.isoformat()} is before cell {cell.name} was created; give a later time")
+    return low
+
+
+def _nearest(cell: Cell, revision: int) -> RecordedState:
+    """Return the state of the newest readable checkpoint at or before a revision, or an empty state."""
+    extra = tuple(cell.extra_resources)
+    for stored in _own(cell):
+        if stored.header.revision > revision:
+            continue
+        try:
+            with stored.path.open("rb") as source:
+                header, tables = file.read(source)
+            return state_of(tables, extra_resources=extra, revision=header.revision)
+        except (OSError, CheckpointError, LookupError) as error:
+            log.warning("checkpoint skipped", cell=cell.name, revision=stored.header.revision, error=str(error))
+    return RecordedState(extra)
+
+
+def _own(cell: Cell) -> Iterable[StoredCheckpoint]:
+    """Return the checkpoints of the cell's present history, newest first."""
+    return [one for one in checkpoints_of(cell.name) if one.header.history == str(cell.history_id)]

@@ -1,0 +1,92 @@
+"""Checkpoints on real PostgreSQL: what is saved, and the state of a cell at any revision."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from quota.vocabulary.errors import Rejected
+from scheduling.core.cell.state import CellState
+from scheduling.history.checkpoints.folder import checkpoints_of
+from scheduling.history.checkpoints.rows import load_recorded
+from scheduling.history.checkpoints.saving import checkpoint_write
+from scheduling.history.checkpoints.states import replay, state_at
+from scheduling.history.checkpoints.tables import tables_of
+from scheduling.journal import journal
+from scheduling.journal.sql import execute
+from scheduling.master.snapshot import load_state
+from scheduling.master.validate import validate
+from scheduling.models import Cell
+from tests.integration.checkpoint_history import History
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
+REVISIONS = 150
+
+
+@pytest.fixture(autouse=True)
+def home(settings, tmp_path: Path) -> Path:
+    settings.BORG_HOME = tmp_path
+    return tmp_path
+
+
+def fresh(cell: Cell) -> Cell:
+    return Cell.objects.get(pk=cell.pk)
+
+
+def test_the_state_at_a_hundred_random_revisions_equals_the_original() -> None:
+    history = History(seed=15)
+    cell, originals, saved = history.row, {}, 0
+    while (revision := fresh(cell).revision) < REVISIONS:
+        history.step()
+        if revision > saved + 40:
+            saved = revision
+            checkpoint_write(cell.id)
+        if revision % 8 == 0:
+            original = load_state(cell.id)
+            originals[original.revision] = original
+            assert load_recorded(cell.id).diff(original) == []
+    cell = fresh(cell)
+    kinds = {type(record.event).__name__ for record in journal.tail(cell.id, after=0)}
+    assert kinds >= {
+        "MachineSet", "MachineState", "MachineRemoved", "PackagesHeld", "JobSubmitted", "JobChanged", "JobEnded",
+        "TasksAdded", "TaskPlaced", "TaskEvicted", "TaskEnded", "TaskGone", "TaskUpdated", "ReservationsSet",
+        "UpdateStarted", "UpdateEnded",
+    }  # fmt: skip
+    sample = sorted(random.Random(1).sample(range(1, cell.revision + 1), 100))
+    warm = CellState(tuple(cell.extra_resources))
+    news = iter(journal.tail(cell.id, after=0, limit=10**6))
+    record = next(news)
+    for revision in sample:
+        while record is not None and record.revision <= revision:
+            warm.apply(record.event, revision=record.revision, time=record.time.timestamp())
+            record = next(news, None)
+        state = state_at(cell, revision=revision)
+        assert state.revision == revision
+        assert state.diff(warm) == []
+        if revision in originals:
+            assert state.diff(originals[revision]) == []
+        at = record.time if record is not None and record.revision == revision + 1 else None
+        if at is not None:
+            assert state_at(cell, time=at).revision == revision + 1
+    assert tables_of(state_at(cell))["jobs"] == tables_of(load_recorded(cell.id))["jobs"]
+    assert tables_of(state_at(cell))["updates"].drop(["at"]) == tables_of(load_recorded(cell.id))["updates"].drop(
+        ["at"]
+    )
+    _check_a_journal_without_beginning(cell)
+
+
+def _check_a_journal_without_beginning(cell: Cell) -> None:
+    """The newest checkpoint and what is left of the journal are enough for `validate` and for later revisions."""
+    newest, *_, oldest = [stored.header.revision for stored in checkpoints_of(cell.name)]
+    execute("DELETE FROM scheduling_event WHERE cell_id = %s AND revision <= %s", [cell.id, newest - 5])
+    assert state_at(cell, revision=oldest).revision == oldest  # needs no journal
+    with pytest.raises(Rejected, match=f"the journal begins at {newest - 4}"):
+        state_at(cell, revision=oldest + 1)
+    assert state_at(cell, revision=newest + 1).revision == newest + 1
+    assert validate(cell.id, load=load_recorded, replay=replay) == []
+    execute("UPDATE scheduling_task SET reservation[1] = 1 + reservation[1] WHERE id = (SELECT max(id) FROM"
+            " scheduling_task WHERE cell_id = %s AND state = 'running')", [cell.id])  # fmt: skip
+    (problem,) = validate(cell.id, load=load_recorded, replay=replay)[:1]
+    assert "journal and rows differ" in problem
