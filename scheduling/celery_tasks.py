@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
 import structlog
@@ -21,6 +22,7 @@ from quota.vocabulary.errors import Rejected
 from scheduling.cells import capacity
 from scheduling.demotion import quota_expiry, spent_budgets
 from scheduling.history.archive import child, ranges
+from scheduling.history.checkpoints import saving
 from scheduling.jobs.health_watch import failing_jobs_watch
 from scheduling.journal import journal, wakeups
 from scheduling.master import schedulers
@@ -146,6 +148,25 @@ def journal_partitions() -> None:
     made = journal.ensure_partitions()
     if made:
         log.info("journal partitions made", number=made)
+
+
+@shared_task(name="scheduling.checkpoints", ignore_result=True)
+def checkpoints_run() -> None:
+    """Save a checkpoint of each cell whose newest one is too old, and delete old checkpoints."""
+    now = timezone.now()
+    for cell in Cell.objects.order_by("id"):
+        if saving.due(cell, now=now):
+            checkpoint_save(cell.name)
+        if dropped := saving.checkpoints_drop_old(cell, now=now):
+            log.info("old checkpoints deleted", cell=cell.name, files=dropped)
+
+
+@shared_task(name="scheduling.checkpoint_save", ignore_result=True)
+def checkpoint_save(cell: str) -> None:
+    try:
+        saving.checkpoint_save(Cell.objects.get(name=cell))
+    except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+        log.error("no checkpoint saved", cell=cell, error=str(error))
 
 
 @shared_task(name="scheduling.sessions_clear", ignore_result=True)

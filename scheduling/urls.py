@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from scheduling.api import brakes, cells, drains, jobs, logs, packages, quarantine, tasks, usage
+from scheduling.api import brakes, cells, checkpoints, drains, jobs, logs, packages, quarantine, tasks, usage
 
 _job = [
     path("", jobs.JobView.as_view(), name="job"),
@@ -40,6 +40,9 @@ _cell = [
     path("machines/<str:hostname>:revoke", cells.MachineRevokeView.as_view(), name="machine-revoke"),
     path("packages/", packages.PackagesView.as_view(), name="packages"),
     path("packages/<str:tenant>/<str:name>/<str:reference>/", packages.PackageView.as_view(), name="package"),
+    path("checkpoints/", checkpoints.CheckpointsView.as_view(), name="checkpoints"),
+    path("checkpoints/<int:revision>/", checkpoints.CheckpointView.as_view(), name="checkpoint"),
+    path("checkpoints/<int:revision>/content/", checkpoints.CheckpointContentView.as_view(), name="checkpoint-content"),
     path("jobs/", jobs.JobsView.as_view(), name="jobs"),
     path("jobs:bulk", jobs.BulkView.as_view(), name="jobs-bulk"),
     path("jobs/<str:tenant>/<str:job>/", include(_job)),

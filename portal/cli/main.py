@@ -14,6 +14,7 @@ from portal.cli import (
     brakes,
     capabilities,
     cells,
+    checkpoints,
     drains,
     jobs,
     money,
@@ -56,6 +57,7 @@ for group, name in (
     (brakes.quarantine, "quarantine"),
     (tokens.tokens, "tokens"),
     (packages.package, "package"),
+    (checkpoints.checkpoint, "checkpoint"),
 ):
     app.add_typer(group, name=name, no_args_is_help=True)
 

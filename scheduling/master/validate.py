@@ -16,7 +16,6 @@ from scheduling.journal.sql import execute, query
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell
 
-
 Loader = Callable[[int], CellState | None]
 
 

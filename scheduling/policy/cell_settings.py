@@ -98,6 +98,7 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     archive_keep_days: float = 400.0
     """Days for which the archive keeps events and usage."""
+
     checkpoint_interval_h: float = 1.0
     """Hours between checkpoints of a cell that changes; 0: only on request."""
 

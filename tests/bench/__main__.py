@@ -33,6 +33,7 @@ BENCHES = {
     "dns-outage": "tests.bench.dns_outage",
     "dns-secondary": "tests.bench.dns_secondary",
     "dns-fuzz": "tests.bench.dns_fuzz",
+    "checkpoint": "tests.bench.checkpoint",
     "peers": "tests.bench.peers",
 }
 

@@ -261,6 +261,11 @@ DOORS = (
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:grow", ("sre",), body={"capacity": {"cpu": 64}}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:rotate", ("sre",), body={}),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:revoke", ("sre",), body={"reason": "x"}),
+    # checkpoints: none is stored
+    Door("get", "api/v1/cells/{cell}/checkpoints/", ("sre",)),
+    Door("post", "api/v1/cells/{cell}/checkpoints/", ("sre",), 202, body={}),
+    Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/", ("sre",), 404),
+    Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/content/", ("sre",), 404),
     # packages
     Door("get", "api/v1/cells/{cell}/packages/", ALL),
     Door("get", PACKAGE, (*MEMBERS, "sre"), **SEES),
@@ -344,6 +349,7 @@ class World:
             username="viewer",
             key=self.key,
             brake="stops",
+            revision=1,
             service="front",
             host="m1",
             grant=self.grant,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from pathlib import Path
 
 import pytest
+from django.db import transaction
 
 from quota.vocabulary.errors import Rejected
 from scheduling.core.cell.state import CellState
+from scheduling.history.checkpoints import saving
+from scheduling.history.checkpoints.file import read
 from scheduling.history.checkpoints.folder import checkpoints_of
 from scheduling.history.checkpoints.rows import load_recorded
 from scheduling.history.checkpoints.saving import checkpoint_write
@@ -19,6 +23,7 @@ from scheduling.journal.sql import execute
 from scheduling.master.snapshot import load_state
 from scheduling.master.validate import validate
 from scheduling.models import Cell
+from tests.integration import rows, world
 from tests.integration.checkpoint_history import History
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
@@ -80,7 +85,9 @@ def test_the_state_at_a_hundred_random_revisions_equals_the_original() -> None:
 def _check_a_journal_without_beginning(cell: Cell) -> None:
     """The newest checkpoint and what is left of the journal are enough for `validate` and for later revisions."""
     newest, *_, oldest = [stored.header.revision for stored in checkpoints_of(cell.name)]
-    execute("DELETE FROM scheduling_event WHERE cell_id = %s AND revision <= %s", [cell.id, newest - 5])
+    with transaction.atomic():
+        execute("SET LOCAL session_replication_role = replica")  # the journal is append-only
+        execute("DELETE FROM scheduling_event WHERE cell_id = %s AND revision <= %s", [cell.id, newest - 5])
     assert state_at(cell, revision=oldest).revision == oldest  # needs no journal
     with pytest.raises(Rejected, match=f"the journal begins at {newest - 4}"):
         state_at(cell, revision=oldest + 1)
@@ -90,3 +97,52 @@ def _check_a_journal_without_beginning(cell: Cell) -> None:
             " scheduling_task WHERE cell_id = %s AND state = 'running')", [cell.id])  # fmt: skip
     (problem,) = validate(cell.id, load=load_recorded, replay=replay)[:1]
     assert "journal and rows differ" in problem
+
+
+def test_checkpoints_are_due_and_dropped_by_their_age(cell, machine, home) -> None:
+    now = dt.datetime.now(dt.UTC)
+    assert saving.due(fresh(cell), now=now)
+    path = checkpoint_write(cell.id)
+    assert checkpoint_write(cell.id) == path, "the revision is the same"
+    hour = dt.timedelta(hours=1)
+    assert not saving.due(fresh(cell), now=now + 2 * hour), "nothing has changed"
+    rows.a_machine(cell, "m2")
+    assert not saving.due(fresh(cell), now=now + hour / 2)
+    assert saving.due(fresh(cell), now=now + 2 * hour)
+    checkpoint_write(cell.id)
+    first, second = sorted(one.path for one in checkpoints_of(cell.name))
+    days = dt.timedelta(days=1)
+    assert saving.checkpoints_drop_old(cell, now=now + 23 * hour) == 0
+    assert saving.checkpoints_drop_old(cell, now=now + 3 * days) == 1, "the first of a day stays"
+    assert first.exists()
+    assert not second.exists()
+    assert saving.checkpoints_drop_old(cell, now=now + 61 * days) == 1
+    assert checkpoints_of(cell.name) == []
+
+
+def test_values_of_the_environment_are_in_no_checkpoint(cell, machine, ann) -> None:
+    world.submit(ann, cell, world.with_task(env={"DB_PASSWORD": "hunter2", "MODE": "quick-mode"}))
+    path = checkpoint_write(cell.id)
+    with path.open("rb") as file:
+        _, tables = read(file)
+    texts = [str(table.to_pylist()) for table in tables.values()]
+    assert any("DB_PASSWORD" in text for text in texts)
+    assert not any("hunter2" in text or "quick-mode" in text for text in texts)
+
+
+def test_sres_list_show_and_download_checkpoints(cell, machine, ann) -> None:
+    world.submit(ann, cell, world.a_file())
+    path = checkpoint_write(cell.id)
+    sre = world.bearer(world.a_user("sre", sre=True))
+    base = f"/api/v1/cells/{cell.name}/checkpoints/"
+    (listed,) = sre.get(base).json()
+    assert (listed["revision"], listed["size_bytes"]) == (fresh(cell).revision, path.stat().st_size)
+    shown = sre.get(f"{base}{listed['revision']}/").json()
+    assert {one["name"]: one["rows"] for one in shown["sections"]}["tasks"] == 3
+    content = b"".join(sre.get(f"{base}{listed['revision']}/content/").streaming_content)
+    assert content == path.read_bytes()
+    path.write_bytes(content[:-1])
+    damaged = sre.get(f"{base}{listed['revision']}/")
+    assert (damaged.status_code, damaged.json()["code"]) == (409, "checkpoint-damaged")
+    assert damaged.json()["fields"] == {"section": "updates"}
+    assert state_at(fresh(cell)).diff(load_state(cell.id)) == [], "a damaged checkpoint is skipped"

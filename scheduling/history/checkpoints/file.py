@@ -9,6 +9,7 @@ increases `FORMAT`.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import struct
 import zlib
@@ -61,6 +62,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     extra_resources: tuple[str, ...] = ()
     redacted: bool = False
     sections: tuple[Section, ...] = ()
+
+    @property
+    def taken(self) -> dt.datetime:
+        return dt.datetime.fromtimestamp(self.taken_at, dt.UTC)
 
     @property
     def bytes(self) -> int:

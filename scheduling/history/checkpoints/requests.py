@@ -1,0 +1,46 @@
+"""What SREs can do with the stored checkpoints of a cell. Light: imports no heavy library."""
+
+from __future__ import annotations
+
+from celery import current_app
+from django.db import transaction
+
+from quota.vocabulary.errors import Conflict, NotFound, Rejected
+from quota.vocabulary.permissions import Action, Principal, require
+from scheduling.history.checkpoints.file import CheckpointError, verify
+from scheduling.history.checkpoints.folder import StoredCheckpoint, checkpoints_of, path_of
+from scheduling.journal import wakeups
+from scheduling.models import Cell
+
+
+def checkpoints_listed(*, principal: Principal, cell: Cell) -> list[StoredCheckpoint]:
+    """Return the stored checkpoints of a cell, newest first. Raises `Forbidden` unless the caller is an SRE."""
+    require(principal, Action.CELL_ADMIN, cell=cell.name)
+    return checkpoints_of(cell.name)
+
+
+def checkpoint_request(*, principal: Principal, cell: Cell) -> int:
+    """Ask a worker to save a checkpoint of a cell, and return the cell's present revision. The checkpoint will have
+    this revision or a later one. Raises `Forbidden` unless the caller is an SRE, and `Rejected` if Redis is away.
+    """
+    require(principal, Action.CELL_ADMIN, cell=cell.name)
+    if not wakeups.answers():
+        raise Rejected("redis-unavailable", "the queue of the workers is unreachable; try again later", status=503)
+    transaction.on_commit(lambda: current_app.send_task("scheduling.checkpoint_save", args=[cell.name]))
+    return cell.revision
+
+
+def checkpoint_verified(*, principal: Principal, cell: Cell, revision: int) -> StoredCheckpoint:
+    """Return a stored checkpoint whose checksums are right. Raises `NotFound` if there is none at this revision, and
+    `Conflict` with the name of the section if the file is damaged.
+    """
+    require(principal, Action.CELL_ADMIN, cell=cell.name)
+    path = path_of(cell.name, revision)
+    try:
+        with path.open("rb") as file:
+            return StoredCheckpoint(path, verify(file), path.stat().st_size)
+    except (FileNotFoundError, OverflowError):
+        known = [str(one.header.revision) for one in checkpoints_of(cell.name)[:20]]
+        raise NotFound("checkpoint", str(revision), known=known) from None
+    except CheckpointError as error:
+        raise Conflict("checkpoint-damaged", str(error), fields={"section": error.section}) from error

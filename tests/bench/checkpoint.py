@@ -1,0 +1,184 @@
+"""`checkpoint` and `replay`: saving, loading and following the state of a full-size cell (`tests.bench.full_cell`).
+
+Cases:
+* `save` (s): the rows of a cell that runs are read and written to a file. `size_mb`: of the file; `longest_wait_ms`:
+  the longest wait for a lock of a statement of jobs that are submitted meanwhile, sampled every 5 ms;
+* `load` (s): the file is read, and its state built;
+* `validate` (s): `validate` from this checkpoint. `whole_journal_s`: from the beginning of the journal;
+* `replay` (events/s): all events of the journal, read from PostgreSQL and applied. `changing`: only those that change
+  the state, without the reports that are skipped in PostgreSQL.
+
+Each result has `cpu_s`, the CPU time of this process: on a machine that others use, compare that.
+
+    BENCH_CASES=save,load     only these cases
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.bench.full_cell import full_cell, users
+from tests.bench.installation import Installation
+from tests.bench.wanted import wanted
+
+RUNS = 3
+_SAMPLE_S = 0.005
+
+
+def measure() -> Iterator[dict[str, Any]]:
+    with full_cell() as where:
+        _use_database_of(where)
+        from scheduling.core.warm import warm
+        from scheduling.models import Cell
+
+        warm()
+        cell_id = Cell.objects.values_list("id", flat=True).get(name=where.client("admin").profile.cell)
+        for case, run in (("save", _save), ("load", _load), ("validate", _validate), ("replay", _replay)):
+            if case in wanted(["save", "load", "validate", "replay"]):
+                yield {"case": case, **run(where, cell_id), "load": round(os.getloadavg()[0], 1)}
+
+
+def _save(where: Installation, cell_id: int) -> dict[str, Any]:
+    files: list[Path] = []
+
+    def save() -> None:
+        from scheduling.history.checkpoints.saving import checkpoint_write
+
+        for old in files:
+            old.unlink(missing_ok=True)
+        files[:] = [checkpoint_write(cell_id)]
+
+    with _submitting(where) as waits:
+        figures = _timed(save)
+    size = files[0].stat().st_size / 1e6
+    return {**figures, "unit": "s", "size_mb": round(size, 2), "longest_wait_ms": round(1000 * max(waits), 1)}
+
+
+def _load(where: Installation, cell_id: int) -> dict[str, Any]:
+    from scheduling.history.checkpoints.file import read
+    from scheduling.history.checkpoints.saving import checkpoint_write
+    from scheduling.history.checkpoints.tables import state_of
+
+    path = checkpoint_write(cell_id)
+
+    def load() -> None:
+        with path.open("rb") as file:
+            header, tables = read(file)
+        state_of(tables, extra_resources=header.extra_resources, revision=header.revision)
+
+    return {**_timed(load), "unit": "s"}
+
+
+def _validate(where: Installation, cell_id: int) -> dict[str, Any]:
+    from scheduling.history.checkpoints.rows import load_recorded
+    from scheduling.history.checkpoints.saving import checkpoint_write
+    from scheduling.history.checkpoints.states import replay
+    from scheduling.master.validate import validate
+
+    checkpoint_write(cell_id)
+    figures = _timed(lambda: _expect_none(validate(cell_id, load=load_recorded, replay=replay)))
+    began = time.perf_counter()
+    _expect_none(validate(cell_id))
+    return {**figures, "unit": "s", "whole_journal_s": round(time.perf_counter() - began, 2)}
+
+
+def _replay(where: Installation, cell_id: int) -> dict[str, Any]:
+    from scheduling.history.checkpoints.recorded import RecordedState
+    from scheduling.history.checkpoints.replaying import follow, journal_news
+    from scheduling.models import Cell, Event
+
+    cell = Cell.objects.get(pk=cell_id)
+    applied = 0
+
+    def run() -> None:
+        nonlocal applied
+        applied = 0
+        state = RecordedState(cell.extra_resources)
+
+        def counted() -> Iterator[list[Any]]:
+            nonlocal applied
+            kinds = list(state._handlers)
+            for batch in journal_news(cell_id, after=0, upto=cell.revision, kinds=kinds):
+                applied += len(batch)
+                yield batch
+
+        follow(state, counted(), upto=cell.revision)
+
+    figures = _timed(run)
+    events = Event.objects.filter(cell_id=cell_id, revision__lte=cell.revision).count()
+    seconds, cpu_s = figures["value"], figures["cpu_s"]
+    return {
+        "value": round(events / seconds),
+        "unit": "events/s",
+        "events": events,
+        "changing": round(applied / seconds),
+        "changing_per_cpu_s": round(applied / cpu_s),
+        "seconds": seconds,
+        "cpu_s": cpu_s,
+    }
+
+
+def _timed(work: Callable[[], object]) -> dict[str, Any]:
+    """Return the median wall time and CPU time of this process, of several runs."""
+    walls, cpus = [], []
+    for _ in range(RUNS):
+        wall, cpu = time.perf_counter(), time.process_time()
+        work()
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+    return {"value": round(statistics.median(walls), 2), "cpu_s": round(statistics.median(cpus), 2)}
+
+
+def _expect_none(problems: list[str]) -> None:
+    if problems:
+        raise RuntimeError(problems[0])
+
+
+class _submitting:
+    """Submit jobs over REST in a thread while the `with` block runs, and sample how long statements wait for locks."""
+
+    def __init__(self, where: Installation) -> None:
+        self._where, self._end, self._waits = where, threading.Event(), [0.0]
+        self._threads = [threading.Thread(target=self._submit), threading.Thread(target=self._sample)]
+
+    def __enter__(self) -> list[float]:
+        for thread in self._threads:
+            thread.start()
+        return self._waits
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join(60.0)
+
+    def _submit(self) -> None:
+        client = self._where.client("admin")
+        tenant, number = users(self._where)[0]["tenant"], 0
+        task = {"command": ["/bin/x"], "limit": {"cpu": "10m", "ram": "1Mi", "disk": "1Mi"}}
+        while not self._end.is_set():
+            number += 1
+            file = {"name": f"during{number}", "tenant": tenant, "priority": 100, "tasks": 2, "task": task}
+            client.submit(f"/api/v1/cells/{client.profile.cell}/jobs/", file)
+
+    def _sample(self) -> None:
+        import psycopg
+
+        statement = "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - waitstart)), 0)::float8 FROM pg_locks"
+        with psycopg.connect(os.environ["BORG_DATABASE_URL"], autocommit=True) as connection:
+            while not self._end.wait(_SAMPLE_S):
+                row = connection.execute(f"{statement} WHERE NOT granted").fetchone()
+                self._waits.append(row[0] if row else 0.0)
+
+
+def _use_database_of(where: Installation) -> None:
+    web = next(one for one in where.processes() if "portal.web" in one.cmdline())
+    os.environ.update(web.environ() | {"BORG_LOG_LEVEL": "WARNING"})
+    import django
+
+    django.setup()
