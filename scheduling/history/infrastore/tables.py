@@ -1,0 +1,306 @@
+"""The tables of Infrastore as Arrow schemas, and the conversion of journal events to the tables derived from them.
+
+    events (Arrow) + facts of jobs ─► convert ─► collection_events, instance_events, machine_events, …
+
+Pure. The archive and the SQL child call `convert`. Each call converts one range of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from scheduling.core.vocabulary import events as ev
+from scheduling.core.vocabulary.requirement import Group, split_task_id
+from scheduling.history.infrastore import columns
+from scheduling.history.infrastore.columns import DERIVED, TABLES
+
+_ARROW = {
+    columns.TEXT: pa.string(),
+    columns.INT: pa.int64(),
+    columns.FLOAT: pa.float64(),
+    columns.BOOL: pa.bool_(),
+    columns.TIME: pa.timestamp("us"),
+    columns.FLOATS: pa.list_(pa.float64()),
+    columns.TEXTS_BY_NAME: pa.map_(pa.string(), pa.string()),
+    columns.FLOATS_BY_NAME: pa.map_(pa.string(), pa.float64()),
+}
+SCHEMAS: dict[str, pa.Schema] = {
+    name: pa.schema([(column.name, _ARROW[column.type]) for column in table.columns]) for name, table in TABLES.items()
+}
+_CPU, _RAM = 0, 1
+_LATENCY_SENSITIVE = 3
+# The name of an eviction in the trace of 2019, by its cause. All other causes are `evict`.
+_EVICTION_TYPES = {"lost": "lost", "failure": "fail"}
+_ENDINGS = {"finished": "finish", "failed": "fail", "killed": "kill"}
+_Row = dict[str, Any]
+
+
+class JobFacts(NamedTuple):
+    """The facts of a job that its events do not repeat. `user`: the tenant. `alloc_set`: the id of the alloc set in
+    which the job's tasks run, or 0.
+    """
+
+    user: str
+    name: str
+    kind: str
+    priority: int
+    latency_sensitive: bool
+    alloc_set: int = 0
+
+
+def convert(
+    events: pa.Table, jobs: Mapping[int, JobFacts], *, machines_before: Collection[int] = ()
+) -> dict[str, pa.Table]:
+    """Return the tables of `columns.DERIVED` for a range of the journal.
+
+    `events`: rows of the table `events`, in the order of the journal. `jobs`: the facts of jobs by their id; the facts
+    of jobs that are submitted in the range are not needed. Events of unknown jobs get empty facts. `machines_before`:
+    the ids of machines that joined before the range; the first event of every other machine has the type `add`.
+    """
+    conversion = _Conversion(dict(jobs), set(machines_before))
+    # The columns of `_Event`, in its order.
+    values = [
+        events.column(name).to_pylist() for name in ("time", "time_us", "revision", "seq", "actor", "kind", "data")
+    ]
+    for *head, kind, data in zip(*values, strict=True):
+        if handler := _HANDLERS.get(kind):
+            handler(conversion, _Head(*head), ev.decode(data))
+    return {name: _table(name, conversion.rows[name]) for name in DERIVED}
+
+
+def _table(name: str, rows: list[_Row]) -> pa.Table:
+    return pa.Table.from_pydict(
+        {field.name: pa.array([row.get(field.name) for row in rows], field.type) for field in SCHEMAS[name]},
+        schema=SCHEMAS[name],
+    )
+
+
+class _Head(NamedTuple):
+    """The columns that all rows of an event share."""
+
+    time: Any
+    time_us: int
+    revision: int
+    seq: int
+    actor: str
+
+
+class _Conversion:
+    """The rows of each table so far. `jobs`, `machines`: facts of jobs, and attributes of machines, so far."""
+
+    def __init__(self, jobs: dict[int, JobFacts], machines: set[int]) -> None:
+        self.rows: dict[str, list[_Row]] = {name: [] for name in DERIVED}
+        self.jobs = jobs
+        self.machines = machines
+        self.attributes: dict[int, dict[str, str]] = {}
+
+    def add(self, table: str, head: _Head, **values: Any) -> None:
+        self.rows[table].append(head._asdict() | values)
+
+    def collection(self, head: _Head, type: str, job_id: int, **values: Any) -> None:
+        self.add("collection_events", head, type=type, **self._facts(job_id), **values)
+
+    def instance(self, head: _Head, type: str, job_id: int, index: int, **values: Any) -> None:
+        self.add("instance_events", head, type=type, instance_index=index, **{**self._facts(job_id), **values})
+
+    def submitted(self, head: _Head, job_id: int, groups: tuple[Group, ...], spec_version: int) -> None:
+        for group in groups:
+            for index in group.indexes():
+                amounts = _request(group.requirement.limit)
+                self.instance(head, "submit", job_id, index, spec_version=spec_version, **amounts)
+
+    def _facts(self, job_id: int) -> _Row:
+        facts = self.jobs.get(job_id)
+        if facts is None:
+            return {"collection_id": job_id}
+        return {
+            "collection_id": job_id,
+            "user": facts.user,
+            "collection_name": facts.name,
+            "collection_type": facts.kind,
+            "priority": facts.priority,
+            "scheduling_class": _LATENCY_SENSITIVE if facts.latency_sensitive else 0,
+            "alloc_collection_id": facts.alloc_set or None,
+        }
+
+
+def _request(limit: tuple[int, ...]) -> _Row:
+    return {"resource_request_cpus": limit[_CPU] / 1000, "resource_request_memory": limit[_RAM]}
+
+
+def _exit(found: Mapping[str, Any] | None) -> _Row:
+    if not found:
+        return {}
+    return {"exit_reason": found.get("cause"), "exit_status": found.get("status"), "exit_signal": found.get("signal")}
+
+
+def _job_submitted(to: _Conversion, head: _Head, event: ev.JobSubmitted) -> None:
+    to.jobs[event.job_id] = JobFacts(
+        event.tenant, event.name, event.job_kind, event.priority, event.latency_sensitive, event.alloc_set
+    )
+    first = event.groups[0].requirement if event.groups else None
+    to.collection(
+        head,
+        "submit",
+        event.job_id,
+        tasks=sum(group.size for group in event.groups),
+        spec_version=event.spec_version,
+        max_per_machine=first.max_per_machine if first else None,
+        max_per_switch=first.max_per_rack if first else None,
+    )
+    to.submitted(head, event.job_id, event.groups, event.spec_version)
+
+
+def _job_rejected(to: _Conversion, head: _Head, event: ev.JobRejected) -> None:
+    values = {"user": event.tenant, "collection_name": event.name, "detail": f"{event.code}: {event.detail}"}
+    to.add("collection_events", head, type="reject", **values)
+
+
+def _job_changed(to: _Conversion, head: _Head, event: ev.JobChanged) -> None:
+    if facts := to.jobs.get(event.job_id):
+        to.jobs[event.job_id] = facts._replace(priority=event.priority, latency_sensitive=event.latency_sensitive)
+    values = {"spec_version": event.spec_version, "detail": event.reason or None}
+    to.collection(head, "update_running", event.job_id, **values)
+
+
+def _job_ended(to: _Conversion, head: _Head, event: ev.JobEnded) -> None:
+    to.collection(head, _ENDINGS.get(event.how, event.how), event.job_id)
+
+
+def _update_started(to: _Conversion, head: _Head, event: ev.UpdateStarted) -> None:
+    detail = "undo" if event.undo else None
+    to.collection(head, "update_start", event.job_id, spec_version=event.to_version, detail=detail)
+
+
+def _update_ended(to: _Conversion, head: _Head, event: ev.UpdateEnded) -> None:
+    detail = f"{event.how}: {event.detail}" if event.detail else event.how
+    to.collection(head, "update_end", event.job_id, detail=detail)
+
+
+def _tasks_added(to: _Conversion, head: _Head, event: ev.TasksAdded) -> None:
+    to.submitted(head, event.job_id, event.groups, event.spec_version)
+
+
+def _task_revived(to: _Conversion, head: _Head, event: ev.TaskRevived) -> None:
+    to.instance(head, "submit", event.job_id, event.index, spec_version=event.spec_version)
+
+
+def _task_placed(to: _Conversion, head: _Head, event: ev.TaskPlaced) -> None:
+    values = _placement(event) | {
+        "score": sorted(event.score.items()) or None,
+        "victims": len(event.victims),
+        "spec_version": event.spec_version,
+    }
+    if event.packages:
+        values["package_bytes_installed"], values["package_bytes"] = event.packages[:2]
+    if event.alloc:
+        values["alloc_collection_id"], values["alloc_instance_index"] = split_task_id(event.alloc)
+    to.instance(head, "schedule", event.job_id, event.index, **values)
+
+
+def _placement(event: ev.TaskPlaced | ev.TaskEvicted | ev.TaskEnded | ev.TaskGone | ev.TaskReported) -> _Row:
+    return {"machine_id": event.machine_id or None, "incarnation": event.incarnation}
+
+
+def _task_evicted(to: _Conversion, head: _Head, event: ev.TaskEvicted) -> None:
+    job, index = event.preemptor or (None, None)
+    values = _placement(event) | _exit(event.exit)
+    values |= {"cause": event.cause, "detail": event.detail or None}
+    values |= {"preemptor_collection_id": job, "preemptor_instance_index": index}
+    to.instance(head, _EVICTION_TYPES.get(event.cause, "evict"), event.job_id, event.index, **values)
+
+
+def _task_ended(to: _Conversion, head: _Head, event: ev.TaskEnded) -> None:
+    values = _placement(event) | _exit(event.exit) | {"detail": event.detail or None}
+    to.instance(head, _ENDINGS.get(event.how, event.how), event.job_id, event.index, **values)
+
+
+def _task_gone(to: _Conversion, head: _Head, event: ev.TaskGone) -> None:
+    to.instance(head, "gone", event.job_id, event.index, **_placement(event), **_exit(event.exit))
+
+
+def _task_updated(to: _Conversion, head: _Head, event: ev.TaskUpdated) -> None:
+    amounts = _request(event.requirement.limit)
+    to.instance(head, "update", event.job_id, event.index, spec_version=event.spec_version, **amounts)
+
+
+def _task_reported(to: _Conversion, head: _Head, event: ev.TaskReported) -> None:
+    values = _placement(event) | _exit(event.exit)
+    values |= {"phase": event.phase, "health": event.health, "up": event.up, "restarts": event.restarts}
+    to.instance(head, "report", event.job_id, event.index, **values)
+
+
+def _reservations_set(to: _Conversion, head: _Head, event: ev.ReservationsSet) -> None:
+    for (job_id, index), amounts in zip(event.tasks, event.reservations, strict=True):
+        facts = to.jobs.get(job_id)
+        to.add(
+            "reservations",
+            head,
+            user=facts.user if facts else None,
+            collection_id=job_id,
+            instance_index=index,
+            reserved_cpus=amounts[_CPU] / 1000,
+            reserved_memory=amounts[_RAM],
+        )
+
+
+def _machine_set(to: _Conversion, head: _Head, event: ev.MachineSet) -> None:
+    known = event.machine_id in to.machines
+    to.machines.add(event.machine_id)
+    to.add(
+        "machine_events",
+        head,
+        type="update" if known else "add",
+        machine_id=event.machine_id,
+        machine_name=event.hostname,
+        switch_id=event.rack,
+        power_domain=event.power_domain,
+        platform_id=event.platform,
+        capacity_cpus=event.capacity[_CPU] / 1000,
+        capacity_memory=event.capacity[_RAM],
+    )
+    removed = to.attributes.get(event.machine_id, {}).keys() - event.attributes.keys()
+    changes = [(name, value, False) for name, value in sorted(event.attributes.items())]
+    changes += [(name, "", True) for name in sorted(removed)]
+    for name, value, deleted in changes:
+        values = {"machine_id": event.machine_id, "name": name, "value": value, "deleted": deleted}
+        to.add("machine_attributes", head, **values)
+    to.attributes[event.machine_id] = dict(event.attributes)
+
+
+def _machine_state(to: _Conversion, head: _Head, event: ev.MachineState) -> None:
+    to.add("machine_events", head, type=event.state, machine_id=event.machine_id, detail=event.reason or None)
+
+
+def _machine_removed(to: _Conversion, head: _Head, event: ev.MachineRemoved) -> None:
+    to.machines.discard(event.machine_id)
+    to.add("machine_events", head, type="remove", machine_id=event.machine_id, detail=event.reason or None)
+
+
+_Handler = Callable[[_Conversion, _Head, Any], None]
+_HANDLERS: dict[str, _Handler] = {
+    str(_event.__struct_config__.tag): _handler
+    for _event, _handler in (
+        (ev.JobSubmitted, _job_submitted),
+        (ev.JobRejected, _job_rejected),
+        (ev.JobChanged, _job_changed),
+        (ev.JobEnded, _job_ended),
+        (ev.UpdateStarted, _update_started),
+        (ev.UpdateEnded, _update_ended),
+        (ev.TasksAdded, _tasks_added),
+        (ev.TaskRevived, _task_revived),
+        (ev.TaskPlaced, _task_placed),
+        (ev.TaskEvicted, _task_evicted),
+        (ev.TaskEnded, _task_ended),
+        (ev.TaskGone, _task_gone),
+        (ev.TaskUpdated, _task_updated),
+        (ev.TaskReported, _task_reported),
+        (ev.ReservationsSet, _reservations_set),
+        (ev.MachineSet, _machine_set),
+        (ev.MachineState, _machine_state),
+        (ev.MachineRemoved, _machine_removed),
+    )
+}
