@@ -153,6 +153,10 @@ SETTINGS: dict[str, Setting] = {
     "BORG_MAX_BODY_BYTES": Setting(
         "33554432", "Largest size of a request body, in bytes.", checks.number(1_024, 2**31)
     ),
+    "BORG_SQL_SECONDS": Setting("30", "Seconds that an SQL query over the history may take.", checks.number(1, 600)),
+    "BORG_SQL_MEMORY_MIB": Setting(
+        "1024", "Memory in MiB that an SQL query over the history may use.", checks.number(64, 1_000_000)
+    ),
     "BORG_MAX_TASKS_PER_JOB": Setting("100000", "Largest number of tasks of one job.", checks.number(1, 2**20)),
     "BORG_MAX_BULK_JOBS": Setting("10000", "Largest number of jobs in one bulk submission.", checks.number(1, 10**6)),
     "BORG_MAX_WATCHES": Setting(

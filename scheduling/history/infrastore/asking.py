@@ -1,0 +1,125 @@
+"""Answers SQL queries over the history of a cell (§2.6).
+
+text ─► grammar: checked ─► sources: rows that the caller may see ─► engine: a process of its own ─► rows
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+
+from quota.selectors import tenants_visible
+from quota.vocabulary.errors import Rejected
+from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
+from scheduling.history.infrastore import engine
+from scheduling.history.infrastore.protocol import ChildRequest, Form, Limits
+from scheduling.history.infrastore.sources import ArchivedFiles, Visibility, export
+from scheduling.models import Cell
+
+if TYPE_CHECKING:
+    from scheduling.history.infrastore.grammar import CheckedQuery, Value
+
+DEFAULT_DAYS = 7
+_THREADS = 2
+_MOST_ROWS = {Form.JSON: 10_000, Form.CSV: 1_000_000, Form.PARQUET: 1_000_000}
+_MOST_BYTES = 64 * 2**20
+NOTHING_ARCHIVED = ArchivedFiles()
+
+
+def ask(
+    *,
+    principal: Principal,
+    cell: Cell,
+    query: str,
+    now: dt.datetime,
+    parameters: Mapping[str, Value] | None = None,
+    form: Form = Form.JSON,
+    archived: ArchivedFiles = NOTHING_ARCHIVED,
+) -> engine.Answer:
+    """Run a query over the history of `cell`, with only the rows that the principal may see.
+
+    `parameters`: the values of `:name` in the query. `:since` is seven days before `now` and `:until` is `now` unless
+    `parameters` has them. Raises `Rejected`: the query is not accepted, exceeds a limit, or fails. The figures of an
+    error in the text have its `line` and `column`, counted from 1.
+    """
+    checked = _checked(query, standard_parameters(now) | dict(parameters or {}))
+    visible = visibility(principal, cell)
+    with tempfile.TemporaryDirectory(prefix="borg-sql-") as folder:
+        tables, facts = export(
+            Path(folder),
+            cell,
+            tables=sorted(checked.tables),
+            names=checked.names,
+            since=checked.since,
+            visible=visible,
+            archived=archived,
+        )
+        request = ChildRequest(
+            sql=checked.sql, tables=tables, users=visible.users, limits=_limits(form), form=form, jobs=facts
+        )
+        try:
+            return engine.run(request)
+        except Rejected as problem:
+            raise _placed(problem, query) from problem
+
+
+def standard_parameters(now: dt.datetime) -> dict[str, Value]:
+    """Return the parameters that every query has."""
+    return {"since": now - dt.timedelta(days=DEFAULT_DAYS), "until": now}
+
+
+def visibility(principal: Principal, cell: Cell) -> Visibility:
+    """Return which tenants' rows the principal may see in `cell`, and the rows of which tenants about money."""
+    if Scope.READ not in principal.scopes or principal.cell not in (None, cell.name):
+        return Visibility((), ())
+    everything = principal.tenant is None and principal.sre
+    if everything:
+        return Visibility(None, None)
+    names = tuple(tenants_visible(principal).values_list("name", flat=True))
+    payers = tuple(name for name in names if may(principal, Action.BILLING_VIEW, tenant=name))
+    if principal.tenant is None and principal.has(CapabilityKind.ANY_JOB, cell.name):
+        return Visibility(None, payers)
+    users = tuple(name for name in names if may(principal, Action.JOB_VIEW, tenant=name, cell=cell.name))
+    return Visibility(users, payers)
+
+
+def _checked(query: str, parameters: Mapping[str, Value]) -> CheckedQuery:
+    from scheduling.history.infrastore import grammar
+
+    try:
+        return grammar.check(query, parameters)
+    except grammar.QueryError as error:
+        figures = {"line": error.line, "column": error.column} if error.line else {}
+        place = f" (line {error.line}, column {error.column})" if error.line else ""
+        raise Rejected(
+            "query-invalid", f"{error.detail}{place}", fields={"query": error.detail}, figures=figures
+        ) from error
+
+
+def _limits(form: Form) -> Limits:
+    return Limits(
+        seconds=settings.BORG_SQL_SECONDS,
+        memory_mib=settings.BORG_SQL_MEMORY_MIB,
+        threads=_THREADS,
+        most_rows=_MOST_ROWS[form],
+        most_bytes=_MOST_BYTES,
+    )
+
+
+def _placed(problem: Rejected, query: str) -> Rejected:
+    """Add to an error of DuckDB the place of the first name in quotation marks that the error repeats."""
+    from scheduling.history.infrastore.grammar import position_of
+
+    if problem.code != "query-failed":
+        return problem
+    name = re.search(r'"(?:\w+\.)*(\w+)"', problem.detail)
+    line, column = position_of(query, name[1]) if name else (0, 0)
+    figures = {"line": line, "column": column} if line else {}
+    place = f" (line {line}, column {column})" if line else ""
+    return Rejected(problem.code, f"{problem.detail}{place}", fields={"query": problem.detail}, figures=figures)

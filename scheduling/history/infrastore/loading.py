@@ -1,0 +1,164 @@
+"""Loads the tables of a query into DuckDB, with only the rows that the caller may see. Part of the child process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from scheduling.history.infrastore import columns
+from scheduling.history.infrastore.columns import DERIVED, TABLES
+from scheduling.history.infrastore.protocol import FACTS, ChildRequest, TableSource
+
+if TYPE_CHECKING:
+    from scheduling.history.infrastore.tables import JobFacts
+
+_TYPES = {
+    columns.TEXT: "VARCHAR",
+    columns.INT: "BIGINT",
+    columns.FLOAT: "DOUBLE",
+    columns.BOOL: "BOOLEAN",
+    columns.TIME: "TIMESTAMP",
+    columns.FLOATS: "DOUBLE[]",
+    columns.TEXTS_BY_NAME: "MAP(VARCHAR, VARCHAR)",
+    columns.FLOATS_BY_NAME: "MAP(VARCHAR, DOUBLE)",
+}
+# CSV files contain maps as JSON.
+_BY_JSON = frozenset({columns.TEXTS_BY_NAME, columns.FLOATS_BY_NAME})
+# The rows of the journal that belong to no tenant and that everybody may see.
+_SHARED_EVENTS = "kind LIKE 'machine.%'"
+
+
+class Loader:
+    """Creates the tables of one request in an empty database."""
+
+    def __init__(self, database: duckdb.DuckDBPyConnection, request: ChildRequest) -> None:
+        self._database = database
+        self._request = request
+
+    def load(self) -> list[str]:
+        """Create all tables. Return the files that the query itself still has to read.
+
+        If the caller may see all rows of the cell, a table is a view over the files of the archive. Otherwise the rows
+        that the caller may see are copied into memory, so that the query needs no file at all.
+        """
+        needed: list[str] = []
+        for name, source in self._request.tables.items():
+            if source.files and self._request.users is None:
+                self._view(name, source)
+                needed += source.files
+            else:
+                self._copy(name, source)
+        return needed
+
+    def _view(self, name: str, source: TableSource) -> None:
+        parts = [self._of_files(name, source)]
+        if source.rows:
+            recent = f"recent_{name}"
+            self._database.execute(f"CREATE TABLE {recent} AS {self._of_rows(name, source)}")
+            parts.append(f"SELECT * FROM {recent}")
+        self._database.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}")
+
+    def _copy(self, name: str, source: TableSource) -> None:
+        parts = [self._of_files(name, source)] if source.files else []
+        parts += [self._of_rows(name, source)] if source.rows else []
+        if not parts:
+            parts = [f"SELECT {self._casts(name, source, {})} LIMIT 0"]
+        self._database.execute(f"CREATE TABLE {name} AS {' UNION ALL '.join(parts)}")
+
+    def _of_files(self, name: str, source: TableSource) -> str:
+        """Return a SELECT over the files of the archive. Columns that older files lack are null."""
+        files = (
+            f"read_parquet([{', '.join(map(_text, source.files))}], union_by_name = true, hive_partitioning = false)"
+        )
+        # Columns are only ever added, so the first and the last file show them all.
+        known: dict[str, str] = {}
+        for path in {source.files[0], source.files[-1]}:
+            found = self._database.execute(f"DESCRIBE SELECT * FROM read_parquet({_text(path)})").fetchall()
+            known |= {row[0]: row[1] for row in found}
+        return f"SELECT {self._casts(name, source, known)} FROM {files} WHERE {self._visible(name, source, known)}"
+
+    def _of_rows(self, name: str, source: TableSource) -> str:
+        """Return a SELECT over the rows of PostgreSQL."""
+        if name in DERIVED:
+            return self._derived(name, source)
+        types = {column.name: column.type for column in TABLES[name].columns}
+        shape = {one: "VARCHAR" if types[one] in _BY_JSON else _TYPES[types[one]] for one in source.columns}
+        json = {one: "JSON" for one in source.columns if types[one] in _BY_JSON}
+        known = shape | json
+        return (
+            f"SELECT {self._casts(name, source, known)} FROM {_csv(source.rows, shape)}"
+            f" WHERE {self._visible(name, source, known)}"
+        )
+
+    def _derived(self, name: str, source: TableSource) -> str:
+        """Convert events to the table `name`. Return a SELECT over the converted rows."""
+        from scheduling.history.infrastore.tables import SCHEMAS, convert
+
+        shape = {column.name: _TYPES[column.type] for column in TABLES["events"].columns}
+        events = self._database.sql(f"SELECT * FROM {_csv(source.rows, shape)}").to_arrow_table()
+        before = set()
+        if source.files and name in ("machine_events", "machine_attributes"):
+            paths = ", ".join(map(_text, source.files))
+            rows = self._database.execute(f"SELECT DISTINCT machine_id FROM read_parquet([{paths}])").fetchall()
+            before = {row[0] for row in rows}
+        table = convert(events, self._facts, machines_before=before)[name]
+        self._database.register(f"converted_{name}", table)
+        copied = f"events_of_{name}"
+        self._database.execute(f"CREATE TABLE {copied} AS SELECT * FROM converted_{name}")
+        self._database.unregister(f"converted_{name}")
+        known = dict.fromkeys(SCHEMAS[name].names, "")
+        return f"SELECT {self._casts(name, source, known)} FROM {copied} WHERE {self._visible(name, source, known)}"
+
+    @cached_property
+    def _facts(self) -> Mapping[int, JobFacts]:
+        from scheduling.history.infrastore.tables import JobFacts
+
+        if not self._request.jobs:
+            return {}
+        rows = self._database.execute(f"SELECT * FROM {_csv(self._request.jobs, FACTS)}").fetchall()
+        return {row[0]: JobFacts._make([*row[1:6], row[6] or 0]) for row in rows}
+
+    def _casts(self, name: str, source: TableSource, known: Mapping[str, str]) -> str:
+        """Return the columns of `source` as SQL. `known`: the columns that exist in the data, with their types."""
+        found = []
+        for column in TABLES[name].columns:
+            if column.name not in source.columns:
+                continue
+            kind, given = _TYPES[column.type], known.get(column.name)
+            if given is None:
+                found.append(f'CAST(NULL AS {kind}) AS "{column.name}"')
+            elif given == kind:
+                found.append(f'"{column.name}"')
+            else:
+                value = f'"{column.name}"::JSON' if given == "JSON" else f'"{column.name}"'
+                found.append(f'CAST({value} AS {kind}) AS "{column.name}"')
+        return ", ".join(found)
+
+    def _visible(self, name: str, source: TableSource, known: Mapping[str, str]) -> str:
+        conditions = ["true"]
+        table = TABLES[name]
+        if source.since is not None and table.time in known:
+            conditions.append(f"\"{table.time}\" >= TIMESTAMP '{source.since.isoformat(' ')}'")
+        if self._request.users is not None:
+            names = ", ".join(map(_text, self._request.users))
+            own = f'"user" IN ({names})' if names else "false"
+            if table.shared:
+                own += f' OR ("user" IS NULL AND {_SHARED_EVENTS if name == "events" else "true"})'
+            conditions.append(f"({own})")
+        return " AND ".join(conditions)
+
+
+def _csv(path: str, shape: Mapping[str, str]) -> str:
+    columns_ = ", ".join(f"'{name}': '{kind}'" for name, kind in shape.items())
+    return (
+        f"read_csv({_text(path)}, columns = {{{columns_}}}, auto_detect = false, header = false, delim = ',',"
+        " quote = '\"', escape = '\"', nullstr = '', allow_quoted_nulls = false, max_line_size = 67108864,"
+        " parallel = false)"
+    )
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

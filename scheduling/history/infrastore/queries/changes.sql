@@ -1,0 +1,7 @@
+-- title: Who changed what
+-- about: Submissions, updates, kills and other changes of jobs by people, newest first.
+SELECT time, actor, user, collection_name, type, priority, tasks, spec_version, detail
+FROM collection_events
+WHERE time >= :since AND actor NOT LIKE 'system:%'
+ORDER BY time DESC, collection_name
+LIMIT 1000

@@ -1,0 +1,7 @@
+-- title: Rejected submissions
+-- about: Submissions that admission control rejected, with the reason.
+SELECT time, actor, user, collection_name, detail
+FROM collection_events
+WHERE time >= :since AND type = 'reject'
+ORDER BY time DESC, collection_name
+LIMIT 500

@@ -1,0 +1,282 @@
+"""Exports the rows that are only in PostgreSQL, for the process that runs a query. Finds the files of the archive.
+
+tables of the query ─► COPY … TO a CSV file, only columns that the query names, only rows that the caller may see
+                    └► files of the archive whose days the query can read
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from django.db import connection
+
+from quota.vocabulary.errors import Rejected
+from scheduling.history.infrastore.columns import DERIVED, TABLES, TIME
+from scheduling.history.infrastore.protocol import TableSource
+from scheduling.models import Cell
+
+# The most rows of PostgreSQL that one query may read per table. The archive has no such limit.
+MOST_ROWS = 3_000_000
+# Tables about money and about the whole cell.
+_OF_PAYERS = ("metered_hours", "capacity_samples")
+_DAY = re.compile(r"day=([0-9]{4}-[0-9]{2}-[0-9]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFiles:
+    """The verified files of a cell's archive. `paths`: Parquet files by table, oldest first. PostgreSQL is read only
+    from the revision after `revision`, and for usage from the time `usage_until`.
+    """
+
+    paths: Mapping[str, Sequence[Path]] = field(default_factory=dict)
+    revision: int = 0
+    usage_until: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """The rows of a cell that a caller may see. `users`: the tenants whose rows are visible; None: all rows.
+    `payers`: the same for money.
+    """
+
+    users: tuple[str, ...] | None
+    payers: tuple[str, ...] | None
+
+
+def export(
+    folder: Path,
+    cell: Cell,
+    *,
+    tables: Sequence[str],
+    names: frozenset[str] | None,
+    since: Mapping[str, dt.datetime],
+    visible: Visibility,
+    archived: ArchivedFiles,
+) -> tuple[dict[str, TableSource], str]:
+    """Write the rows of each table to `folder`. Return the source of each table, and the file of the facts of jobs, or
+    "" if no table needs it.
+
+    `names`: the names in the query; columns with other names are not exported. `since`: the times before which the
+    query reads no row. Raises `Rejected` if PostgreSQL has more than `MOST_ROWS` rows of a table.
+    """
+    found = {}
+    for name in tables:
+        wanted = _wanted(name, names)
+        limit = since.get(name)
+        rows = folder / f"{name}.csv"
+        if name in DERIVED:
+            kinds = list(DERIVED[name])
+            # A machine's first event decides its type, so all events of machines are read.
+            begin = None if name.startswith("machine_") else limit
+            _events(rows, cell, kinds=kinds, since=begin, visible=visible, after=archived.revision)
+        elif name == "events":
+            _events(rows, cell, kinds=None, since=limit, visible=visible, after=archived.revision, columns=wanted)
+        else:
+            _plain(rows, name, cell, wanted, since=limit, visible=visible, archived=archived)
+        files = _recent(archived.paths.get(name, ()), limit)
+        found[name] = TableSource(
+            columns=wanted, files=files, rows=str(rows) if rows.stat().st_size else "", since=limit
+        )
+    needs_facts = any(found[name].rows for name in tables if name in DERIVED)
+    facts = folder / "facts.csv"
+    if needs_facts:
+        _copy(facts, _FACTS, {"cell": cell.id, "users": _names(visible.users)}, "jobs")
+    return found, str(facts) if needs_facts and facts.stat().st_size else ""
+
+
+def _wanted(name: str, names: frozenset[str] | None) -> tuple[str, ...]:
+    """Return the columns of a table that a query may read: those that it names, and those that limit its rows."""
+    table = TABLES[name]
+    if names is None:
+        return tuple(column.name for column in table.columns)
+    always = {"user", table.time, "kind"}
+    return tuple(column.name for column in table.columns if column.name in names or column.name in always)
+
+
+def _recent(paths: Sequence[Path], since: dt.datetime | None) -> tuple[str, ...]:
+    """Return the files whose day is not before `since`."""
+    first = since.date().isoformat() if since else ""
+    days = [(path, _DAY.search(str(path))) for path in paths]
+    return tuple(str(path) for path, day in days if day is None or day[1] >= first)
+
+
+def _names(users: tuple[str, ...] | None) -> list[str] | None:
+    return None if users is None else list(users)
+
+
+def _events(
+    path: Path,
+    cell: Cell,
+    *,
+    kinds: list[str] | None,
+    since: dt.datetime | None,
+    visible: Visibility,
+    after: int,
+    columns: Sequence[str] | None = None,
+) -> None:
+    selected = [_EVENT_COLUMNS[name] for name in columns or _EVENT_COLUMNS]
+    values = {
+        "cell": cell.id,
+        "after": after,
+        "kinds": kinds,
+        "since": since and since.replace(tzinfo=dt.UTC),
+        "users": _names(visible.users),
+    }
+    _copy(path, _EVENTS.format(columns=", ".join(selected)), values, "events")
+
+
+def _plain(
+    path: Path,
+    name: str,
+    cell: Cell,
+    wanted: Sequence[str],
+    *,
+    since: dt.datetime | None,
+    visible: Visibility,
+    archived: ArchivedFiles,
+) -> None:
+    begins = [moment.replace(tzinfo=dt.UTC) for moment in (since,) if moment]
+    if name == "instance_usage" and archived.usage_until:
+        begins.append(archived.usage_until)
+    values = {
+        "cell": cell.id,
+        "cell_name": cell.name,
+        "since": max(begins, default=None),
+        "users": _names(visible.payers if name in _OF_PAYERS else visible.users),
+    }
+    given, source = _SOURCES[name]
+    times = {column.name for column in TABLES[name].columns if column.type == TIME}
+    selected = [given.get(one, f"x.{one}") for one in wanted]
+    selected = [
+        f"({sql} AT TIME ZONE 'UTC')" if one in times else sql for one, sql in zip(wanted, selected, strict=True)
+    ]
+    _copy(path, f"SELECT {', '.join(selected)} {source}", values, name)
+
+
+def _copy(path: Path, statement: str, values: Mapping[str, Any], name: str) -> None:
+    """Write the rows of a SELECT to a CSV file."""
+    limited = f"COPY ({statement} LIMIT {MOST_ROWS + 1}) TO STDOUT (FORMAT csv)"
+    with path.open("wb") as file, connection.cursor() as cursor:
+        with cursor.copy(limited, values) as copy:
+            for data in copy:
+                file.write(data)
+        rows = cursor.rowcount
+    if rows > MOST_ROWS:
+        detail = f"the query reads more than {MOST_ROWS:,} rows of {name} that are not archived yet"
+        raise Rejected("query-too-large", f"{detail}; limit the time, for example with time >= :since")
+
+
+_EVENT_COLUMNS = {
+    "revision": "e.revision",
+    "seq": "e.seq",
+    "time": "(e.time AT TIME ZONE 'UTC')",
+    "time_us": "(extract(epoch FROM e.time) * 1000000)::bigint",
+    "kind": "e.kind",
+    "collection_id": "e.job_id",
+    "instance_index": "e.task_index",
+    "machine_id": "e.machine_id",
+    "user": "COALESCE(t.name, e.data ->> 'tenant')",
+    "actor": "e.actor",
+    "request_id": "e.request_id",
+    "caused_by_revision": "e.caused_by_revision",
+    "caused_by_seq": "e.caused_by_seq",
+    "data": "e.data::text",
+}
+# Reservations of tasks of several tenants are in one event. The child process leaves out those of other tenants.
+_EVENTS = """
+    SELECT {columns} FROM scheduling_event AS e
+    LEFT JOIN scheduling_job AS j ON j.id = e.job_id LEFT JOIN quota_tenant AS t ON t.id = j.tenant_id
+    WHERE e.cell_id = %(cell)s AND e.revision > %(after)s
+    AND (%(kinds)s::text[] IS NULL OR e.kind = ANY(%(kinds)s))
+    AND (%(since)s::timestamptz IS NULL OR e.time >= %(since)s)
+    AND (%(users)s::text[] IS NULL OR COALESCE(t.name, e.data ->> 'tenant') = ANY(%(users)s)
+        OR (e.job_id IS NULL AND e.kind LIKE 'machine.%%')
+        OR (e.kind = 'reservations.set' AND %(kinds)s::text[] IS NOT NULL))
+    ORDER BY e.revision, e.seq"""
+_FACTS = """
+    SELECT j.id, t.name, j.name, j.kind, j.priority, j.latency_sensitive, j.alloc_set_id
+    FROM scheduling_job AS j JOIN quota_tenant AS t ON t.id = j.tenant_id
+    WHERE j.cell_id = %(cell)s AND (%(users)s::text[] IS NULL OR t.name = ANY(%(users)s))"""
+_OWN = "(%(users)s::text[] IS NULL OR t.name = ANY(%(users)s))"
+_SINCE = "(%(since)s::timestamptz IS NULL OR x.{} >= %(since)s)"
+_CORES, _CORE_HOURS, _HOUR_S = "1000.0", "3600000.0", "3600.0"
+
+# For each other table: how its columns are computed if they are not columns of the row `x`, and where the rows are.
+_SOURCES: dict[str, tuple[dict[str, str], str]] = {
+    "jobs": (
+        {
+            "collection_id": "x.id",
+            "user": "t.name",
+            "collection_name": "x.name",
+            "collection_type": "x.kind",
+            "alloc_collection_id": "x.alloc_set_id",
+            "scheduling_class": "CASE WHEN x.latency_sensitive THEN 3 ELSE 0 END",
+            "tasks": "x.tasks_total",
+            "requested_cpus": f"x.requested[1] / {_CORES}",
+            "requested_memory": "x.requested[2]",
+        },
+        f"FROM scheduling_job AS x JOIN quota_tenant AS t ON t.id = x.tenant_id WHERE x.cell_id = %(cell)s AND {_OWN}",
+    ),
+    "machines": (
+        {
+            "machine_id": "x.id",
+            "user": "NULL",
+            "machine_name": "x.hostname",
+            "switch_id": "x.rack",
+            "platform_id": "x.platform",
+            "capacity_cpus": f"x.capacity[1] / {_CORES}",
+            "capacity_memory": "x.capacity[2]",
+        },
+        "FROM scheduling_machine AS x WHERE x.cell_id = %(cell)s",
+    ),
+    "instance_usage": (
+        {
+            "user": "t.name",
+            "cpu_usage_distribution": "array_to_json(x.cpu_usage_distribution)",
+            "tail_cpu_usage_distribution": "array_to_json(x.tail_cpu_usage_distribution)",
+        },
+        "FROM scheduling_instance_usage AS x JOIN scheduling_job AS j ON j.id = x.collection_id"
+        " JOIN quota_tenant AS t ON t.id = j.tenant_id"
+        f" WHERE x.cell_id = %(cell)s AND {_OWN} AND {_SINCE.format('start_time')}",
+    ),
+    "metered_hours": (
+        {
+            "time": "x.hour",
+            "user": "t.name",
+            "collection_name": "x.job",
+            "band": "COALESCE(b.name, 'free')",
+            **{
+                f"{name}_{resource}_hours": f"x.{column}[{place}] / {divisor}"
+                for name, column in (("limit", '"limit"'), ("reserved", "reserved"), ("used", "used"))
+                for resource, place, divisor in (("cpu", 1, _CORE_HOURS), ("memory", 2, _HOUR_S))
+            },
+            "price_microcredits": "x.price",
+        },
+        "FROM quota_meteredhour AS x JOIN quota_tenant AS t ON t.id = x.tenant_id"
+        " LEFT JOIN quota_priorityband AS b ON b.id = x.band_id"
+        f" WHERE x.cell = %(cell_name)s AND {_OWN} AND {_SINCE.format('hour')}",
+    ),
+    "capacity_samples": (
+        {
+            "time": "x.hour",
+            "user": "NULL",
+            **{
+                f"{name}_{resource}": f"x.{column}[{place}]{divisor}"
+                for name, column in (
+                    ("capacity", "capacity"),
+                    ("limit", '"limit"'),
+                    ("reserved", "reserved"),
+                    ("used", "used"),
+                )
+                for resource, place, divisor in (("cpus", 1, f" / {_CORES}"), ("memory", 2, ""))
+            },
+        },
+        "FROM scheduling_capacitysample AS x"
+        f" WHERE x.cell_id = %(cell)s AND %(users)s::text[] IS NULL AND {_SINCE.format('hour')}",
+    ),
+}
