@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from scheduling.api import brakes, cells, checkpoints, drains, jobs, logs, packages, quarantine, tasks, usage
+from scheduling.api import brakes, cells, checkpoints, drains, jobs, logs, packages, quarantine, sql, tasks, usage
 
 _job = [
     path("", jobs.JobView.as_view(), name="job"),
@@ -38,6 +38,8 @@ _cell = [
     path("machines/<str:hostname>:grow", cells.MachineGrowView.as_view(), name="machine-grow"),
     path("machines/<str:hostname>:rotate", cells.MachineRotateView.as_view(), name="machine-rotate"),
     path("machines/<str:hostname>:revoke", cells.MachineRevokeView.as_view(), name="machine-revoke"),
+    path("sql/", sql.SqlView.as_view(), name="sql"),
+    path("sql/schema/", sql.SqlSchemaView.as_view(), name="sql-schema"),
     path("packages/", packages.PackagesView.as_view(), name="packages"),
     path("packages/<str:tenant>/<str:name>/<str:reference>/", packages.PackageView.as_view(), name="package"),
     path("checkpoints/", checkpoints.CheckpointsView.as_view(), name="checkpoints"),

@@ -103,6 +103,10 @@ class Client:
         """Send a GET request. Return the body of the answer."""
         return self._answer("GET", path, params=query).content
 
+    def download_post(self, path: str, body: Any) -> bytes:
+        """Send a POST request. Return the body of the answer."""
+        return self._answer("POST", path, json=body, params={}).content
+
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         answer = self._answer(method, path, **kwargs)
         if not answer.content:

@@ -25,6 +25,7 @@ from portal.cli import (
     packages,
     quota,
     service_accounts,
+    sql,
     tasks,
     tenants,
     tokens,
@@ -42,7 +43,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, drains.app, tokens.app):
+for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, drains.app, tokens.app, sql.app):
     app.registered_commands += part.registered_commands
 for part in (orders.app, money.app):
     quota.quota.registered_commands += part.registered_commands

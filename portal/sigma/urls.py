@@ -9,6 +9,7 @@ from portal.sigma.jobs import events, job, lists, submit, task, update
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
 from portal.sigma.shop import confirm
 from portal.sigma.shop import pages as shop
+from portal.sigma.sql import pages as sql
 from portal.sigma.team import capabilities, invitations, records, service_accounts, tenants
 
 app_name = "sigma"
@@ -34,6 +35,8 @@ urlpatterns = [
     path("tokens/", tokens.tokens, name="tokens"),
     path("tokens/<str:key>/revoke/", tokens.revoke, name="revoke"),
     path("packages/", lists.package_list, name="packages"),
+    path("sql/", sql.sql, name="sql"),
+    path("sql/saved/<int:number>/delete/", sql.delete, name="sql-delete"),
     path("quota/", quota.quota, name="quota"),
     path("tenants/", tenants.tenant_list, name="tenants"),
     path(_TENANT, tenants.tenant, name="tenant"),

@@ -11,6 +11,7 @@ from scheduling.models.machines import Drain, Machine
 from scheduling.models.metering import MeteringHour, ReservedInHour
 from scheduling.models.notices import NoticeCount
 from scheduling.models.packages import Package, PackageTag
+from scheduling.models.queries import SavedQuery
 from scheduling.models.shells import ShellSession
 from scheduling.models.tasks import CrashedPair, Departure, Task
 from scheduling.models.usage import InstanceUsage

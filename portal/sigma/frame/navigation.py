@@ -42,7 +42,9 @@ SECTIONS: tuple[Section, ...] = (
             NavigationLink("packages", _("Packages")),
         ),
     ),
-    Section(_("Cells"), (NavigationLink("cells", _("Cells"), ("cell",)),)),
+    Section(
+        _("Cells"), (NavigationLink("cells", _("Cells"), ("cell",)), NavigationLink("sql", _("SQL"), ("sql-delete",)))
+    ),
     Section(
         _("Quota"),
         (

@@ -1,4 +1,4 @@
-"""Attacks on the process that runs a query, as if the check of the grammar did not exist. Each layer must hold alone."""
+"""Attacks on the process that runs a query, without the check of the grammar before it: each layer must hold alone."""
 
 from __future__ import annotations
 
