@@ -66,10 +66,14 @@ class SimulatedCell:
 
     def begin(self, now: float) -> None:
         """Begin a new revision at the time `now`."""
+        self.pass_time(now)
+        self._revision += 1
+
+    def pass_time(self, now: float) -> None:
+        """Set the clock to the time `now`, if this is later."""
         if now > self.now:
             self.keeper.pass_time(now)
             self.now = now
-        self._revision += 1
 
     def append(self, event: events.Event) -> None:
         """Add an event to the present revision."""

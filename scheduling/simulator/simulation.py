@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import heapq
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -91,7 +91,7 @@ class Settings:
 
 class Simulation:
     """One simulated cell. The simulation owns `state` from now on. `now`: the virtual time at which it begins, in
-    seconds. `seed`: the seed of the passes.
+    seconds. `seed`: the seed of the passes. `steps`, `passes`: how many items and passes have been processed.
     """
 
     def __init__(
@@ -118,7 +118,8 @@ class Simulation:
         self._pace = ReservationPace()
         self._cache = PassCache()
         self._explainer = Explainer(ExplainBudget(classes=0))
-        self._passes = 0
+        self.passes = 0
+        self.steps = 0
         for slot in np.flatnonzero((state.tasks.state == RUNNING) & (state.tasks.alloc < 0)).tolist():
             self._will_end(int(state.tasks.id[slot]), int(state.tasks.incarnation[slot]), slot)
         if self.settings.look_every_s > 0:
@@ -164,8 +165,7 @@ class Simulation:
         """Process all items up to the time `until`, and set the clock to this time."""
         while self.next_at() <= until:
             self.step()
-        if until > self.now:
-            self.cell.begin(until)
+        self.cell.pass_time(until)
         self.cell.flush()
 
     def step(self) -> None:
@@ -181,6 +181,7 @@ class Simulation:
         else:
             self._process(heapq.heappop(self._queue))
         self._ask_for_pass()
+        self.steps += 1
 
     def forget_figures(self) -> None:
         """Begin again with empty figures."""
@@ -333,13 +334,13 @@ class Simulation:
     def _pass(self) -> None:
         self._pass_due = None
         self.cell.placeable = False
-        self._passes += 1
+        self.passes += 1
         self.cell.keeper.figures.passes += 1
         plan = schedule_pass(
             self.cell.state,
             self._policy,
             now=self.now,
-            rng=np.random.default_rng((self.seed, self._passes)),
+            rng=np.random.default_rng((self.seed, self.passes)),
             memory=self._cache,
             explainer=self._explainer,
         )
@@ -420,13 +421,3 @@ class Simulation:
 def _next_multiple(now: float, every_s: float) -> float:
     """Return the first multiple of `every_s` that is not before `now`."""
     return math.ceil(now / every_s) * every_s if every_s > 0 else now
-
-
-def with_cell_setting(settings: Settings, name: str, value: object) -> Settings:
-    """Return the settings with another value of one setting of the cell. Raises `Rejected` for a wrong setting."""
-    from msgspec import structs
-
-    from scheduling.policy import cell_settings
-
-    given = {**structs.asdict(settings.cell), name: value}
-    return replace(settings, cell=cell_settings.accept(given))
