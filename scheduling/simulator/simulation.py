@@ -168,6 +168,19 @@ class Simulation:
         self.cell.pass_time(until)
         self.cell.flush()
 
+    def run_only_passes(self, until: float) -> None:
+        """Place pending tasks until no more can be placed, or until the time `until`. Nothing else happens meanwhile.
+        The simulation is for figures only afterwards, because it has lost its queue.
+        """
+        self._queue, self._pass_due = [], None
+        self.cell.placeable = True
+        self._ask_for_pass()
+        while self._queue and self._queue[0][0] <= until:
+            item = heapq.heappop(self._queue)
+            if item[1] == Step.PASS:
+                self._process(item)
+                self._ask_for_pass()
+
     def step(self) -> None:
         """Process the next item: an arrival, an end, a failure, a pass, … Raises `IndexError` if there is none."""
         arrival, change = self._next_arrival(), self._next_change()
