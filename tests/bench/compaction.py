@@ -5,7 +5,7 @@ says: machines are removed in a random order until the work no longer fits, and 
 those that remain; it still fits while at most 0.2 % of its tasks stay pending; 11 seeds, of which the 90th percentile
 is the result, beside the range. Every scorer sees the same machines go in the same order, and the same order of tasks;
 all policies are on (spreading, mixing, sampling, as a cell has them by default). The threshold is found by bisection,
-to 1/1000 of the cell.
+to 1/1000 of the cell (`scheduling.simulator.experiments.packing`).
 
 Cases: `google2011x5-prod-hybrid`, `-bestfit`, `-epvm`; the cells of `tests.bench.variants`; and
 `worst-distance`, the largest `distance` of these cells. `floor` is a true lower bound (`tests.bench.floors`), its
@@ -27,15 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy
+from scheduling.simulator.experiments.packing.compaction import STEPS, smallest_step
+from scheduling.simulator.experiments.packing.shrinking import Packing, ShrinkingCell
 from tests.bench import cells, floors, openb, variants
 from tests.bench.wanted import wanted
 
 SEEDS = 11
 PERCENTILE = 90
-MAY_STAY_PENDING = 0.002
-STEPS = 1000  # of the cell's size
 SCORERS = {
     "google2011x5-prod-hybrid": "hybrid",
     "google2011x5-prod-bestfit": "best-fit",
@@ -118,42 +117,10 @@ def compacted(case: str, seed: int) -> tuple[float, float]:
     The share is 1 even when the work does not fit at all.
     """
     workload = _workload(case)
-    cell = Shrinking(workload, seed, Policy(scorer=SCORERS.get(case, "hybrid"), max_assignments=2**40))
-    floor = floors.floor(workload, cell.machines, may_wait=cell.may_wait) / len(workload.machines)
-    low, high = math.floor(STEPS * floor) - 1, STEPS  # below `low` too little capacity is left
-    while high - low > 1:
-        middle = (low + high) // 2
-        if cell.fits(middle / STEPS):
-            high = middle
-        else:
-            low = middle
-    return high / STEPS, floor
-
-
-class Shrinking:
-    """A cell whose machines leave in the random order of `seed`."""
-
-    def __init__(self, workload: cells.Workload, seed: int, policy: Policy) -> None:
-        self.seed = seed
-        self.policy = policy
-        self.workload = workload
-        order = np.random.default_rng(seed).permutation(len(workload.machines))
-        self.machines = [workload.machines[number] for number in order]
-        self.state = workload.load()
-        self.there = len(self.machines)
-        self.may_wait = math.floor(MAY_STAY_PENDING * workload.tasks)
-
-    def fits(self, share: float) -> bool:
-        """Whether the work fits into the first `share` of the machines, packed from scratch."""
-        self._shrink_or_grow_to(math.ceil(share * len(self.machines)))
-        plan = schedule_pass(self.state, self.policy, now=0.0, rng=np.random.default_rng(self.seed))
-        return self.state.pending - len(plan.assignments) <= self.may_wait
-
-    def _shrink_or_grow_to(self, number: int) -> None:
-        news: list[events.Event] = [
-            events.MachineRemoved(machine_id=machine.machine_id) for machine in self.machines[number : self.there]
-        ]
-        news += self.machines[self.there : number]
-        for event in news:
-            self.state.apply(event, revision=self.state.revision + 1, time=0.0)
-        self.there = number
+    policy = Policy(scorer=SCORERS.get(case, "hybrid"), max_assignments=2**40)
+    cell = ShrinkingCell(workload, Packing(policy), seed=seed)
+    size = len(workload.machines)
+    floor = floors.floor(workload, cell.machines, may_wait=cell.may_wait) / size
+    low = math.floor(STEPS * floor) - 1  # below it too little capacity is left
+    step = smallest_step(lambda step: cell.fits(math.ceil(step / STEPS * size)), low, STEPS)
+    return (step or STEPS) / STEPS, floor

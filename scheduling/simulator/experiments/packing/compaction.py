@@ -1,0 +1,71 @@
+"""Cell compaction (§5.1): the fewest machines on which a workload fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scheduling.simulator.experiments.packing.cell_work import CellWork
+from scheduling.simulator.experiments.packing.shrinking import Packing, ShrinkingCell
+
+STEPS = 1000
+"""The result is exact to this part of the original cell."""
+
+MOST_CLONES = 4
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """The result of a compaction. `machines`: the fewest on which the work fits. `clones`: how many times the machines
+    of the original cell were taken before they were removed.
+    """
+
+    machines: int
+    clones: int
+
+
+def compact(work: CellWork, packing: Packing, *, seed: int) -> Compacted:
+    """Return the fewest machines on which the work fits. Machines leave in the random order of `seed`. A cell that must
+    grow is cloned first, two or four times.
+
+    Raises `ValueError` if the work does not even fit on four times the machines.
+    """
+    clones = 1
+    while clones <= MOST_CLONES:
+        cell = ShrinkingCell(work, packing, seed=seed, clones=clones)
+        size = len(work.machines)
+        low = min(clones * STEPS, math.floor(STEPS * cell.fewest_by_sums() / size) - 1)
+
+        def fits(step: int, cell: ShrinkingCell = cell, size: int = size) -> bool:
+            return cell.fits(math.ceil(step * size / STEPS))
+
+        if low < clones * STEPS and (step := smallest_step(fits, low, clones * STEPS)) is not None:
+            return Compacted(math.ceil(step * size / STEPS), clones)
+        clones *= 2
+    raise ValueError(
+        f"the {work.tasks} tasks do not fit on {MOST_CLONES} times the {len(work.machines)} machines of the cell;"
+        " leave out the tasks that are larger than every machine"
+    )
+
+
+def smallest_step(fits: Callable[[int], bool], low: int, high: int) -> int | None:
+    """Return the smallest step above `low`, up to `high`, for which `fits` returns True. Return None if there is none.
+    The search begins near `low`, with growing strides, because tight packings are near the lower bound.
+    """
+    stride, below = max(1, (high - low) // 20), low
+    while True:
+        step = min(high, below + stride)
+        if fits(step):
+            break
+        if step == high:
+            return None
+        below, stride = step, 2 * stride
+    above = step
+    while above - below > 1:
+        middle = (below + above) // 2
+        if fits(middle):
+            above = middle
+        else:
+            below = middle
+    return above

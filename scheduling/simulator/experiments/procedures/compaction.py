@@ -1,0 +1,42 @@
+"""Figure 4: the size of a compacted cell, in per cent of its original size."""
+
+from __future__ import annotations
+
+from scheduling.simulator.experiments.experiment import (
+    Case,
+    Experiment,
+    ExperimentInput,
+    Figures,
+    Results,
+    Row,
+    result_of,
+)
+from scheduling.simulator.experiments.packing.compaction import compact
+
+WHOLE = "whole"
+
+
+def whole(given: ExperimentInput, seed: int) -> Figures:
+    """Compact the cell with all its work. Other experiments compare with this case."""
+    found = compact(given.work, given.packing(), seed=seed)
+    return {"machines": found.machines, "clones": found.clones, "original": len(given.work.machines)}
+
+
+CASES: dict[str, Case] = {WHOLE: whole}
+
+
+def _rows(results: Results) -> list[Row]:
+    sizes = [100 * one["machines"] / one["original"] for one in results[WHOLE]]
+    return [result_of("compacted cell", "% of the original", sizes)]
+
+
+EXPERIMENT = Experiment(
+    name="compaction",
+    figure=4,
+    title="The effects of compaction",
+    paper="A curve of 15 cells. The text says only that production leaves significant headroom for growth, spikes and"
+    " failures.",
+    differs="One cell instead of 15. The trace has one moment of 2011, and its usage is drawn from shares of 2019.",
+    cases=(WHOLE,),
+    rows=_rows,
+)
