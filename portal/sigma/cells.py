@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from portal.sigma.frame.page import given_in, page, page_of
+from portal.sigma.frame.page import given_in, page, page_of, paging_of
 from portal.sigma.reads import cells as reads
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
@@ -20,9 +20,8 @@ STATES = [*(state.value for state in MachineStatus), REMOVED]
 @page
 def cell_list(request: HttpRequest, principal: Principal) -> HttpResponse:
     cells = page_of(request, selectors.cells_visible(principal).order_by("name"), PAGE_SIZE)
-    counts = reads.cell_counts([cell.id for cell in cells])
-    rows = [(cell, counts[cell.id]) for cell in cells]
-    return render(request, "sigma/cells.html", {"cells": rows, "page_obj": cells})
+    table = reads.cell_table(list(cells), paging=paging_of(cells))
+    return render(request, "sigma/cells.html", {"table": table})
 
 
 @page

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from portal.sigma.frame.page import page
-from portal.sigma.reads.cells import cell_counts
+from portal.sigma.reads.cells import cell_table
 from portal.sigma.reads.jobs import failing_by_tenant, jobs_visible
 from portal.sigma.reads.orders import waiting_for
 from quota import clock
@@ -66,13 +66,12 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
         for tenant in tenants
     ]
     cells = list(selectors.cells_visible(principal).order_by("name")[:MOST])
-    counts = cell_counts([cell.id for cell in cells])
     return render(
         request,
         "sigma/home.html",
         {
             "cards": cards,
-            "cells": [(cell, counts[cell.id]) for cell in cells],
+            "cells": cell_table(cells),
             "waiting": waiting_for(principal).count(),
             "ending": list(ending.order_by("ends_at", "id")[:ENDING]),
             "may_submit": any(may(principal, Action.JOB_WRITE, tenant=tenant.name) for tenant in tenants),

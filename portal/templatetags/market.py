@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from portal.sigma.reads.order_words import order_state_name
 from portal.sigma.shop.confirm import wish_of
 from portal.sigma.shop.period import QuotaPeriod
 from portal.sigma.shop.sizes import LABELS, band_words, wanted_words
@@ -74,17 +75,6 @@ def _short(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-_STATES = {
-    "": gettext_lazy("any"),
-    "waiting": gettext_lazy("waiting"),
-    "draft": gettext_lazy("draft"),
-    "pending": gettext_lazy("waiting for approval"),
-    "approved": gettext_lazy("approved"),
-    "active": gettext_lazy("active"),
-    "expired": gettext_lazy("ended"),
-    "rejected": gettext_lazy("rejected"),
-    "cancelled": gettext_lazy("cancelled"),
-}
 # The kinds of events of an order. "%s" is the author; events without an author happen automatically.
 _EVENTS = {
     "order.placed": gettext_lazy("%s placed the order"),
@@ -107,14 +97,8 @@ _TONES = {"pending": "wait", "approved": "good", "active": "good", "rejected": "
 @register.simple_tag
 def order_state(order: Order) -> SafeString:
     """Return the state of an order as a coloured label."""
-    tone, text = _TONES.get(order.state, "plain"), _STATES.get(order.state, order.state)
+    tone, text = _TONES.get(order.state, "plain"), order_state_name(order.state)
     return format_html('<span class="tag tag-{}">{}</span>', tone, text)
-
-
-@register.filter
-def order_state_name(state: str) -> str:
-    """Return the display name of an order state, for the choices of a filter."""
-    return str(_STATES.get(state, state))
 
 
 @register.simple_tag

@@ -15,6 +15,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from portal.parts.paging import Paging, by_number
 from quota.models import Tenant
 from quota.selectors import tenant_named, tenants_visible
 from quota.tenancy.access import principal_of_user
@@ -94,6 +95,11 @@ def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int 
     if count is not None:
         paginator.count = count
     return paginator.get_page(request.GET.get("page", "1"))
+
+
+def paging_of(found: Page[Any]) -> Paging:
+    """Return the links to the pages beside a page that `page_of` returned."""
+    return by_number(found.number, found.paginator.num_pages, found.paginator.count)
 
 
 def given_in(fields: Mapping[str, str], *names: str) -> dict[str, str]:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
+from django.utils.translation import gettext as _
 
-from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, tenants_of
+from portal.parts.empty import Empty, EmptyAction
+from portal.parts.filters import FilterField, Filters, choice, search
+from portal.parts.tables import Column, Table
+from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, paging_of, tenants_of
 from portal.sigma.reads.jobs import jobs_visible, with_owners
 from quota.vocabulary.permissions import Principal
 from scheduling.jobs.health import with_health
@@ -27,14 +32,28 @@ def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
     jobs = narrowed(jobs, chosen, cell="cell__name", tenant="tenant__name", q="name__contains")
     found = page_of(request, jobs, PAGE_SIZE)
     found.object_list = with_health(with_owners(found.object_list))
-    context = {
-        "page_obj": found,
-        "chosen": chosen,
-        "states": STATES,
-        "cells": cell_names(principal),
-        "tenants": tenants_of(principal),
-        "filtered": any(chosen[name] for name in ("cell", "tenant", "q")) or chosen["state"] != "live",
-    }
+    if any(chosen[name] for name in ("cell", "tenant", "q")) or chosen["state"] != "live":
+        link = EmptyAction(_("Show all live jobs"), reverse("sigma:jobs"))
+        empty = Empty(_("No job matches the filters."), actions=(link,))
+    else:
+        link = EmptyAction(_("Submit a job in the portal"), reverse("sigma:submit"))
+        empty = Empty(
+            _("Your tenants have no jobs yet."), actions=(link,), command="borgctl submit examples/hello.jsonnet"
+        )
+    columns = (
+        Column(_("Job")),
+        Column(_("Health")),
+        Column(_("Priority")),
+        Column(_("Running"), number=True),
+        Column(_("Placed"), number=True),
+        Column(_("Pending"), number=True),
+        Column(_("Dead"), number=True),
+        Column(_("Submitted")),
+    )
+    rows = list(found)
+    table = Table(_("Jobs"), columns, rows, empty, paging=paging_of(found), row_template="sigma/rows/job.html")
+    state = choice("state", _("State"), chosen["state"], STATES, default="live")
+    context = {"page_obj": found, "table": table, "filters": _filters(principal, chosen, state)}
     return render(request, "sigma/jobs.html", context)
 
 
@@ -44,12 +63,35 @@ def package_list(request: HttpRequest, principal: Principal) -> HttpResponse:
     packages = packages_visible(principal, tenant=chosen["tenant"]).order_by("-id")
     packages = narrowed(packages, chosen, cell="cell__name", q="name__contains")
     found = page_of(request, packages, PAGE_SIZE)
-    context = {
-        "page_obj": found,
-        "rows": shown(list(found)),
-        "chosen": chosen,
-        "cells": cell_names(principal),
-        "tenants": tenants_of(principal),
-        "filtered": any(chosen.values()),
-    }
+    if any(chosen.values()):
+        link = EmptyAction(_("Show all packages"), reverse("sigma:packages"))
+        empty = Empty(_("No package matches the filters."), actions=(link,))
+    else:
+        what, why = _("Your tenants have no packages yet."), _("To upload a package, run this command:")
+        empty = Empty(what, why, command="borgctl package upload FOLDER --name NAME")
+    columns = (
+        Column(_("Package")),
+        Column(_("Tags")),
+        Column(_("Size"), number=True),
+        Column(_("Format")),
+        Column(_("Used by jobs")),
+        Column(_("Uploaded")),
+        Column(_("Digest")),
+    )
+    rows = shown(list(found))
+    table = Table(_("Packages"), columns, rows, empty, paging=paging_of(found), row_template="sigma/rows/package.html")
+    context = {"page_obj": found, "table": table, "filters": _filters(principal, chosen)}
     return render(request, "sigma/packages.html", context)
+
+
+def _filters(principal: Principal, chosen: dict[str, str], *more: FilterField) -> Filters:
+    """Return the filters by name, cell and tenant. `more`: fields after the field for the name."""
+    return Filters(
+        (
+            search("q", _("Search"), chosen["q"], placeholder=_("part of a name")),
+            *more,
+            choice("cell", _("Cell"), chosen["cell"], cell_names(principal), everything=_("any")),
+            choice("tenant", _("Tenant"), chosen["tenant"], tenants_of(principal), everything=_("any")),
+        ),
+        _("Filter"),
+    )

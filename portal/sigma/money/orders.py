@@ -9,14 +9,19 @@ from functools import wraps
 from typing import Any
 
 from django.contrib import messages
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from portal.sigma.frame.page import given_in, narrowed, page, page_of, rendered, tenants_of
-from portal.sigma.reads.order_words import format_order_state
+from portal.parts.empty import Empty, EmptyAction
+from portal.parts.filters import Filters, choice
+from portal.parts.tables import Column, Table
+from portal.sigma.frame.page import given_in, narrowed, page, page_of, paging_of, rendered, tenants_of
+from portal.sigma.reads.order_words import format_order_state, order_state_name
 from portal.sigma.reads.orders import history_of, may_decide, money_of, order_numbered, orders_visible, refund_of
 from portal.sigma.shop.confirm import wish_of
 from portal.sigma.shop.own import own_of
@@ -48,16 +53,39 @@ def order_list(request: HttpRequest, principal: Principal) -> HttpResponse:
     elif chosen["state"] in STATES and chosen["state"]:
         rows = rows.filter(state=chosen["state"])
     rows = narrowed(rows, chosen, tenant="tenant__name", cell="cell")
-    context = {
-        "page_obj": page_of(request, rows, PAGE_SIZE),
-        "chosen": chosen,
-        "filtered": any(chosen.values()),
-        "states": STATES,
-        "tenants": tenants_of(principal),
-        "cells": list(orders_visible(principal).order_by("cell").values_list("cell", flat=True).distinct()[:200]),
-        "now": clock.now(),
-    }
-    return render(request, "sigma/orders.html", context)
+    return render(request, "sigma/orders.html", _order_list(request, principal, rows, chosen))
+
+
+def _order_list(
+    request: HttpRequest, principal: Principal, rows: QuerySet[Order], chosen: dict[str, str]
+) -> dict[str, Any]:
+    """Return the template context of the list of the orders `rows`. `chosen`: the values of the filters."""
+    found = page_of(request, rows, PAGE_SIZE)
+    if any(chosen.values()):
+        link = EmptyAction(_("Show all orders"), reverse("sigma:orders"))
+        empty = Empty(_("No order matches the filters."), actions=(link,))
+    else:
+        link = EmptyAction(_("See the price of quota"), reverse("sigma:shop"))
+        empty = Empty(_("There are no orders yet."), actions=(link,))
+    columns = (
+        Column(_("Order")),
+        Column(_("State")),
+        Column(_("Amounts")),
+        Column(_("Cell and band")),
+        Column(_("Period")),
+        Column(_("Price"), number=True),
+        Column(_("Placed")),
+    )
+    cells = orders_visible(principal).order_by("cell").values_list("cell", flat=True).distinct()[:200]
+    fields = (
+        choice("state", _("State"), chosen["state"], [(state, order_state_name(state)) for state in STATES]),
+        choice("tenant", _("Tenant"), chosen["tenant"], tenants_of(principal), everything=_("any")),
+        choice("cell", _("Cell"), chosen["cell"], cells, everything=_("any")),
+    )
+    table = Table(
+        _("Orders"), columns, list(found), empty, paging=paging_of(found), row_template="sigma/rows/order.html"
+    )
+    return {"page_obj": found, "filters": Filters(fields, _("Filter")), "table": table}
 
 
 @never_cache

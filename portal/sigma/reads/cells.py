@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db.models import Q, QuerySet
+from django.urls import reverse
+from django.utils.translation import gettext as _
 
+from portal.parts import tables
+from portal.parts.empty import Empty
+from portal.parts.paging import Paging
 from quota.vocabulary.resources import CPU, DISK, RAM
 from scheduling.core.vocabulary.states import JobState, MachineStatus
 from scheduling.journal.sql import query
@@ -103,3 +108,28 @@ def machine_rows_by_id(cell_id: int, ids: Sequence[int]) -> list[MachineRow]:
 
 
 assert (CPU, RAM, DISK) == (0, 1, 2), "machine_rows reads these positions in SQL"
+
+
+def cell_table(cells: Sequence[Cell], *, paging: Paging | None = None) -> tables.Table:
+    """Return a table of cells with the numbers of their machines and tasks. Makes two queries."""
+    counts = cell_counts([cell.id for cell in cells])
+    columns = (
+        tables.Column(_("Cell")),
+        tables.Column(_("Site")),
+        tables.Column(_("Machines up"), number=True),
+        tables.Column(_("Draining"), number=True),
+        tables.Column(_("Down"), number=True),
+        tables.Column(_("Tasks running"), number=True),
+        tables.Column(_("Pending"), number=True),
+    )
+    names = ("machines_up", "machines_draining", "machines_down", "tasks_up", "tasks_pending")
+    rows = [
+        (
+            tables.Cell(cell.name, reverse("sigma:cell", args=[cell.name])),
+            cell.site or None,
+            *(counts[cell.id][name] for name in names),
+        )
+        for cell in cells
+    ]
+    empty = Empty(_("There is no cell yet."), _("An SRE can create a cell in the SRE console."))
+    return tables.Table(_("Cells"), columns, rows, empty, paging=paging)

@@ -7,9 +7,22 @@ from typing import NamedTuple
 
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from portal.sigma.reads.market import zone_of
 from quota.models import Market, Order, OrderState, Quota
+
+_STATES = {
+    "": gettext_lazy("any"),
+    "waiting": gettext_lazy("waiting"),
+    "draft": gettext_lazy("draft"),
+    "pending": gettext_lazy("waiting for approval"),
+    "approved": gettext_lazy("approved"),
+    "active": gettext_lazy("active"),
+    "expired": gettext_lazy("ended"),
+    "rejected": gettext_lazy("rejected"),
+    "cancelled": gettext_lazy("cancelled"),
+}
 
 
 class GrantStatus(NamedTuple):
@@ -18,6 +31,11 @@ class GrantStatus(NamedTuple):
     tone: str
     label: str
     sentence: str
+
+
+def order_state_name(state: str) -> str:
+    """Return the display name of an order state."""
+    return str(_STATES.get(state, state))
 
 
 def format_order_state(order: Order, *, now: dt.datetime, rules: Market) -> str:
