@@ -22,6 +22,7 @@ BENCHES = {
     "failover": "tests.bench.failover",
     "growth": "tests.bench.growth",
     "reclaim": "tests.bench.reclaim",
+    "archive": "tests.bench.archive",
     "packages": "tests.bench.packages",
     "journal": "tests.bench.journal",
     "link": "tests.bench.link",

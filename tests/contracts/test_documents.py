@@ -98,11 +98,20 @@ def test_the_runbook_promises_no_list_of_hosts_that_settings_reject(setting: str
     assert f"`{setting}` takes one address" in runbook()
 
 
-def test_the_runbook_says_that_the_journal_grows_as_long_as_nothing_removes_its_rows() -> None:
+def test_the_runbook_says_when_rows_of_the_journal_are_removed() -> None:
     code = code_of("portal", "quota", "scheduling")
-    removes = re.search(r"(DELETE FROM|DETACH PARTITION|TRUNCATE) +scheduling_event\b|DETACH PARTITION", code)
-    assert removes is None, "rows of the journal are removed now: say in the runbook when"
-    assert "No process removes rows of the journal" in runbook()
+    assert re.search(r"(DELETE FROM|TRUNCATE) +scheduling_event\b", code) is None
+    assert "The journal (`scheduling_event`) is dropped only when it is archived" in " ".join(runbook().split())
+
+
+def test_alerts_use_metrics_that_exist_and_say_what_to_do() -> None:
+    documented = (ROOT / "scheduling" / "README.md").read_text()
+    for path in (ROOT / "deploy" / "prometheus").glob("*.rules.yml"):
+        rules = path.read_text()
+        used = set(re.findall(r"\bborg_\w+", rules))
+        assert used
+        assert [name for name in used if f"`{name}`" not in documented] == []
+        assert rules.count("- alert:") == rules.count("description:") == rules.count("expr:")
 
 
 def test_no_document_promises_an_identity_provider_that_nothing_configures() -> None:

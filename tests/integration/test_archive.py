@@ -56,7 +56,7 @@ def test_closed_days_are_copied_row_by_row_and_today_is_not(cell, folder) -> Non
     tenant = rows.a_tenant()
     job = rows.Job.objects.create(cell=cell, tenant=tenant, name="j", priority=200, band="production", requested=[])
     happened(cell, 5, at=ago(2), job_id=job.id)
-    happened(cell, 33_000, at=ago(1))
+    happened(cell, 33_000, at=ago(1), job_id=job.id)
     happened(cell, 3, at=ago(0))
     expected = list(Event.objects.filter(revision__lte=5).order_by("revision", "seq"))
     done = archive()

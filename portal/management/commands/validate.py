@@ -36,7 +36,7 @@ class Command(BaseCommand):
         for row in cells:
             if row.journal_floor:
                 self.stdout.write(
-                    f"{row.name}: the journal was not replayed, because its events up to revision {row.journal_floor} are"
+                    f"{row.name}: the journal was not replayed: its events up to revision {row.journal_floor} are"
                     " only in the archive"
                 )
         self.stdout.write(f"{len(cells)} cells checked; no invariant is broken")

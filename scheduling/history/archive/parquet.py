@@ -72,7 +72,7 @@ def write(path: Path, table: ArchiveTable, cell: str, groups: Iterable[pa.Table]
             file,
             schema,
             compression="zstd",
-            compression_level=3,
+            compression_level=1,
             use_dictionary=[name for name in _DICTIONARIES if name in table.types],
             column_encoding={
                 name: "DELTA_BINARY_PACKED"

@@ -10,15 +10,16 @@ tenant that owns the row; null if none does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from django.db import connection
+from psycopg.abc import Buffer
 from pyarrow import csv
 
 from scheduling.history.archive.ranges import EVENTS, USAGE, DayRange
-from scheduling.journal.sql import query
 
 ROWS_PER_GROUP = 65_536
 _HOUR_S = 3600
@@ -123,22 +124,27 @@ def rows_of(cell_id: int, wanted: DayRange) -> Iterator[pa.Table]:
     `ValueError` if a row was lost on the way.
     """
     table = ARCHIVE_TABLES[wanted.table]
-    tenants: dict[int, str] = {}
-    for first, last in _parts(wanted):
-        condition = (
-            f"revision BETWEEN {first} AND {last}"
-            if table.name == EVENTS
-            else f"start_time >= to_timestamp({first}) AND start_time < to_timestamp({last + 1})"
-        )
-        statement = (
-            f"COPY (SELECT {', '.join(table.sources.values())} FROM {table.table} WHERE cell_id = {cell_id}"
-            f" AND {condition} ORDER BY {table.order}) TO STDOUT (FORMAT csv)"
-        )
-        for rows, text in _chunks(statement):
-            found = _parsed(table, text)
-            if found.num_rows != rows:
-                raise ValueError(f"PostgreSQL sent {rows} rows of {table.table}, and {found.num_rows} could be read")
-            yield _completed(table, found, tenants)
+    with closing(_Tenants()) as tenants:
+        for first, last in _parts(wanted):
+            for rows, text in _chunks(_statement(cell_id, table, first, last)):
+                found = _parsed(table, text)
+                if found.num_rows != rows:
+                    raise ValueError(
+                        f"PostgreSQL sent {rows} rows of {table.table}, and {found.num_rows} could be read"
+                    )
+                yield _completed(table, found, tenants)
+
+
+def _statement(cell_id: int, table: ArchiveTable, first: int, last: int) -> str:
+    condition = (
+        f"revision BETWEEN {first} AND {last}"
+        if table.name == EVENTS
+        else f"start_time >= to_timestamp({first}) AND start_time < to_timestamp({last + 1})"
+    )
+    return (
+        f"COPY (SELECT {', '.join(table.sources.values())} FROM {table.table} WHERE cell_id = {cell_id}"
+        f" AND {condition} ORDER BY {table.order}) TO STDOUT (FORMAT csv)"
+    )
 
 
 def _parts(wanted: DayRange) -> Iterator[tuple[int, int]]:
@@ -152,10 +158,10 @@ def _parts(wanted: DayRange) -> Iterator[tuple[int, int]]:
 
 def _chunks(statement: str) -> Iterator[tuple[int, bytes]]:
     """Yield rows as CSV, with their number. PostgreSQL sends one message per row."""
-    many: list[bytes] = []
+    many: list[Buffer] = []
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
         for row in copy:
-            many.append(bytes(row))
+            many.append(row)
             if len(many) == ROWS_PER_GROUP:
                 yield len(many), b"".join(many)
                 many = []
@@ -175,8 +181,35 @@ def _parsed(table: ArchiveTable, text: bytes) -> pa.Table:
     ).combine_chunks()
 
 
-def _completed(table: ArchiveTable, found: pa.Table, tenants: dict[int, str]) -> pa.Table:
-    """Return the rows with the derived columns. `tenants`: names of tenants by job id, as far as they are known."""
+class _Tenants:
+    """The names of tenants by job id. They are read over a connection of their own, because the rows that are read
+    meanwhile occupy the other one.
+    """
+
+    def __init__(self) -> None:
+        self._connection = connection.copy()
+        self._names: dict[int, str | None] = {}
+
+    def of_jobs(self, jobs: pa.Array) -> pa.Array:
+        """Return the tenant of each job; null for null and for jobs that no longer exist."""
+        if unknown := [job for job in pc.unique(jobs).to_pylist() if job is not None and job not in self._names]:
+            self._names |= dict.fromkeys(unknown)
+            with self._connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT j.id, t.name FROM scheduling_job AS j JOIN quota_tenant AS t ON t.id = j.tenant_id"
+                    " WHERE j.id = ANY(%s)",
+                    [unknown],
+                )
+                self._names |= dict(cursor.fetchall())
+        names = pa.array(self._names.values(), _TEXT)
+        return names.take(pc.index_in(jobs, value_set=pa.array(self._names.keys(), _I64)))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _completed(table: ArchiveTable, found: pa.Table, tenants: _Tenants) -> pa.Table:
+    """Return the rows with the derived columns."""
     columns = {name: found[name] for name in found.column_names}
     for name, kind in table.types.items():
         if kind == _FLOATS:
@@ -184,17 +217,5 @@ def _completed(table: ArchiveTable, found: pa.Table, tenants: dict[int, str]) ->
             columns[name] = pa.ListArray.from_arrays(parts.offsets, parts.values.cast(pa.float32()))
     if "time_us" in table.types:
         columns["time_us"] = found["time"].cast(_I64)
-    jobs = found["collection_id"]
-    if unknown := [job for job in pc.unique(jobs).to_pylist() if job is not None and job not in tenants]:
-        tenants |= dict.fromkeys(unknown, "")
-        tenants |= dict(
-            query(
-                "SELECT j.id, t.name FROM scheduling_job AS j JOIN quota_tenant AS t ON t.id = j.tenant_id"
-                " WHERE j.id = ANY(%s)",
-                [unknown],
-            )
-        )
-    known = pa.array(tenants.keys(), _I64)
-    names = pa.array([name or None for name in tenants.values()], _TEXT)
-    columns["user"] = names.take(pc.index_in(jobs.combine_chunks(), value_set=known))
+    columns["user"] = tenants.of_jobs(found["collection_id"].combine_chunks())
     return pa.table([columns[name] for name in table.types], schema=table.schema)

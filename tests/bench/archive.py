@@ -1,0 +1,171 @@
+"""`archive`: from rows in PostgreSQL to verified Parquet files (§2.6), and what a million events take on disk.
+
+One cell with a day of placements, reports of tasks and ends, as many events as `BENCH_EVENTS` says (a million). The
+archiver runs as the worker starts it: a process of its own, which reads, writes, reads back, hashes and records.
+
+Cases: `export` (events per second of CPU of this process; `wall` by the clock, `postgres` with the CPU that the backend
+of PostgreSQL took too), `bytes-per-event` in the file, beside those in PostgreSQL with its indexes, `drop` (s, of all
+partitions while a writer commits; `commit_ms` is its slowest commit meanwhile), `memory` (MiB, the largest resident set
+of the process).
+
+    BENCH_EVENTS=3000000
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tests.bench.databases import databases
+
+TARGET = 200_000
+_EVENTS = """
+INSERT INTO scheduling_event (cell_id, revision, seq, time, kind, version, job_id, task_index, machine_id, actor,
+    request_id, caused_by_revision, caused_by_seq, data)
+SELECT %(cell)s, 1 + n / 10, n %% 10, %(begin)s + n * (86000.0 / %(events)s) * interval '1 second', kind, 1, n / 3000,
+    n / 3 %% 1000, n * 7919 %% 10000, CASE n / 10 %% 50 WHEN 0 THEN 'user:ann' ELSE 'system:master' END, '',
+    CASE WHEN kind = 'task.gone' THEN n / 10 END, CASE WHEN kind = 'task.gone' THEN 0 END,
+    CASE kind WHEN 'task.placed' THEN jsonb_build_object('kind', kind, 'job_id', n / 3000, 'index', n / 3 %% 1000,
+        'machine_id', n * 7919 %% 10000, 'incarnation', 1, 'ports', jsonb_build_array(20000 + n %% 5000),
+        'spec_version', 1, 'score', jsonb_build_object('fit', round(random()::numeric, 4), 'spread', 0.25, 'total',
+        round(random()::numeric, 4)), 'runners_up', jsonb_build_array(jsonb_build_array(n %% 9973, 0.5)))
+    WHEN 'task.reported' THEN jsonb_build_object('kind', kind, 'job_id', n / 3000, 'index', n / 3 %% 1000, 'machine_id',
+        n * 7919 %% 10000, 'incarnation', 1, 'phase', 'up', 'healthy', true, 'restarts', 0)
+    ELSE jsonb_build_object('kind', kind, 'job_id', n / 3000, 'index', n / 3 %% 1000, 'machine_id', n * 7919 %% 10000,
+        'incarnation', 1) END
+FROM (SELECT n, (ARRAY['task.placed', 'task.reported', 'task.gone'])[1 + n %% 3] AS kind
+    FROM generate_series(0::bigint, %(events)s - 1) AS n) AS made
+"""
+
+
+def measure() -> Iterator[dict[str, Any]]:
+    number = int(os.environ.get("BENCH_EVENTS", "1000000"))
+    with databases():
+        import django
+        from django.core.management import call_command
+
+        django.setup()
+        call_command("migrate", verbosity=0)
+        yield from _measure(number)
+
+
+def _measure(number: int) -> Iterator[dict[str, Any]]:
+    import datetime as dt
+
+    from django.utils import timezone
+
+    from quota.vocabulary.permissions import system
+    from scheduling.cells.cells import cell_create
+    from scheduling.journal import journal
+    from scheduling.journal.sql import execute, query
+    from scheduling.models import ArchiveFile, Cell
+
+    cell = cell_create(principal=system("bench"), name="bench")
+    Cell.objects.filter(pk=cell.pk).update(revision=number // 10)
+    execute(
+        "SELECT scheduling_event_partition_make(%s, n) FROM generate_series(0, %s, 100000) AS n",
+        [cell.pk, number // 10],
+    )
+    execute("ALTER TABLE scheduling_event DISABLE TRIGGER USER")
+    execute("DELETE FROM scheduling_event")
+    execute("ALTER TABLE scheduling_event ENABLE TRIGGER USER")
+    day = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0) - dt.timedelta(days=20)
+    execute(_EVENTS, {"cell": cell.pk, "events": number, "begin": day})
+    execute("VACUUM ANALYZE scheduling_event")
+    stored = query("SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('scheduling_event')")[0][0]
+
+    execute("UPDATE scheduling_cell SET revision = revision / 100000 * 100000 + 100000")
+    Cell.objects.update(settings={"journal_keep_days": 30.0})
+    journal.ensure_partitions()
+    _run()
+    idle, _ = _run()  # it starts, and finds nothing to do
+    ArchiveFile.objects.all().delete()
+    before = _backends()
+    began = time.monotonic()
+    cpu, memory = _run()
+    wall = time.monotonic() - began
+    backend = _backends() - before
+    file = ArchiveFile.objects.get(table="events")
+    assert file.rows == number
+    rate = number / (cpu - idle)
+    result: dict[str, Any] = {"case": "export", "value": round(rate), "unit": "events/s", "better": "higher"}
+    result |= {"wall": round(number / wall), "postgres": round(number / (cpu - idle + backend)), "target": TARGET}
+    if rate < TARGET:
+        result["failed"] = f"fewer than {TARGET} events per second of CPU"
+    yield result
+    yield {
+        "case": "bytes-per-event",
+        "value": round(file.bytes / number, 1),
+        "unit": "B",
+        "better": "lower",
+        "postgres": round(float(stored) / number, 1),
+    }
+    yield {"case": "memory", "value": round(memory / 1024), "unit": "MiB", "better": "lower"}
+    yield _drop()
+
+
+def _drop() -> dict[str, Any]:
+    from quota.vocabulary.permissions import system
+    from scheduling.core.vocabulary import events
+    from scheduling.journal import journal
+    from scheduling.models import Cell
+
+    cell = Cell.objects.get()
+    Cell.objects.update(settings={})
+    slowest, stop = [0.0], threading.Event()
+
+    def commit() -> None:
+        while not stop.is_set():
+            began = time.monotonic()
+            with journal.write(cell.id, system("bench")) as entry:
+                entry.append(events.CellSet(settings={}))
+            slowest[0] = max(slowest[0], time.monotonic() - began)
+
+    writer = threading.Thread(target=commit)
+    writer.start()
+    began = time.monotonic()
+    _run()
+    took = time.monotonic() - began
+    stop.set()
+    writer.join()
+    cell.refresh_from_db()
+    return {
+        "case": "drop",
+        "value": round(took, 2),
+        "unit": "s",
+        "better": "lower",
+        "floor": cell.journal_floor,
+        "commit_ms": round(slowest[0] * 1000, 1),
+    }
+
+
+def _run() -> tuple[float, int]:
+    """Run the archiver, and return its seconds of CPU and its largest resident set in KiB."""
+    done = subprocess.Popen([sys.executable, "-m", "django", "archive"], stdout=subprocess.PIPE)
+    text = done.stdout.read() if done.stdout else b""
+    _, status, used = os.wait4(done.pid, 0)
+    done.returncode = status
+    assert status == 0, text
+    json.loads(text)
+    return used.ru_utime + used.ru_stime, used.ru_maxrss
+
+
+def _backends() -> float:
+    """Return the seconds of CPU that the backends of PostgreSQL have used. A backend that has ended counts for its
+    parent.
+    """
+    import psutil
+
+    from scheduling.journal.sql import query
+
+    ((pid,),) = query("SELECT pg_backend_pid()")
+    server = psutil.Process(pid).parent()
+    assert server is not None
+    times = server.cpu_times()
+    return float(times.children_user + times.children_system)
