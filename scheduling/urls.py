@@ -45,6 +45,9 @@ _cell = [
     path("checkpoints/", checkpoints.CheckpointsView.as_view(), name="checkpoints"),
     path("checkpoints/<int:revision>/", checkpoints.CheckpointView.as_view(), name="checkpoint"),
     path("checkpoints/<int:revision>/content/", checkpoints.CheckpointContentView.as_view(), name="checkpoint-content"),
+    path(
+        "checkpoints/<int:revision>/redacted/", checkpoints.RedactedCheckpointView.as_view(), name="checkpoint-redacted"
+    ),
     path("jobs/", jobs.JobsView.as_view(), name="jobs"),
     path("jobs:bulk", jobs.BulkView.as_view(), name="jobs-bulk"),
     path("jobs/<str:tenant>/<str:job>/", include(_job)),

@@ -87,12 +87,30 @@ def checkpoint_download(
     cell: CellOption = None,
 ) -> None:
     """Download a checkpoint into a file. It contains data of all tenants, but no values of environment variables."""
-    content = session.client.download(f"{_path(session, cell)}{revision}/content/")
+    _download(session, f"{_path(session, cell)}{revision}/content/", out)
+
+
+@checkpoint.command("export")
+def checkpoint_export(
+    session: Context,
+    revision: Revision,
+    out: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    cell: CellOption = None,
+) -> None:
+    """Download a redacted copy of a checkpoint, with which other people can reproduce a scheduler bug. Names are
+    replaced by hashes, and commands and environments are left out. Sizes, times and ids stay.
+    """
+    _download(session, f"{_path(session, cell)}{revision}/redacted/", out)
+
+
+def _download(session: Context, path: str, out: Path) -> None:
+    content = session.client.download(path)
     try:
         out.write_bytes(content)
     except OSError as error:
         raise CommandFailed("output", f"cannot write {out}: {error.strerror}") from error
-    return session.say({"file": str(out), "size_bytes": len(content)}, f"{out}: {_size({'size_bytes': len(content)})}.")
+    size = {"size_bytes": len(content)}
+    return session.say({"file": str(out), **size}, f"{out}: {_size(size)}.")
 
 
 def _path(session: Context, cell: str | None) -> str:

@@ -80,3 +80,16 @@ class CheckpointContentView(CellView):
         return FileResponse(
             found.path.open("rb"), as_attachment=True, filename=name, content_type="application/octet-stream"
         )
+
+
+class RedactedCheckpointView(CellView):
+    @extend_schema(
+        operation_id="checkpoints_export", responses={(200, "application/octet-stream"): OpenApiTypes.BINARY}
+    )
+    def get(self, request: Request, cell: str, revision: int) -> FileResponse:
+        """Download a redacted copy of a checkpoint, to reproduce a scheduler bug elsewhere. Names are replaced by
+        hashes with a key that is not stored. Commands and environments are left out.
+        """
+        found = requests.checkpoint_redacted(principal=self.principal, cell=self.cell(cell), revision=revision)
+        name = f"redacted-{revision}.checkpoint"
+        return FileResponse(found, as_attachment=True, filename=name, content_type="application/octet-stream")

@@ -34,10 +34,8 @@ _SAMPLE_S = 0.005
 def measure() -> Iterator[dict[str, Any]]:
     with full_cell() as where:
         _use_database_of(where)
-        from scheduling.core.warm import warm
         from scheduling.models import Cell
 
-        warm()
         cell_id = Cell.objects.values_list("id", flat=True).get(name=where.client("admin").profile.cell)
         for case, run in (("save", _save), ("load", _load), ("validate", _validate), ("replay", _replay)):
             if case in wanted(["save", "load", "validate", "replay"]):
@@ -54,7 +52,7 @@ def _save(where: Installation, cell_id: int) -> dict[str, Any]:
             old.unlink(missing_ok=True)
         files[:] = [checkpoint_write(cell_id)]
 
-    with _submitting(where) as waits:
+    with _Submitting(where) as waits:
         figures = _timed(save)
     size = files[0].stat().st_size / 1e6
     return {**figures, "unit": "s", "size_mb": round(size, 2), "longest_wait_ms": round(1000 * max(waits), 1)}
@@ -140,7 +138,7 @@ def _expect_none(problems: list[str]) -> None:
         raise RuntimeError(problems[0])
 
 
-class _submitting:
+class _Submitting:
     """Submit jobs over REST in a thread while the `with` block runs, and sample how long statements wait for locks."""
 
     def __init__(self, where: Installation) -> None:

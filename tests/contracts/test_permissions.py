@@ -266,6 +266,7 @@ DOORS = (
     Door("post", "api/v1/cells/{cell}/checkpoints/", ("sre",), 202, body={}),
     Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/", ("sre",), 404),
     Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/content/", ("sre",), 404),
+    Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/redacted/", ("sre",), 404),
     # SQL; the rows that each role sees are tested with the queries
     Door("post", "api/v1/cells/{cell}/sql/", ALL, 422, body={"query": "SELECT FROM"}),
     Door("get", "api/v1/cells/{cell}/sql/schema/", ALL),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from quota.vocabulary.errors import Rejected
 from scheduling.core.cell.state import CellState
 from scheduling.history.checkpoints import saving
 from scheduling.history.checkpoints.file import read
 from scheduling.history.checkpoints.folder import checkpoints_of
-from scheduling.history.checkpoints.rows import load_recorded
+from scheduling.history.checkpoints.rows import header_of, load_recorded, read_cell
 from scheduling.history.checkpoints.saving import checkpoint_write
 from scheduling.history.checkpoints.states import replay, state_at
 from scheduling.history.checkpoints.tables import tables_of
@@ -141,8 +143,32 @@ def test_sres_list_show_and_download_checkpoints(cell, machine, ann) -> None:
     assert {one["name"]: one["rows"] for one in shown["sections"]}["tasks"] == 3
     content = b"".join(sre.get(f"{base}{listed['revision']}/content/").streaming_content)
     assert content == path.read_bytes()
+    redacted = b"".join(sre.get(f"{base}{listed['revision']}/redacted/").streaming_content)
+    header, tables = read(io.BytesIO(redacted))
+    assert header.redacted
+    assert tables["tasks"] == read(io.BytesIO(content))[1]["tasks"]
+    assert "web" not in tables["jobs"]["name"].to_pylist()
     path.write_bytes(content[:-1])
     damaged = sre.get(f"{base}{listed['revision']}/")
     assert (damaged.status_code, damaged.json()["code"]) == (409, "checkpoint-damaged")
     assert damaged.json()["fields"] == {"section": "updates"}
     assert state_at(fresh(cell)).diff(load_state(cell.id)) == [], "a damaged checkpoint is skipped"
+
+
+def test_a_submission_does_not_wait_for_a_checkpoint(cell, machine, ann) -> None:
+    """The snapshot of the checkpoint stays open while another connection submits a job."""
+
+    def submit() -> None:
+        try:
+            execute("SET lock_timeout = '100ms'")
+            world.submit(ann, cell, world.a_file())
+        finally:
+            connection.close()
+
+    before = fresh(cell).revision
+    with transaction.atomic(), ThreadPoolExecutor(1) as threads:
+        header, _ = read_cell(cell.id)
+        threads.submit(submit).result(60)
+        assert header.revision == before
+        assert header_of(cell.id).revision == before, "the snapshot does not see the submission"
+    assert fresh(cell).revision == before + 1
