@@ -26,14 +26,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.resources import PORTS, SIZE
 from scheduling.core.cell import audit, comparing
-from scheduling.core.cell.machines import STATUS_CODES, MachineTable
-from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES, LiveJob, TaskTable
-from scheduling.core.kernels.accounts import COLUMNS, Accounts, settle
+from scheduling.core.cell.machines import STATUS_CODES
+from scheduling.core.cell.sums import MachineSums
+from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES, LiveJob
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Group, padded, split_task_id, task_id
@@ -44,7 +43,7 @@ _FEW = 8
 _ENDINGS = {"finished": Transition.FINISH, "failed": Transition.FAIL}
 
 
-class CellState:
+class CellState(MachineSums):
     """The state of a cell as arrays in memory. `revision`: the revision of the newest event that was applied.
     `changes`: the number of batches of events that changed the state. While this number stays the same, a pass makes
     the same decisions.
@@ -56,16 +55,13 @@ class CellState:
     def __init__(self, extra_resources: Iterable[str] = ()) -> None:
         self.extra_resources = tuple(extra_resources)
         self.axis = SIZE + len(self.extra_resources)
-        self.revision = 0
-        self.changes = 0
-        self.machines = MachineTable(self.axis)
-        self.tasks = TaskTable(self.axis)
+        self.revision = self.changes = 0
+        super().__init__(self.axis)
         # (task id, incarnation) -> (machine id, ports): sent away, not yet reported gone.
         self.departed: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
         # task id -> {machine id: when it crashed there, seconds since the epoch}
         self.crashed: dict[int, dict[int, float]] = {}
         self._rule = Policy(bands=DEFAULT_BANDS)
-        self._moves: list[int] = []  # not yet carried out: rows of `kernels.accounts`
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             events.MachineSet: self._machine_set,
             events.MachineState: self._machine_state,
@@ -106,8 +102,7 @@ class CellState:
                     times.append(time)
                     changed = True
                 else:
-                    handler = self._handlers.get(type(event))
-                    if handler is not None:
+                    if (handler := self._handlers.get(type(event))) is not None:
                         handler(event, time)
                         changed = True
                 if revision > self.revision:
@@ -344,16 +339,6 @@ class CellState:
                 tasks.devices[slot] = sum(1 << device for device in event.devices)
         self._move_all(slots, 1)
 
-    def _move_all(self, slots: NDArray[np.int64], sign: int) -> None:
-        """Add what tasks use to the sums of their machines (`sign` = 1), or subtract it (`sign` = -1)."""
-        tasks = self.tasks
-        moves = np.empty((len(slots), COLUMNS), dtype=np.int64)
-        by_limit = tasks.job_by_limit[tasks.job[slots]]
-        columns: list[Any] = [slots, tasks.machine[slots], sign, tasks.shape[slots], by_limit, tasks.devices[slots]]
-        for column, values in enumerate(columns):
-            moves[:, column] = values
-        self._carry_out(moves)
-
     def _task_evicted(self, event: events.TaskEvicted, time: float) -> None:
         job = self._job(event.job_id)
         task = self._slot(job, event.index)
@@ -513,39 +498,3 @@ class CellState:
         """Return the slot of the task whose id is `identity`."""
         job_id, index = split_task_id(identity)
         return self._slot(self._job(job_id), index)
-
-    def _move(self, job: LiveJob, task: int, machine: int, sign: int) -> None:
-        """Record that a task starts on a machine (`sign` = 1) or leaves it (`sign` = -1). `_settle` later updates the
-        sums of the machine. Tasks inside allocs are not recorded, because they use the resources of their alloc.
-        """
-        tasks = self.tasks
-        if tasks.alloc.item(task) < 0:
-            self._moves += (task, machine, sign, tasks.shape.item(task), job.by_limit, tasks.devices.item(task))
-
-    def _settle(self) -> None:
-        """Add to the sums of the machines the changes that `_move` recorded. Call this method before you use the
-        sums.
-        """
-        if not self._moves:
-            return
-        moves = np.array(self._moves, dtype=np.int64).reshape(-1, COLUMNS)
-        self._moves = []
-        self._carry_out(moves)
-
-    def _carry_out(self, moves: NDArray[np.int64]) -> None:
-        tasks, machines = self.tasks, self.machines
-        machines.tick += 1
-        accounts = Accounts(
-            tasks.next,
-            tasks.prev,
-            tasks.reservation,
-            tasks.shapes.limit,
-            machines.head,
-            machines.tasks,
-            machines.limits,
-            machines.reserved,
-            machines.prod_limit,
-            machines.devices,
-            machines.changed,
-        )
-        settle(accounts, moves, machines.tick)
