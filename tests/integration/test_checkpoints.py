@@ -167,6 +167,7 @@ def test_a_submission_does_not_wait_for_a_checkpoint(cell, machine, ann) -> None
 
     before = fresh(cell).revision
     with transaction.atomic(), ThreadPoolExecutor(1) as threads:
+        execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         header, _ = read_cell(cell.id)
         threads.submit(submit).result(60)
         assert header.revision == before
