@@ -46,7 +46,7 @@ def checkpoint_verified(*, principal: Principal, cell: Cell, revision: int) -> S
     try:
         with path.open("rb") as file:
             return StoredCheckpoint(path, verify(file), path.stat().st_size)
-    except (FileNotFoundError, OverflowError):
+    except OSError:  # such as a missing file, or a name that is too long
         known = [str(one.header.revision) for one in checkpoints_of(cell.name)[:20]]
         raise NotFound("checkpoint", str(revision), known=known) from None
     except CheckpointError as error:
