@@ -44,6 +44,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
         (_("Cells"), "hub", "scheduling_cell"),
         (_("Machines"), "dns", "scheduling_machine"),
         (_("Names"), "travel_explore", "names"),
+        (_("SQL over the history"), "terminal", "sigma:sql"),
         (_("Drains"), "water_drop", "scheduling_drain"),
         (_("Brakes"), "front_hand", "scheduling_brake"),
         (_("Join tokens"), "key", "scheduling_jointoken"),
@@ -182,10 +183,12 @@ class SreSite(UnfoldAdminSite):
         ]
 
     def _link(self, page: str) -> str:
+        if page.startswith("sigma:"):
+            return reverse(page)
         return reverse(f"{self.name}:{page}" if page in _OWN_PAGES else f"{self.name}:{page}_changelist")
 
     def _seen(self, page: str) -> Any:
-        if page in _OWN_PAGES:
+        if page in _OWN_PAGES or page.startswith("sigma:"):
             return self.has_permission
         return self._registry[apps.get_model(".".join(page.rsplit("_", 1)))].has_view_permission
 

@@ -36,6 +36,7 @@ BENCHES = {
     "dns-fuzz": "tests.bench.dns_fuzz",
     "checkpoint": "tests.bench.checkpoint",
     "peers": "tests.bench.peers",
+    "sql": "tests.bench.sql",
 }
 
 

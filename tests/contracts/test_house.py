@@ -57,6 +57,16 @@ def test_only_masters_load_the_compiled_kernels() -> None:
     assert done.stdout.strip() == "False"
 
 
+def test_libraries_of_sql_are_loaded_only_for_a_query() -> None:
+    code = "import portal.asgi, portal.celery, sys; portal.celery.app.loader.import_default_modules(); "
+    code += "assert portal.asgi.get_resolver().url_patterns; "
+    code += "print(sorted({'duckdb', 'pyarrow', 'sqlglot'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
 def test_every_setting_is_explained_to_operators_and_no_other() -> None:
     told = (ROOT / "deploy" / "borg.env").read_text()
     explained = set(re.findall(r"^#?\s*([A-Z][A-Z_]+)=", told, re.MULTILINE))

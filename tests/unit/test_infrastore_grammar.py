@@ -121,7 +121,7 @@ def test_the_column_user_is_not_the_user_of_duckdb() -> None:
     assert checked("SELECT user FROM jobs").sql == 'SELECT "user" FROM "jobs"'
 
 
-def test_values_of_parameters_are_no_syntax() -> None:
+def test_values_of_parameters_are_not_parsed() -> None:
     found = check("SELECT 1 FROM jobs WHERE user = :name", PARAMETERS | {"name": "x' OR 1=1 --"})
     assert found.sql.endswith("\"user\" = 'x'' OR 1=1 --'")
     with pytest.raises(QueryError, match=":nope has no value"):

@@ -29,6 +29,8 @@ _TYPES = {
 _BY_JSON = frozenset({columns.TEXTS_BY_NAME, columns.FLOATS_BY_NAME})
 # The rows of the journal that belong to no tenant and that everybody may see.
 _SHARED_EVENTS = "kind LIKE 'machine.%'"
+# The columns of events that the conversion reads.
+_OF_EVENTS = ("time", "time_us", "revision", "seq", "actor", "kind", "data")
 
 
 class Loader:
@@ -55,7 +57,7 @@ class Loader:
 
     def _view(self, name: str, source: TableSource) -> None:
         parts = [self._of_files(name, source)]
-        if source.rows:
+        if source.rows or source.event_files:
             recent = f"recent_{name}"
             self._database.execute(f"CREATE TABLE {recent} AS {self._of_rows(name, source)}")
             parts.append(f"SELECT * FROM {recent}")
@@ -63,22 +65,28 @@ class Loader:
 
     def _copy(self, name: str, source: TableSource) -> None:
         parts = [self._of_files(name, source)] if source.files else []
-        parts += [self._of_rows(name, source)] if source.rows else []
+        parts += [self._of_rows(name, source)] if source.rows or source.event_files else []
         if not parts:
             parts = [f"SELECT {self._casts(name, source, {})} LIMIT 0"]
         self._database.execute(f"CREATE TABLE {name} AS {' UNION ALL '.join(parts)}")
 
     def _of_files(self, name: str, source: TableSource) -> str:
-        """Return a SELECT over the files of the archive. Columns that older files lack are null."""
-        files = (
-            f"read_parquet([{', '.join(map(_text, source.files))}], union_by_name = true, hive_partitioning = false)"
-        )
-        # Columns are only ever added, so the first and the last file show them all.
-        known: dict[str, str] = {}
-        for path in {source.files[0], source.files[-1]}:
-            found = self._database.execute(f"DESCRIBE SELECT * FROM read_parquet({_text(path)})").fetchall()
-            known |= {row[0]: row[1] for row in found}
+        """Return a SELECT over the files of the archive. Columns that older files lack are null.
+
+        Columns are only ever added, so the first and the last file show them all.
+        """
+        first, last = (self._shape_of(path) for path in (source.files[0], source.files[-1]))
+        known = first | last
+        # To unite the columns of files by name, DuckDB opens all files before it reads the first row.
+        unite = "false" if first == last else "true"
+        paths = ", ".join(map(_text, source.files))
+        files = f"read_parquet([{paths}], union_by_name = {unite}, hive_partitioning = false)"
         return f"SELECT {self._casts(name, source, known)} FROM {files} WHERE {self._visible(name, source, known)}"
+
+    def _shape_of(self, path: str) -> dict[str, str]:
+        """Return the columns of a Parquet file with their types."""
+        rows = self._database.execute(f"DESCRIBE SELECT * FROM read_parquet({_text(path)})").fetchall()
+        return {row[0]: row[1] for row in rows}
 
     def _of_rows(self, name: str, source: TableSource) -> str:
         """Return a SELECT over the rows of PostgreSQL."""
@@ -98,7 +106,14 @@ class Loader:
         from scheduling.history.infrastore.tables import SCHEMAS, convert
 
         shape = {column.name: _TYPES[column.type] for column in TABLES["events"].columns}
-        events = self._database.sql(f"SELECT * FROM {_csv(source.rows, shape)}").to_arrow_table()
+        needed = ", ".join(_OF_EVENTS)
+        parts = [f"SELECT {needed} FROM {_csv(source.rows, shape)}"] if source.rows else []
+        if source.event_files:
+            paths = ", ".join(map(_text, source.event_files))
+            kinds = ", ".join(map(_text, DERIVED[name]))
+            begin = f"AND time >= TIMESTAMP '{source.since.isoformat(' ')}'" if source.since else ""
+            parts.append(f"SELECT {needed} FROM read_parquet([{paths}]) WHERE kind IN ({kinds}) {begin}")
+        events = self._database.sql(f"{' UNION ALL '.join(parts)} ORDER BY revision, seq").to_arrow_table()
         before = set()
         if source.files and name in ("machine_events", "machine_attributes"):
             paths = ", ".join(map(_text, source.files))

@@ -7,7 +7,6 @@ tables of the query ─► COPY … TO a CSV file, only columns that the query n
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +17,13 @@ from django.db import connection
 from quota.vocabulary.errors import Rejected
 from scheduling.history.infrastore.columns import DERIVED, TABLES, TIME
 from scheduling.history.infrastore.protocol import TableSource
+from scheduling.history.infrastore.pruning import columns_of, files_since
 from scheduling.models import Cell
 
 # The most rows of PostgreSQL that one query may read per table. The archive has no such limit.
 MOST_ROWS = 3_000_000
 # Tables about money and about the whole cell.
 _OF_PAYERS = ("metered_hours", "capacity_samples")
-_DAY = re.compile(r"day=([0-9]{4}-[0-9]{2}-[0-9]{2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,43 +65,33 @@ def export(
     """
     found = {}
     for name in tables:
-        wanted = _wanted(name, names)
+        wanted = columns_of(name, names)
         limit = since.get(name)
+        # A machine's first event decides its type, so all events of machines are read.
+        begin = None if name.startswith("machine_") else limit
         rows = folder / f"{name}.csv"
         if name in DERIVED:
             kinds = list(DERIVED[name])
-            # A machine's first event decides its type, so all events of machines are read.
-            begin = None if name.startswith("machine_") else limit
             _events(rows, cell, kinds=kinds, since=begin, visible=visible, after=archived.revision)
         elif name == "events":
             _events(rows, cell, kinds=None, since=limit, visible=visible, after=archived.revision, columns=wanted)
         else:
             _plain(rows, name, cell, wanted, since=limit, visible=visible, archived=archived)
-        files = _recent(archived.paths.get(name, ()), limit)
+        paths = archived.paths.get(name, ())
+        # Without files of its own, a derived table comes from the archived events.
+        events = () if paths or name not in DERIVED else files_since(archived.paths.get("events", ()), begin)
         found[name] = TableSource(
-            columns=wanted, files=files, rows=str(rows) if rows.stat().st_size else "", since=limit
+            columns=wanted,
+            files=files_since(paths, limit),
+            rows=str(rows) if rows.stat().st_size else "",
+            event_files=events,
+            since=begin,
         )
-    needs_facts = any(found[name].rows for name in tables if name in DERIVED)
+    needs_facts = any(found[name].rows or found[name].event_files for name in tables if name in DERIVED)
     facts = folder / "facts.csv"
     if needs_facts:
         _copy(facts, _FACTS, {"cell": cell.id, "users": _names(visible.users)}, "jobs")
     return found, str(facts) if needs_facts and facts.stat().st_size else ""
-
-
-def _wanted(name: str, names: frozenset[str] | None) -> tuple[str, ...]:
-    """Return the columns of a table that a query may read: those that it names, and those that limit its rows."""
-    table = TABLES[name]
-    if names is None:
-        return tuple(column.name for column in table.columns)
-    always = {"user", table.time, "kind"}
-    return tuple(column.name for column in table.columns if column.name in names or column.name in always)
-
-
-def _recent(paths: Sequence[Path], since: dt.datetime | None) -> tuple[str, ...]:
-    """Return the files whose day is not before `since`."""
-    first = since.date().isoformat() if since else ""
-    days = [(path, _DAY.search(str(path))) for path in paths]
-    return tuple(str(path) for path, day in days if day is None or day[1] >= first)
 
 
 def _names(users: tuple[str, ...] | None) -> list[str] | None:
