@@ -19,7 +19,7 @@ from django.utils import timezone
 from pytest_django.plugin import DjangoDbBlocker
 
 from quota.vocabulary.errors import Rejected
-from quota.vocabulary.permissions import Principal, Role, Scope
+from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
 from scheduling.history.infrastore import asking, grammar, ready, sources
 from scheduling.history.infrastore.columns import TABLES
 from scheduling.history.infrastore.loading import Loader
@@ -151,6 +151,10 @@ def test_a_token_of_one_tenant_and_a_stranger_see_no_more(cell, story) -> None:
     bound = Principal(name="ann", roles=both.roles, tenant="ubar")
     assert ask(bound, cell, query) == [["ubar"]]
     assert ask(Principal(name="eve"), cell, query) == []
+    helper = Principal(name="eve", capabilities=frozenset({(CapabilityKind.ANY_JOB, "cc")}))
+    assert ask(helper, cell, query) == [["other"], ["ubar"]]
+    assert asking.visibility(helper, rows.a_cell("ee")).users == ()
+    assert asking.visibility(helper, cell).payers == ()
     assert ask(Principal(name="eve", sre=True, tenant="other"), cell, query) == [["other"]]
     assert ask(Principal(name="eve", sre=True, scopes=frozenset({Scope.WRITE})), cell, query) == []
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 
+from quota.models import Tenant
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
@@ -78,13 +79,12 @@ def visibility(principal: Principal, cell: Cell) -> Visibility:
     """Return which tenants' rows the principal may see in `cell`, and the rows of which tenants about money."""
     if Scope.READ not in principal.scopes or principal.cell not in (None, cell.name):
         return Visibility((), ())
-    everything = principal.tenant is None and principal.sre
-    if everything:
+    if principal.tenant is None and principal.sre:
         return Visibility(None, None)
     names = tuple(tenants_visible(principal).values_list("name", flat=True))
     payers = tuple(name for name in names if may(principal, Action.BILLING_VIEW, tenant=name))
     if principal.tenant is None and principal.has(CapabilityKind.ANY_JOB, cell.name):
-        return Visibility(None, payers)
+        return Visibility(tuple(Tenant.objects.values_list("name", flat=True)), payers)
     users = tuple(name for name in names if may(principal, Action.JOB_VIEW, tenant=name, cell=cell.name))
     return Visibility(users, payers)
 
