@@ -16,6 +16,7 @@ from portal.cli import (
     cells,
     checkpoints,
     drains,
+    faux,
     jobs,
     money,
     names,
@@ -59,6 +60,7 @@ for group, name in (
     (tokens.tokens, "tokens"),
     (packages.package, "package"),
     (checkpoints.checkpoint, "checkpoint"),
+    (faux.faux, "faux"),
 ):
     app.add_typer(group, name=name, no_args_is_help=True)
 

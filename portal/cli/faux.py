@@ -1,0 +1,239 @@
+"""Commands for Fauxmaster (§3.1): a simulated cell that the scheduler of production runs in virtual time.
+
+A session is a process on this machine (`python -m scheduling.simulator`). It needs the server package, but no running
+portal. These commands talk to the session through a socket of the file system.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from portal.cli import output
+from portal.cli.context import Commands, Context, OptionGroup
+from portal.cli.failure import CommandFailed, bad_usage
+
+faux = Commands(help="Simulate a cell with the scheduler of production: open, step, run, until, diff, ask.")
+
+_SOCKET = "session.sock"
+_LOG = "session.log"
+_LONGEST_PATH = 100  # of a socket
+_LOADING_S = 900.0
+_NEEDED = ("numpy", "numba")
+
+SessionName = Annotated[str, typer.Option("--session", help="Name of the session.")]
+BranchName = Annotated[str, typer.Option("--branch", help="Branch of the session.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A change: setting, BAND.prod, add_machines=N:CORES:GIB."),
+]
+Hours = Annotated[float, typer.Option(min=0.0001, help="Virtual hours.")]
+
+
+@dataclass(kw_only=True)
+class Place(OptionGroup):
+    """The session and the branch of a command."""
+
+    opened: SessionName = "default"
+    branch: BranchName = "main"
+
+    def request(self, do: str, **fields: Any) -> dict[str, Any]:
+        return _request(self.opened, {"do": do, "branch": self.branch, **fields})
+
+
+@faux.command("open")
+def faux_open(
+    session: Context,
+    source: Annotated[str, typer.Argument(help="google2011, google2011-cell, google2011-fifth or openb.")],
+    data: Annotated[Path, typer.Argument(help="Folder with the files of the trace.")],
+    name: SessionName = "default",
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 2011,
+    pass_every: Annotated[float, typer.Option(min=0.01, help="Virtual seconds from one pass to the next.")] = 1.0,
+) -> None:
+    """Open a session: start a process that simulates the cell of a public trace.
+
+    The session ends with `borgctl faux close`, or after four hours without a command.
+    """
+    missing = [module for module in _NEEDED if importlib.util.find_spec(module) is None]
+    if missing:
+        detail = (
+            f"a session needs the server package on this machine, and {', '.join(missing)} is missing; install"
+            " borg-portal[server,cli], or run the command on a host of the server"
+        )
+        raise CommandFailed("not-installed", detail)
+    if not data.is_dir():
+        raise bad_usage(f"the folder {data} does not exist; give the folder with the files of the trace")
+    folder = _folder(name)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if _answers(folder):
+        raise CommandFailed("session-open", f"session {name} is open already; close it with: borgctl faux close")
+    (folder / _SOCKET).unlink(missing_ok=True)
+    command = [sys.executable, "-m", "scheduling.simulator", source, str(data.resolve()), str(folder)]
+    with (folder / _LOG).open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--seed", str(seed), "--pass-every", str(pass_every)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    until = time.monotonic() + _LOADING_S
+    while not _answers(folder):
+        if process.poll() is not None or time.monotonic() > until:
+            process.kill()
+            said = (folder / _LOG).read_text(errors="replace").strip().splitlines()
+            reason = said[-1] if said else "its process gave no reason"
+            raise CommandFailed("session-failed", f"session {name} could not be opened: {reason}")
+        time.sleep(0.05)
+    return _show(session, _request(name, {"do": "show"}))
+
+
+@faux.command("show")
+def faux_show(session: Context, place: Place) -> None:
+    """Show where a branch is, and its figures."""
+    return _show(session, place.request("show"))
+
+
+@faux.command("step")
+def faux_step(
+    session: Context,
+    place: Place,
+    number: Annotated[int, typer.Argument(min=1, help="Number of steps.")] = 1,
+    by: Annotated[str, typer.Option(help="Unit of a step: event, pass or second.")] = "event",
+    back: Annotated[bool, typer.Option("--back", help="Step backwards.")] = False,
+) -> None:
+    """Go some steps forwards or backwards, and show the events that happened."""
+    return _show(session, place.request("step", number=number, by=by, back=back))
+
+
+@faux.command("run")
+def faux_run(session: Context, place: Place, hours: Hours = 1.0) -> None:
+    """Run for some virtual hours."""
+    return _show(session, place.request("run", hours=hours))
+
+
+@faux.command("until")
+def faux_until(
+    session: Context,
+    place: Place,
+    condition: Annotated[str, typer.Argument(help='Condition, such as "pending > 100 and hours >= 24".')],
+    hours: Hours = 24.0,
+) -> Any:
+    """Run until a condition holds. The exit status is 1 if it does not hold within the given hours."""
+    answer = place.request("until", condition=condition, hours=hours)
+    _show(session, answer)
+    return 0 if answer.get("held") else 1
+
+
+@faux.command("branch")
+def faux_branch(
+    session: Context,
+    place: Place,
+    name: Annotated[str, typer.Argument(help="Name of the new branch.")],
+    changes: Changes = None,
+) -> None:
+    """Copy a branch as it is now, with changed settings. The figures of both branches begin again."""
+    return _show(session, place.request("branch", name=name, set=_pairs(changes)))
+
+
+@faux.command("diff")
+def faux_diff(
+    session: Context,
+    first: Annotated[str, typer.Argument(help="A branch.")],
+    second: Annotated[str, typer.Argument(help="Another branch.")],
+    name: SessionName = "default",
+) -> None:
+    """Compare the figures of two branches in one table."""
+    return _show(session, _request(name, {"do": "diff", "first": first, "second": second}))
+
+
+@faux.command("ask")
+def faux_ask(
+    session: Context,
+    place: Place,
+    question: Annotated[str, typer.Argument(help="fit, evict, drain, give-back or what-if.")],
+    cpu: Annotated[str, typer.Option(help="fit, evict: CPU of each task, such as 500m.")] = "1",
+    ram: Annotated[str, typer.Option(help="fit, evict: RAM of each task, such as 2Gi.")] = "1Gi",
+    tasks: Annotated[int, typer.Option(min=1, help="evict: number of tasks.")] = 1,
+    priority: Annotated[int, typer.Option(min=0, help="fit, evict: priority of the job.")] = 200,
+    rack: Annotated[list[str] | None, typer.Option(help="drain: a rack.")] = None,
+    machine: Annotated[list[str] | None, typer.Option(help="drain: host name of a machine.")] = None,
+    changes: Changes = None,
+    hours: Hours = 24.0,
+) -> None:
+    """Ask a question. The simulated cell stays as it is.
+
+    `fit`: how many more tasks of a job would fit. `evict`: whom a submission would evict. `drain`: what a drain of
+    racks or machines would do. `give-back`: which machines could be given back. `what-if`: what other settings or
+    machines would change in the next hours.
+    """
+    wanted = {"cpu": cpu, "ram": ram, "tasks": tasks, "priority": priority, "hours": hours, "set": _pairs(changes)}
+    return _show(session, place.request("ask", question=question, racks=rack, machines=machine, **wanted))
+
+
+@faux.command("close")
+def faux_close(session: Context, name: SessionName = "default") -> None:
+    """Close a session. Its simulated cell is lost."""
+    return _show(session, _request(name, {"do": "close"}))
+
+
+def _folder(name: str) -> Path:
+    if not name.isidentifier():
+        raise bad_usage(f"{name!r} cannot be the name of a session; use letters, digits and _")
+    folder = Path.home() / ".cache" / "borgctl" / "faux" / name
+    if len(str(folder / _SOCKET)) > _LONGEST_PATH:
+        raise bad_usage(f"the path {folder} is too long for a socket; give the session a shorter name")
+    return folder
+
+
+def _answers(folder: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        return client.connect_ex(str(folder / _SOCKET)) == 0
+
+
+def _request(name: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Send a request to a session, and return its answer. Raises `CommandFailed` if there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            client.connect(str(_folder(name) / _SOCKET))
+            client.sendall(json.dumps(request).encode() + b"\n")
+            with client.makefile("rb") as reader:
+                line = reader.readline()
+        except OSError as error:
+            detail = f"session {name} is not open ({error.strerror}); open it with: borgctl faux open SOURCE DATA"
+            raise CommandFailed("no-session", detail) from error
+    if not line:
+        raise CommandFailed("session-failed", f"session {name} ended without an answer; open it again")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise CommandFailed("rejected", str(answer["error"]))
+    return answer
+
+
+def _show(session: Context, answer: dict[str, Any]) -> None:
+    if session.json:
+        return output.as_json(answer)
+    for sentence in answer["text"]:
+        output.say(sentence)
+    if answer["columns"]:
+        output.table(answer["columns"], answer["rows"], empty="Nothing.")
+    return None
+
+
+def _pairs(changes: list[str] | None) -> dict[str, str]:
+    pairs = {}
+    for change in changes or ():
+        name, sign, value = change.partition("=")
+        if not sign:
+            raise bad_usage(f"{change!r} is not a change; write NAME=VALUE, such as reclamation=aggressive")
+        pairs[name.strip()] = value.strip()
+    return pairs

@@ -1,0 +1,169 @@
+"""The simulation of a cell: it is deterministic, it obeys the rules of production, and its figures add up."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.policy.cell_settings import CellSettings
+from scheduling.simulator.simulation import Settings, Simulation
+from scheduling.simulator.workload import MachineChange
+from tests.builders import GIB
+from tests.unit.simulator.small_cells import Lasting, busy, job, machine, simulation
+
+END = 1_800.0
+
+
+def happened(one: Simulation, kind: type) -> list[events.Event]:
+    return [record.event for record in one.cell.journal.recent if isinstance(record.event, kind)]
+
+
+def test_equal_seeds_give_bit_identical_journals() -> None:
+    first, second, other = busy(), busy(), busy(seed=2012)
+    for one in (first, second, other):
+        one.run(END)
+    assert first.cell.journal.count > 500
+    assert first.cell.journal.digest() == second.cell.journal.digest()
+    assert first.cell.journal.digest() != other.cell.journal.digest()
+    assert first.state.diff(second.state) == []
+
+
+def test_the_way_of_stepping_does_not_change_the_journal() -> None:
+    whole, stepped = busy(), busy()
+    whole.run(END)
+    at = 0.0
+    while at < END:
+        at += 97.5
+        stepped.run(min(at, END))
+    assert whole.cell.journal.digest() == stepped.cell.journal.digest()
+
+
+def test_a_copy_continues_like_the_original_and_leaves_it_alone() -> None:
+    original = busy()
+    original.run(900.0)
+    copied = original.copy()
+    before = original.cell.journal.digest()
+    copied.run(END)
+    assert original.cell.journal.digest() == before
+    original.run(END)
+    assert copied.cell.journal.digest() == original.cell.journal.digest()
+    assert copied.state.diff(original.state) == []
+
+
+def test_the_state_stays_valid_and_the_figures_agree_with_it() -> None:
+    one = busy()
+    while one.now < END:
+        one.run(one.now + 300.0)
+        assert one.state.validate() == []
+        assert one.cell.pending == one.state.pending
+        assert one.cell.running == one.state.running
+    figures = one.cell.keeper.figures
+    assert figures.submitted == 100
+    assert figures.failures == 3
+    assert figures.placed - sum(figures.evictions.values()) - sum(figures.ended.values()) == one.state.running
+    assert figures.evictions[EvictionCause.MACHINE_FAILURE.value, True] > 0
+    assert figures.evictions[EvictionCause.PREEMPTION.value, False] > 0
+    assert figures.reservations > 20
+
+
+def test_a_job_waits_for_a_pass_and_ends_after_its_run_time() -> None:
+    one = simulation([(10.25, job(1, tasks=2))], behaviour=Lasting({1: 100.0}))
+    one.run(10.5)
+    assert (one.state.pending, one.state.running) == (2, 0)
+    one.run(11.0)
+    assert (one.state.pending, one.state.running) == (0, 2)
+    one.run(110.9)
+    assert one.state.running == 2
+    one.run(111.0)
+    assert one.state.running == 0
+    assert happened(one, events.JobEnded) == [events.JobEnded(job_id=1, how="finished")]
+    assert one.cell.keeper.figures.pending_s[True] == pytest.approx(2 * 0.75)
+
+
+def test_tasks_of_a_lost_machine_move_after_its_silence() -> None:
+    jobs = [(0.0, job(1, tasks=4))]
+    one = simulation(jobs, changes=[MachineChange(100.0, 1, None)], machines=1)
+    one.run(100.0 + CellSettings().down_after_s - 0.1)
+    assert one.state.running == 4
+    # All machines of the cell are lost: the brake holds the tasks back.
+    one.run(200.0)
+    assert one.state.running == 4
+    assert [event.state for event in happened(one, events.BrakeSet)] == ["held"]
+
+    two = simulation(jobs, changes=[MachineChange(100.0, 1, None), MachineChange(100.0, 2, None)], machines=6)
+    two.run(90.0)
+    on_lost = sum(len(two.cell.tasks_on(number)) for number in (1, 2))
+    two.run(113.0)
+    assert two.state.running == 4
+    evicted = happened(two, events.TaskEvicted)
+    assert len(evicted) == on_lost
+    assert {event.cause for event in evicted} <= {"machine-failure"}
+
+
+def test_a_machine_that_returns_early_has_lost_its_tasks() -> None:
+    changes = [MachineChange(100.0, 1, None), MachineChange(105.0, 1, machine(1))]
+    one = simulation([(0.0, job(1, tasks=3))], changes=changes, machines=1)
+    one.run(104.0)
+    assert happened(one, events.TaskEvicted) == []
+    one.run(106.0)
+    assert {event.cause for event in happened(one, events.TaskEvicted)} == {"lost"}
+    assert one.state.running == 3
+    assert happened(one, events.MachineState) == []
+
+
+def test_an_urgent_job_preempts_and_its_victims_wait() -> None:
+    low = job(1, tasks=12, cpu=16_000, priority=25)
+    high = job(2, tasks=3, cpu=16_000, priority=200)
+    one = simulation([(0.0, low), (50.0, high)])
+    one.run(100.0)
+    assert (one.state.running, one.state.pending) == (12, 3)
+    assert one.cell.keeper.figures.evictions[EvictionCause.PREEMPTION.value, False] == 3
+    assert one.state.departed == {}
+    assert one.state.validate() == []
+
+
+def test_machines_short_of_memory_lose_tasks_that_are_not_prod() -> None:
+    # Reservations fall to the usage; then more tasks fit than the machine can hold when they use all their RAM.
+    class Growing(Lasting):
+        def demand(self, task_id, limit, priority, now):
+            result = limit[:, :3].copy()
+            result[:, 1] = result[:, 1] // 4 if now < 6_000.0 else result[:, 1]
+            return result
+
+    jobs = [(0.0, job(1, tasks=8, cpu=2_000, ram=7 * GIB, priority=25)), (5_000.0, job(2, tasks=8, cpu=2_000, ram=7 * GIB, priority=25))]
+    one = simulation(jobs, behaviour=Growing({}), machines=1)
+    one.run(5_500.0)
+    assert one.state.running > 8
+    one.run(6_100.0)
+    assert one.cell.keeper.figures.as_rows()["out-of-memory kills"] > 0
+    settings = dataclasses.replace(Settings(), cell=CellSettings(reclamation="off"))
+    strict = simulation(jobs, behaviour=Growing({}), machines=1, settings=settings)
+    strict.run(6_100.0)
+    assert strict.state.running == 8
+    assert strict.cell.keeper.figures.as_rows()["out-of-memory kills"] == 0
+
+
+def test_tasks_inside_an_alloc_leave_with_it() -> None:
+    alloc_set = msgspec.structs.replace(job(1, cpu=8_000, ram=8 * GIB), job_kind="alloc-set")
+    inner = job(2, tasks=2, cpu=1_000, ram=GIB, alloc_set=1)
+    one = simulation([(0.0, alloc_set), (1.0, inner)])
+    one.run(50.0)
+    assert one.state.running == 3
+    where = one.state.where(1, 0)
+    lost = simulation([(0.0, alloc_set), (1.0, inner)], changes=[MachineChange(100.0, where or 0, None)])
+    lost.run(200.0)
+    assert lost.state.running == 3
+    evicted = happened(lost, events.TaskEvicted)
+    assert [(event.job_id, event.cause) for event in evicted] == [(2, "other"), (2, "other"), (1, "machine-failure")]
+    assert lost.state.validate() == []
+
+
+def test_a_simulation_without_anything_to_do_says_so() -> None:
+    settings = dataclasses.replace(Settings(), look_every_s=0.0)
+    one = simulation(settings=settings)
+    with pytest.raises(IndexError, match="nothing will happen"):
+        one.step()
