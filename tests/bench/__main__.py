@@ -25,6 +25,7 @@ BENCHES = {
     "archive": "tests.bench.archive",
     "packages": "tests.bench.packages",
     "journal": "tests.bench.journal",
+    "simulate": "tests.bench.simulate",
     "link": "tests.bench.link",
     "overload": "tests.bench.overload",
     "contact": "tests.bench.contact",

@@ -10,30 +10,31 @@ Units: 1.0 CPU = 64 cores, 1.0 RAM = 256 GiB, 1.0 disk = 4 TiB; requests round u
 from __future__ import annotations
 
 import csv
-import gzip
 import math
 import os
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-CPU_MILLI, RAM_BYTES, DISK_BYTES = 64_000, 256 * 2**30, 4 * 2**40
-# The trace's priorities 0 to 11 as ours.
-PRIORITIES = {0: 0, 1: 25, **{p: 100 + p for p in range(2, 9)}, 9: 200, 10: 360, 11: 370}
-TENANTS = 40
-RACK, RACKS_PER_DOMAIN = 40, 10
+from scheduling.simulator.traces.google2011 import (
+    CPU_MILLI,
+    DISK_BYTES,
+    FIFTH_MACHINES,
+    FIFTH_TASKS,
+    PRIORITIES,
+    RACK,
+    RACKS_PER_DOMAIN,
+    RAM_BYTES,
+    TENANTS,
+)
+from scheduling.simulator.traces.google2011 import rows as trace_rows
+
 COLUMNS = ("hostname", "platform", "cpu_milli", "ram_bytes", "disk_bytes", "rack", "power_domain", "attributes")
 
 
 def folder() -> Path:
     return Path(os.environ.get("BORG_DATA", "../shared/data")) / "google2011"
-
-
-def _rows(name: str) -> Iterator[dict[str, str]]:
-    with gzip.open(folder() / name, "rt", newline="") as file:
-        yield from csv.DictReader(file)
 
 
 @cache
@@ -50,7 +51,7 @@ def machines() -> list[dict[str, Any]]:
             "power_domain": f"p{number // (RACK * RACKS_PER_DOMAIN)}",
             "attributes": "",
         }
-        for number, row in enumerate(_rows("cell_machines_dev20.csv.gz"))
+        for number, row in enumerate(trace_rows(folder() / FIFTH_MACHINES))
     ]
 
 
@@ -65,7 +66,7 @@ def write_machines(target: Path) -> None:
 def specs() -> list[dict[str, Any]]:
     """One job file a job, in file order; tasks that differ in size are overrides."""
     jobs: dict[str, list[dict[str, str]]] = {}
-    for row in _rows("cell_tasks_t0_dev20.csv.gz"):
+    for row in trace_rows(folder() / FIFTH_TASKS):
         jobs.setdefault(row["job"], []).append(row)
     return [_spec(job, rows) for job, rows in jobs.items()]
 

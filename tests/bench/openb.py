@@ -20,7 +20,6 @@ file reaches 94.2 and 94.4, so beating best fit proves little.
 
 from __future__ import annotations
 
-import csv
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from quota.vocabulary.resources import ACCELERATORS, CPU, DEVICE, RAM, SIZE, Vector
+from quota.vocabulary.resources import ACCELERATORS, DEVICE
 from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.pass_ import schedule_pass
@@ -38,12 +37,12 @@ from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.policy import Policy
-from scheduling.core.vocabulary.requirement import Constraint, Group, Relation, Requirement
+from scheduling.core.vocabulary.requirement import Group, Requirement
+from scheduling.simulator.traces import openb as trace
 from tests.bench.cells import Workload
 
 SEEDS = 10
 ARRIVING = 1.3
-MIB = 2**20
 PRIORITY = 200
 PUBLISHED = {
     "random": (86.3, 87.5),
@@ -139,47 +138,20 @@ def _placement(one: Assignment) -> events.TaskPlaced:
     )
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    folder = Path(os.environ.get("BORG_DATA", "../shared/data")) / "openb"
-    with (folder / name).open(newline="") as file:
-        return list(csv.DictReader(file))
+def _folder() -> Path:
+    return Path(os.environ.get("BORG_DATA", "../shared/data")) / "openb"
 
 
 @cache
 def machines() -> tuple[events.MachineSet, ...]:
     """The machines with GPUs; the GPU's model is their attribute `gpu`."""
-    return tuple(
-        events.MachineSet(
-            machine_id=number,
-            hostname=row["sn"],
-            address="127.0.0.1",
-            capacity=_vector(int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]) * DEVICE),
-            attributes={"gpu": row["model"]},
-        )
-        for number, row in enumerate(_rows("openb_node_list_gpu_node.csv"), start=1)
-    )
+    return tuple(trace.cell_machines(_folder(), "openb_node_list_gpu_node.csv"))
 
 
 @cache
 def pods() -> tuple[Requirement, ...]:
     """What each pod of the default list asks for."""
-    return tuple(_requirement(row) for row in _rows("openb_pod_list_default.csv"))
-
-
-def _requirement(row: dict[str, str]) -> Requirement:
-    number = int(row["num_gpu"])
-    gpus = int(row["gpu_milli"]) if number == 1 else number * DEVICE
-    model = row["gpu_spec"]
-    if "|" in model:
-        raise ValueError(f"pod {row['name']} takes one of {model}: constraints know no `or`; use the default list")
-    constraints = (Constraint("gpu", Relation.EQUAL, model),) if model else ()
-    return Requirement(_vector(int(row["cpu_milli"]), int(row["memory_mib"]), gpus), constraints)
-
-
-def _vector(cpu_milli: int, memory_mib: int, accelerators: int) -> Vector:
-    vector = [0] * SIZE
-    vector[CPU], vector[RAM], vector[ACCELERATORS] = cpu_milli, memory_mib * MIB, accelerators
-    return tuple(vector)
+    return tuple(map(trace.requirement, trace.rows(_folder() / trace.PODS)))
 
 
 def arrivals(seed: int, repeated: int = 1) -> list[Requirement]:

@@ -130,11 +130,14 @@ def test_machines_short_of_memory_lose_tasks_that_are_not_prod() -> None:
     # Reservations fall to the usage; then more tasks fit than the machine can hold when they use all their RAM.
     class Growing(Lasting):
         def demand(self, task_id, limit, priority, now):
-            result = limit[:, :3].copy()
+            result = super().demand(task_id, limit, priority, now)
             result[:, 1] = result[:, 1] // 4 if now < 6_000.0 else result[:, 1]
             return result
 
-    jobs = [(0.0, job(1, tasks=8, cpu=2_000, ram=7 * GIB, priority=25)), (5_000.0, job(2, tasks=8, cpu=2_000, ram=7 * GIB, priority=25))]
+    jobs = [
+        (0.0, job(1, tasks=8, cpu=2_000, ram=7 * GIB, priority=25)),
+        (5_000.0, job(2, tasks=8, cpu=2_000, ram=7 * GIB, priority=25)),
+    ]
     one = simulation(jobs, behaviour=Growing({}), machines=1)
     one.run(5_500.0)
     assert one.state.running > 8
