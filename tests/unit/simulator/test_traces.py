@@ -103,9 +103,9 @@ def test_openb_has_gpus_and_their_models(tmp_path: Path) -> None:
         "sn,cpu_milli,memory_mib,gpu,model\nn1,32000,262144,2,T4\nn2,32000,1024,0,\n"
     )
     (tmp_path / openb.PODS).write_text(
-        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
-        "b,1000,1024,1,500,T4,LS,Running,20,,20\n"
-        "a,1000,1024,2,1000,,BE,Succeeded,10,15,11\n"
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,creation_time,deletion_time,scheduled_time\n"
+        "b,1000,1024,1,500,T4,LS,20,,20\n"
+        "a,1000,1024,2,1000,,BE,10,15,11\n"
     )
     machines, workload = openb.trace(tmp_path)
     assert [machine.capacity[ACCELERATORS] for machine in machines] == [2000, 0]
