@@ -56,7 +56,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Whom a submission would evict. `placed`: how many of its tasks find a machine. `victims`: (job, priority, number
+    """The tasks that a submission would evict. `placed`: how many of its tasks find a machine. `victims`: (job, priority, number
     of evicted tasks), the largest number first. `examples`: (evicted task, machine).
     """
 
