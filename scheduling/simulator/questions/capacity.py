@@ -56,8 +56,8 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The tasks that a submission would evict. `placed`: how many of its tasks find a machine. `victims`: (job, priority, number
-    of evicted tasks), the largest number first. `examples`: (evicted task, machine).
+    """The tasks that a submission would evict. `placed`: how many of its tasks find a machine. `victims`: (job,
+    priority, number of evicted tasks), the largest number first. `examples`: (evicted task, machine).
     """
 
     placed: int
