@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
+from django.utils.translation import gettext as _
 
+from portal.parts.empty import Empty, EmptyAction
+from portal.parts.filters import Filters, choice, search
+from portal.parts.tables import Column, Table
 from portal.sigma.frame.page import given_in, page, page_of, paging_of
 from portal.sigma.reads import cells as reads
 from quota.vocabulary.permissions import Principal
@@ -34,16 +39,35 @@ def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
     counts, racks = reads.cell_counts_and_racks(row.id)
     everything = sum(counts[f"machines_{status.value}"] for status in MachineStatus)
     machines = page_of(request, rows, PAGE_SIZE, count=None if any(chosen.values()) else everything)
+    columns = (
+        Column(_("Machine")),
+        Column(_("State")),
+        Column(_("Rack")),
+        Column(_("Tasks"), number=True),
+        Column(_("CPU")),
+        Column(_("RAM")),
+        Column(_("Disk")),
+    )
+    if any(chosen.values()):
+        link = EmptyAction(_("Show all machines"), reverse("sigma:cell", args=[row.name]))
+        empty = Empty(_("No machine matches the filters."), actions=(link,))
+    else:
+        why = _("To add a machine, an SRE issues a join token in the SRE console and gives the token to a Borglet.")
+        empty = Empty(_("No machine has joined this cell yet, so all jobs stay pending."), why)
+    shown = reads.machine_rows(list(machines))
+    fields = (
+        search("q", _("Search"), chosen["q"], placeholder=_("hostname or platform")),
+        choice("state", _("State"), chosen["state"], STATES, everything=_("any")),
+        choice("rack", _("Rack"), chosen["rack"], racks, everything=_("any")),
+    )
     context = {
         "cell": row,
         # The row of the cell is read before the other rows, so the live page receives every later change.
         "revision": row.revision,
         "counts": counts,
         "queues": queues(row.id),
-        "rows": reads.machine_rows(list(machines)),
+        "filters": Filters(fields, _("Filter")),
+        "table": Table(_("Machines"), columns, shown, empty, row_template="sigma/rows/machine.html"),
         "page_obj": machines,
-        "racks": racks,
-        "states": STATES,
-        "chosen": chosen,
     }
     return render(request, "sigma/cell.html", context)

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
+from portal.parts.paging import by_cursor
 from portal.sigma.frame.page import number_among, page, page_of, problem_kept, rendered, whole_number
 from quota.models import NoticeChannel
 from quota.notifications import channels, inbox
@@ -46,7 +47,7 @@ def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         "sigma/notices.html",
         {
             "notices": shown[:PAGE_SIZE],
-            "older": shown[PAGE_SIZE - 1].id if len(shown) > PAGE_SIZE else None,
+            "paging": by_cursor(older=str(shown[PAGE_SIZE - 1].id) if len(shown) > PAGE_SIZE else ""),
             "chosen": choice,
             "filtered": choice != inbox.Choice() or before is not None,
             # "Mark all as read" covers every notice up to this one. It is offered only if no filter hides some of them.

@@ -1,4 +1,4 @@
-"""The template tag of the parts that pages share: links that change parameters of the URL."""
+"""Template tags of the parts that pages share: links that change parameters of the URL, and links between pages."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from django.http import QueryDict
 from django.template.context import Context
 
 from portal.parts.paging import Changes
+from portal.sigma.frame.page import paging_of
 
 register = template.Library()
+register.filter("paging", paging_of)
 
 
 @register.simple_tag(takes_context=True)

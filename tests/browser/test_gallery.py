@@ -12,6 +12,7 @@ from tests.browser.conftest import SHOTS, WAIT_MS, faults_of, sign_in
 from tests.integration import portal_server
 
 WIDE, NARROW = (1280, 900), (390, 844)
+JOB = "/jobs/cc/ubar/jfoo/"
 
 
 @pytest.fixture(scope="module")
@@ -155,3 +156,24 @@ def test_without_scripts_a_moment_is_chosen_with_the_field(chromium, debugging, 
         plain.wait_for_url("**/gallery/?at=2026-11-27T11%3A00*")
     finally:
         context.close()
+
+
+def test_pages_made_of_parts_are_accessible(page) -> None:
+    paths = (
+        "/",
+        "/jobs/?q=jfoo",
+        "/cells/",
+        "/cells/cc/",
+        JOB,
+        f"{JOB}0/",
+        f"{JOB}events/",
+        "/packages/?q=x",
+        "/orders/",
+    )
+    for theme, size in (("light", WIDE), ("dark", NARROW)):
+        page.emulate_media(color_scheme=theme)
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        for path in (*paths, "/costs/?tenant=ubar", "/tenants/ubar/records/", "/notices/"):
+            page.goto(path)
+            page.wait_for_load_state("load")
+            assert faults(page) == [], f"{path}, {theme}, {size[0]} px"

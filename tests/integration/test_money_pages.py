@@ -19,7 +19,7 @@ from quota.billing.ledger_check import ledger_check
 from quota.billing.movements import month_days, movements, movements_number
 from quota.models import Account, Budget, Invoice, LedgerEntry, Membership, MeteredHour, PriorityBand, Tenant
 from quota.vocabulary.errors import Forbidden
-from quota.vocabulary.money import CREDIT
+from quota.vocabulary.money import CREDIT, format_credits
 from quota.vocabulary.permissions import Principal, Role, system
 from tests.integration import money_rows, portal_world, rows
 from tests.integration.portal_world import signed_in
@@ -234,7 +234,10 @@ def test_costs_add_up_on_the_page_and_in_the_file(world, at_noon) -> None:
         query = f"tenant=ubar&by={by}&label=team&over=30"
         expected = costs([world.tenant], since=NOON - 30 * DAY, until=NOON, by=by, label="team")
         page = client.get(f"/costs/?{query}")
-        assert page.context["total"].total == sum(one.total for one in expected) > 0
+        assert (everything := sum(one.total for one in expected)) > 0
+        assert page.context["table"].total[-2] == format_credits(everything)
+        cheapest = client.get(f"/costs/?{query}&sort=total").context["table"].rows
+        assert [row["cost"].total for row in cheapest] == sorted(one.total for one in expected)
         read = list(csv.DictReader(io.StringIO(client.get(f"/costs.csv?{query}").text)))
         assert [int(row["total"]) for row in read] == [one.total for one in expected]
         assert [int(row["quota"]) + int(row["unused"]) + int(row["usage"]) for row in read] == [

@@ -552,13 +552,13 @@ def test_all_events_of_a_job_are_reached_page_by_page(world) -> None:
     while True:
         pages += 1
         places += [(one.event.revision, one.event.seq) for one in page.context["events"]]
-        if not (older := page.context["older"]) or pages > 5:
+        if not (older := page.context["paging"].after) or pages > 5:
             break
-        page = client.get(JOB + f"events/?before={older}")
+        page = client.get(JOB + f"events/?before={older['before']}")
     everything = Event.objects.filter(job_id=world.job.id).order_by("-revision", "-seq")
     assert places == list(everything.values_list("revision", "seq"))
     assert pages == 2
-    newer = client.get(JOB + f"events/?after={page.context['newer']}")
+    newer = client.get(JOB + f"events/?after={page.context['paging'].before['after']}")
     assert [(one.event.revision, one.event.seq) for one in newer.context["events"]] == places[:50]
 
 

@@ -8,6 +8,9 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
+from portal.parts.empty import Empty, EmptyAction
+from portal.parts.filters import Filters, choice
+from portal.parts.paging import FIRST_PAGE, by_cursor
 from portal.sigma.frame.page import page, whole_number
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads.journal import event_sentences
@@ -40,12 +43,21 @@ def events(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
     context = {
         "job": job,
         "events": event_sentences(found) if found else [],
-        "older": _cursor(older),
-        "newer": _cursor(newer),
-        "kind": kind,
-        "kinds": KINDS,
+        "paging": by_cursor(newer=_cursor(newer), older=_cursor(older)),
+        "filters": Filters(
+            (choice("kind", _("Kind"), kind, KINDS, everything=_("all")),), _("Filter"), kept={"uid": str(job.uid)}
+        ),
+        "empty": _empty(kind),
     }
     return render(request, "sigma/job_events.html", context)
+
+
+def _empty(kind: str) -> Empty:
+    """Return what the page shows if it has no events. `kind`: the kind of events that the user chose, or ""."""
+    if kind:
+        everything = EmptyAction(_("Show all kinds"), changes={**FIRST_PAGE, "kind": None})
+        return Empty(_("This page has no event of this kind."), actions=(everything,))
+    return Empty(_("This page has no events."), actions=(EmptyAction(_("Show the newest events"), changes=FIRST_PAGE),))
 
 
 def _page_of(

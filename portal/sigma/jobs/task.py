@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from portal.sigma.frame.page import page
 from portal.sigma.jobs.charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
+from portal.sigma.jobs.story import timeline_of
 from portal.sigma.jobs.why import explain
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads import sentences
@@ -49,6 +50,7 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "alloc": alloc_names([row]).get(row.alloc_id, ""),  # type: ignore[arg-type]
         "exit": sentences.exit_of(row.exit),
         "history": history,
+        "timeline": timeline_of(history, until=now),
         "events": events_of(job, index=index, limit=50),
         "departures": list(Departure.objects.filter(task=row).select_related("machine")),
         "logs": f"/api/v1/cells/{cell}/jobs/{tenant}/{name}/tasks/{index}/logs/",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -12,12 +13,15 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from portal.parts.empty import Empty
+from portal.parts.tables import Column, Table, ordered, sorting_of
 from portal.sigma.frame.page import chosen_tenant, given_in, page, tenants_of
 from quota import clock
 from quota.billing.costs import SPLITS, Cost, costs
 from quota.models import Tenant
 from quota.tables import csv_answer
 from quota.vocabulary import months
+from quota.vocabulary.money import format_credits
 from quota.vocabulary.permissions import Action, Principal, may
 
 # The most rows on the page. The CSV file contains all rows.
@@ -64,10 +68,8 @@ def cost_list(request: HttpRequest, principal: Principal) -> HttpResponse:
             "tenants": tenants_of(principal, Action.BILLING_VIEW),
             "splits": [(name, SPLIT_NAMES[name]) for name in SPLITS],
             "overs": PERIODS.items(),
-            "rows": _rows(found, chosen.by),
+            "table": _page_table(request, found, chosen),
             "more": max(0, len(found) - SHOWN),
-            "total": _total(found),
-            "by_title": SPLIT_NAMES[chosen.by],
             "asked_label": chosen.by == "label" and not chosen.label,
         }
     return render(request, "sigma/costs.html", context)
@@ -120,6 +122,34 @@ def _costs(chosen: CostsFilter) -> list[Cost]:
     return costs(chosen.tenants, since=chosen.since, until=chosen.until, by=chosen.by, label=chosen.label)
 
 
+def _page_table(request: HttpRequest, found: list[Cost], chosen: CostsFilter) -> Table:
+    columns = (
+        Column(str(SPLIT_NAMES[chosen.by]).capitalize(), order="name"),
+        Column(_("Cost")),
+        Column(_("Quota"), number=True, order="quota", descending=True),
+        Column(_("Usage"), number=True, order="usage", descending=True),
+        Column(_("Not requested"), number=True, order="unused", descending=True),
+        Column(_("Total"), number=True, order="total", descending=True),
+        Column(_("Share"), number=True),
+    )
+    sorting = sorting_of(request.GET.dict(), columns, default="-total")
+    keys: dict[str, Callable[[Cost], Any]] = {
+        "name": attrgetter("key"),
+        **{name: attrgetter(name) for name in ("quota", "usage", "unused", "total")},
+    }
+    rows = _rows(ordered(found, sorting, keys), chosen.by)
+    empty = Empty(_("The tenant had no costs in this period."))
+    return Table(
+        _("Costs"),
+        columns,
+        rows,
+        empty,
+        sorting=sorting,
+        total=_total_cells(found),
+        row_template="sigma/rows/cost.html",
+    )
+
+
 def _rows(found: list[Cost], by: str) -> list[dict[str, Any]]:
     """Return the rows of the table. `bar`: the colour, start and width of each part of a bar, up to a width of 1000."""
     names = {
@@ -138,8 +168,10 @@ def _rows(found: list[Cost], by: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _total(found: list[Cost]) -> Cost:
-    return Cost("", sum(one.quota for one in found), sum(one.unused for one in found), sum(one.usage for one in found))
+def _total_cells(found: list[Cost]) -> tuple[str, ...]:
+    """Return the cells of the row with the sums, which are not rounded."""
+    sums = (sum(getattr(one, name) for one in found) for name in ("quota", "usage", "unused", "total"))
+    return (_("Total"), "", *(format_credits(amount) for amount in sums), "")
 
 
 def _table(found: list[Cost], chosen: CostsFilter | None) -> Iterator[list[object]]:

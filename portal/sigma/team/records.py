@@ -8,6 +8,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
 
+from portal.parts.empty import Empty
+from portal.parts.filters import Filters, choice, day, search
+from portal.parts.paging import by_cursor
+from portal.parts.tables import Column, Table
 from portal.sigma.frame.page import given_in, page, whole_number
 from portal.sigma.team.record_sentences import sentence_of
 from portal.sigma.team.tenants import frame
@@ -56,10 +60,23 @@ def record_list(request: HttpRequest, principal: Principal, tenant: str) -> Http
     makers = makers_of(record.actor for record in shown)
     context = {
         **frame(principal, row),
-        "records": [(record, sentence_of(record), makers.get(record.actor, "")) for record in shown[:PAGE_SIZE]],
-        "older": shown[PAGE_SIZE - 1].revision if len(shown) > PAGE_SIZE else None,
-        "chosen": chosen,
-        "groups": GROUPS,
+        "table": Table(
+            _("Records"),
+            (Column(_("When")), Column(_("Change")), Column(_("By"))),
+            [(record, sentence_of(record), makers.get(record.actor, "")) for record in shown[:PAGE_SIZE]],
+            Empty(_("No record matches the filters.")),
+            paging=by_cursor(older=str(shown[PAGE_SIZE - 1].revision) if len(shown) > PAGE_SIZE else ""),
+            row_template="sigma/rows/record.html",
+        ),
+        "filters": Filters(
+            (
+                choice("kind", _("Kind"), chosen["kind"], GROUPS, everything=_("all kinds")),
+                search("actor", _("By"), chosen["actor"]),
+                day("since", _("From (UTC)"), chosen["since"]),
+                day("until", _("Until (included, UTC)"), chosen["until"]),
+            ),
+            _("Show"),
+        ),
     }
     return render(request, "sigma/team/records.html", context)
 
