@@ -86,7 +86,7 @@
       for (let node = walker.nextNode(); node; node = walker.nextNode()) {
           const element = node.parentElement, text = node.textContent.trim();
           if (!text || !element.checkVisibility({ visibilityProperty: true, opacityProperty: true })) continue;
-          if (element.closest("svg, script, style, noscript, .implicit, option, [disabled], [aria-disabled=true]")) continue;
+          if (element.closest("svg, script, style, noscript, progress, option, .implicit, [disabled], [aria-disabled=true]")) continue;
           const style = getComputedStyle(element), back = ground(element), front = [...seen(style.color)];
           front[3] *= opacity(element);
           const large = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.6 && style.fontWeight >= 700);

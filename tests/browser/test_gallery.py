@@ -170,10 +170,12 @@ def test_pages_made_of_parts_are_accessible(page) -> None:
         "/packages/?q=x",
         "/orders/",
     )
+    found = {}
     for theme, size in (("light", WIDE), ("dark", NARROW)):
         page.emulate_media(color_scheme=theme)
         page.set_viewport_size({"width": size[0], "height": size[1]})
         for path in (*paths, "/costs/?tenant=ubar", "/tenants/ubar/records/", "/notices/"):
             page.goto(path)
             page.wait_for_load_state("load")
-            assert faults(page) == [], f"{path}, {theme}, {size[0]} px"
+            found[f"{path}, {theme}, {size[0]} px"] = faults(page)
+    assert {place: lines for place, lines in found.items() if lines} == {}

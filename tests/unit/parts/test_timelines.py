@@ -63,6 +63,20 @@ def test_marks_at_almost_the_same_time_become_one_with_the_worst_tone() -> None:
     assert (late.number, late.link, late.name) == (1, "/x/", "web/0, late: 05:00")
 
 
+@pytest.mark.parametrize(
+    ("tones", "worst"), [(("plain", "good", "wait"), "wait"), (("plain", "good"), "good"), (("wait", "bad"), "bad")]
+)
+def test_the_worst_tone_wins(tones, worst) -> None:
+    marks = [Mark("e", BEGIN + HOUR, tone) for tone in tones]
+    ((mark,),) = (track.marks for track in drawn(Track("t", (), marks)).tracks)
+    assert mark.tone == worst
+
+
+def test_a_short_state_at_the_end_is_visible_and_inside_the_frame() -> None:
+    (track,) = drawn(Track("t", [State("s", END - dt.timedelta(seconds=1), END)])).tracks
+    assert (track.states[0].x, track.states[0].width) == ("99.60%", "0.40%")
+
+
 def test_each_state_and_event_has_a_row_in_the_order_of_time() -> None:
     found = drawn(Track("a", [State("up", BEGIN + HOUR, None)], [Mark("m", BEGIN)]), Track("b", (), [Mark("n", END)]))
     assert [(row.track, row.title, row.since, row.until) for row in found.rows] == [
