@@ -178,4 +178,4 @@ def test_pages_made_of_parts_are_accessible(page) -> None:
             page.goto(path)
             page.wait_for_load_state("load")
             found[f"{path}, {theme}, {size[0]} px"] = faults(page)
-    assert {place: lines for place, lines in found.items() if lines} == {}
+    assert [f"{place}: {line}" for place, lines in found.items() for line in lines] == []
