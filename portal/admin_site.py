@@ -26,7 +26,7 @@ from unfold.sites import UnfoldAdminSite
 from unfold.templatetags import unfold_list
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from portal.console import capacity, names
+from portal.console import capacity, names, statistics
 from portal.console.attention import add_market_messages
 from portal.console.journal import JournalAdmin
 from portal.gallery.pages import console_gallery
@@ -61,6 +61,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
         (_("Shells"), "terminal", "scheduling_shellsession"),
         (_("Journal"), "history", "scheduling_event"),
         (_("Archive"), "inventory_2", "scheduling_archivefile"),
+        (_("Statistics"), "query_stats", "statistics"),
     ),
     (
         _("Market"),
@@ -108,7 +109,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
     (_("Schedules"), (_("Periodic tasks"), "schedule", "django_celery_beat_periodictask")),
 )
 # Pages that do not list the rows of a model.
-_OWN_PAGES = frozenset({"capacity", "names"})
+_OWN_PAGES = frozenset({"capacity", "names", "statistics"})
 
 
 def kept_headers(headers: Callable[[Any], Iterable[Any]]) -> Callable[[Any], list[Any]]:
@@ -177,6 +178,7 @@ class SreSite(UnfoldAdminSite):
         return [
             path("capacity/", self.admin_view(partial(capacity.page, site=self)), name="capacity"),
             path("names/", self.admin_view(partial(names.page, site=self)), name="names"),
+            path("statistics/", self.admin_view(partial(statistics.page, site=self)), name="statistics"),
             path("capacity.csv", self.admin_view(capacity.download), name="capacity-csv"),
             path("gallery/", self.admin_view(partial(console_gallery, site=self)), name="gallery"),
             *super().get_urls(),

@@ -23,6 +23,7 @@ from scheduling.cells import capacity
 from scheduling.demotion import quota_expiry, spent_budgets
 from scheduling.history.archive import child, ranges
 from scheduling.history.checkpoints import saving
+from scheduling.history.statistics import reader
 from scheduling.jobs.health_watch import failing_jobs_watch
 from scheduling.journal import journal, wakeups
 from scheduling.master import schedulers
@@ -141,6 +142,18 @@ def failing_jobs() -> None:
     """Notify tenants of jobs that are failing, and of their recovery."""
     if named := failing_jobs_watch(now=timezone.now()):
         log.info("tenants notified of failing jobs", jobs=named)
+
+
+@shared_task(name="scheduling.statistics", ignore_result=True)
+def statistics() -> None:
+    """Count what the new events of every cell say about evictions, starts and delays. Delete counts older than a
+    year.
+    """
+    now = timezone.now()
+    for cell in Cell.objects.order_by("id"):
+        reader.statistics_read(cell, now=now)
+    if dropped := reader.statistics_drop_old(now=now):
+        log.info("old statistics deleted", rows=dropped)
 
 
 @shared_task(name="scheduling.journal_partitions", ignore_result=True)

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from scheduling.api import brakes, cells, checkpoints, drains, jobs, logs, packages, quarantine, sql, tasks, usage
+from scheduling.api import (
+    brakes,
+    cells,
+    checkpoints,
+    drains,
+    jobs,
+    logs,
+    packages,
+    quarantine,
+    sql,
+    statistics,
+    tasks,
+    usage,
+)
 
 _job = [
     path("", jobs.JobView.as_view(), name="job"),
@@ -23,6 +36,7 @@ _job = [
 _cell = [
     path("", cells.CellDetailView.as_view(), name="cell"),
     path("events/", cells.CellEventsView.as_view(), name="cell-events"),
+    path("statistics/", statistics.StatisticsView.as_view(), name="cell-statistics"),
     path("join-tokens/", cells.JoinTokensView.as_view(), name="join-tokens"),
     path("machines/", cells.MachinesView.as_view(), name="machines"),
     path("machines:drain", drains.MachinesDrainView.as_view(), name="machines-drain"),

@@ -24,6 +24,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from portal.http.outages import READ_ONLY, STORAGE_FULL, outage_of
 from quota.metrics import MarketCollector
 from scheduling.history.archive.metrics import ArchiveCollector
+from scheduling.history.statistics.metrics import StatisticsCollector
 from scheduling.journal import wakeups
 from scheduling.master.metrics import CellCollector
 
@@ -83,6 +84,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     registry = CollectorRegistry()
     registry.register(CellCollector())
     registry.register(ArchiveCollector())
+    registry.register(StatisticsCollector())
     registry.register(MarketCollector())
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]

@@ -244,6 +244,7 @@ CELERY_BEAT_SCHEDULE = {
     "failing-jobs": {"task": "scheduling.failing_jobs", "schedule": 30.0, "options": {"expires": 30.0}},
     "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 300.0},
     "checkpoints": {"task": "scheduling.checkpoints", "schedule": 300.0, "options": {"expires": 300.0}},
+    "statistics": {"task": "scheduling.statistics", "schedule": 30.0, "options": {"expires": 30.0}},
     "shells-sweep": {"task": "scheduling.shells_sweep", "schedule": 60.0, "options": {"expires": 60.0}},
     "sessions-clear": {"task": "scheduling.sessions_clear", "schedule": 86400.0},
 }

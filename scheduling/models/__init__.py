@@ -13,5 +13,6 @@ from scheduling.models.notices import NoticeCount
 from scheduling.models.packages import Package, PackageTag
 from scheduling.models.queries import SavedQuery
 from scheduling.models.shells import ShellSession
+from scheduling.models.statistics import JournalTally, StatisticsReader
 from scheduling.models.tasks import CrashedPair, Departure, Task
 from scheduling.models.usage import InstanceUsage

@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 
-from tests.bench import journal_load
 from tests.bench.databases import databases
 from tests.bench.journal_load import BATCH, DAY_S, SERVICES, BatchUsage, Behaviour, ServiceUsage, UnstableTask
 from tests.bench.wanted import wanted

@@ -244,6 +244,7 @@ DOORS = (
     Door("get", "api/v1/cells/", ALL),
     Door("get", "api/v1/cells/{cell}/", ALL),
     Door("get", "api/v1/cells/{cell}/events/", ALL),
+    Door("get", "api/v1/cells/{cell}/statistics/", ("sre",)),
     Door("post", "api/v1/cells/{cell}/join-tokens/", ("sre",), 201, body={}),
     Door("get", "api/v1/cells/{cell}/machines/", ALL),
     Door("get", "api/v1/cells/{cell}/machines/{hostname}/", ALL),

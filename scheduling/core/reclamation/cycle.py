@@ -47,7 +47,10 @@ def changes_due(state: CellState, found: Reservations) -> list[ReservationChange
     raises = int(found.raised.sum())
     chosen = most_urgent(found, at_most=max(CHANGES_A_LOOK, min(raises, 4 * RAISES_A_TURN)))
     raises = min(raises, len(chosen))
-    bounds = [*range(0, raises, RAISES_A_TURN), *range(raises, len(chosen), DROPS_A_TURN), len(chosen)]
+    if len(chosen) <= DROPS_A_TURN:
+        bounds = [0, len(chosen)] if len(chosen) else []
+    else:
+        bounds = [*range(0, raises, RAISES_A_TURN), *range(raises, len(chosen), DROPS_A_TURN), len(chosen)]
     due = []
     for first, last in itertools.pairwise(bounds):
         part = chosen[first:last]

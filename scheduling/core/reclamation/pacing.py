@@ -5,9 +5,10 @@
 Every written change is an event of the journal. Usage goes up and down all day, so writing each change that matters at
 once would fill the journal. These rules make several changes one:
 
-* A reservation that is below the usage of RAM or disk is raised at once, because a machine may run out of them.
-* All other changes of a cell are written together, at most once per `TOGETHER_S`. The first change after a quiet time
-  does not wait, and neither do changes of `MANY` tasks.
+* The changes of a cell are written together, at most once per `TOGETHER_S`. The first change after a quiet time does
+  not wait, and neither do changes of `MANY` tasks.
+* A reservation below the usage is raised with the next changes. A machine that runs short meanwhile is found by its
+  usage, not by its reservations.
 * A reservation that covers the usage rests for at least `REST_S` between two changes. It is lowered when what it
   wasted since the last change reaches `WASTE_S` seconds of the limit: after 30 minutes if it is too large by 5 % of the
   limit, and after 5 minutes if it is too large by 30 %.
@@ -19,17 +20,15 @@ import math
 
 import numpy as np
 
-from quota.vocabulary.resources import DISK, RAM
 from scheduling.core.cell.machines import grown
 from scheduling.core.cell.tasks import TaskTable
 from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples
 from scheduling.core.vocabulary.layout import Bools, Floats
 
-TOGETHER_S = 30.0
+TOGETHER_S = 15.0
 MANY = 1_000
 REST_S = 300.0
 WASTE_S = 90.0
-_INCOMPRESSIBLE = [RAM, DISK]
 
 
 class ReservationPace:
@@ -57,18 +56,17 @@ class ReservationPace:
         reservation = tasks.reservation[slots][:, : len(KINDS)]
         measured = (found.sample >= 0)[:, None]
         demand = np.where(measured, samples.demand[found.sample], 0) if len(samples.demand) else np.zeros_like(wanted)
-        exceeded = (demand > reservation) & (wanted > reservation)
-        due = found.raised & exceeded[:, _INCOMPRESSIBLE].any(axis=1)
+        exceeded = ((demand > reservation) & (wanted > reservation)).any(axis=1)
         limit = tasks.shapes.limit[tasks.shape[slots]][:, : len(KINDS)]
         rested = rested_s >= REST_S
         # A reservation returns to the limit when reclamation is switched off.
-        soon = found.raised & (exceeded.any(axis=1) | (wanted == limit).all(axis=1) | rested)
+        soon: Bools = found.raised & (exceeded | (wanted == limit).all(axis=1) | rested)
         soon |= found.lowered & rested & (found.gap * rested_s >= WASTE_S)
         number = int(soon.sum())
         if number >= MANY or (number and self._waited_s >= TOGETHER_S):
             self._waited_s = 0.0
-            due |= soon
-        return due
+            return soon
+        return np.zeros_like(soon)
 
     def _rest(self, tasks: TaskTable, found: Reservations, passed_s: float) -> Floats:
         """Return for how many seconds the reservation of each task in `found` has stayed the same."""

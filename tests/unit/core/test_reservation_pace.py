@@ -51,7 +51,8 @@ class Cell:
         wanted[:, : len(KINDS)] = found.wanted[chosen]
         self.world.send(
             events.ReservationsSet(
-                tasks=tuple(map(split_task_id, tasks.id[slots].tolist())), reservations=tuple(map(tuple, wanted.tolist()))
+                tasks=tuple(map(split_task_id, tasks.id[slots].tolist())),
+                reservations=tuple(map(tuple, wanted.tolist())),
             )
         )
         self.changes.append((self.now, len(chosen)))
@@ -86,27 +87,17 @@ def test_the_last_step_follows_within_half_an_hour() -> None:
     assert cell.changes[-1][0] == last
 
 
-def test_usage_of_ram_above_the_reservation_raises_it_at_once() -> None:
-    cell = Cell(2).after(3600)
-    cell.used[1, RAM] = 900 * MIB  # another change, so that the next one is not the first
-    cell.look()
-    cell.used[0, RAM] = 600 * MIB
-    cell.look()
-    assert cell.reserved(0)[RAM] == 750 * MIB
-    assert cell.reserved(1)[RAM] == GIB
-
-
-def test_usage_of_cpu_above_the_reservation_raises_it_at_once_in_a_quiet_cell() -> None:
+def test_usage_above_the_reservation_raises_it_at_once_in_a_quiet_cell() -> None:
     cell = Cell(3).after(3600)
-    cell.used[0, CPU] = 600
+    cell.used[0, :2] = 600, 600 * MIB
     cell.look()
-    assert cell.reserved(0)[CPU] == 750
+    assert (cell.reserved(0)[CPU], cell.reserved(0)[RAM]) == (750, 750 * MIB)
     cell.used[1, CPU] = 700
-    cell.after(10)
+    cell.look()
     cell.used[2, CPU] = 800
-    cell.after(10)
+    cell.look()
     assert cell.reserved(1)[CPU] < 400  # it waits for others
-    cell.after(TOGETHER_S - 20)
+    cell.after(TOGETHER_S - 10)
     assert (cell.reserved(1)[CPU], cell.reserved(2)[CPU]) == (875, 1000)
     assert [number for _, number in cell.changes[-2:]] == [1, 2]
 

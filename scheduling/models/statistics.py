@@ -1,0 +1,51 @@
+"""Statistics of the journal, counted by `scheduling.history.statistics`."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from scheduling.models.cells import Cell
+
+
+class StatisticsReader(models.Model):
+    """How far the statistics of a cell have read the journal. `state`: the compressed state of the fold at `revision`.
+    `read_at`: when the pending tasks were last counted.
+    """
+
+    cell = models.OneToOneField(Cell, models.CASCADE, primary_key=True, related_name="statistics_reader")
+    revision = models.BigIntegerField(default=0)
+    state = models.BinaryField(default=b"")
+    read_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name = _("reader of statistics")
+        verbose_name_plural = _("readers of statistics")
+
+    def __str__(self) -> str:
+        return f"{self.cell} at revision {self.revision}"
+
+
+class JournalTally(models.Model):
+    """A tally (`scheduling.history.statistics.tallies`) of one hour. `hour`: 1970-01-01 for the total of all hours."""
+
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="+", db_index=False)
+    hour = models.DateTimeField(_("hour"))
+    figure = models.CharField(_("figure"), max_length=32)
+    prod = models.BooleanField(_("prod"))
+    label = models.CharField(_("label"), max_length=200, blank=True)
+    number = models.BigIntegerField(_("number"))
+    total = models.FloatField(_("sum"))
+    buckets = ArrayField(models.BigIntegerField(), verbose_name=_("histogram"))
+
+    class Meta:
+        ordering = ["cell", "hour", "figure", "prod", "label"]
+        constraints = [
+            models.UniqueConstraint(fields=["cell", "hour", "figure", "prod", "label"], name="one_tally_per_hour")
+        ]
+        verbose_name = _("tally of the journal")
+        verbose_name_plural = _("tallies of the journal")
+
+    def __str__(self) -> str:
+        return f"{self.figure} {self.label} at {self.hour:%F %H}h"
