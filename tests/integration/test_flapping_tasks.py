@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
+from django.db import connection
 
 from borglet.messages import EndCause, Exit, Phase, Report, TaskKey, TaskReport, decode_to_shard, encode
 from scheduling.core.vocabulary.events import TaskReported
@@ -100,7 +101,10 @@ def on_shard(cell: Cell, what: Callable[[Shard], None]) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        what(Shard(cell, Machine.objects.get(), loop))
+        try:
+            what(Shard(cell, Machine.objects.get(), loop))
+        finally:
+            connection.close()  # each event loop has a connection of its own
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(run())
