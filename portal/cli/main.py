@@ -17,6 +17,7 @@ from portal.cli import (
     checkpoints,
     drains,
     faux,
+    experiments,
     jobs,
     money,
     names,
@@ -45,6 +46,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, drains.app, tokens.app, sql.app):
+for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, drains.app, tokens.app, experiments.app):
     app.registered_commands += part.registered_commands
 for part in (orders.app, money.app):
     quota.quota.registered_commands += part.registered_commands
