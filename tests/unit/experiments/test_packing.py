@@ -102,6 +102,12 @@ def test_batch_tasks_are_placed_again_after_earlier_ones_have_settled() -> None:
     assert compact(work, given.packing(), seed=0).machines == 1  # two with 1.25 cores, and 5 cores for the last one
 
 
+def test_each_packing_is_from_scratch() -> None:
+    work = cell(4, job(1, tasks=4, cpu=8000), job(2, tasks=3, cpu=5000, priority=BATCH))
+    shrinking = ShrinkingCell(work, ExperimentInput(work, Constant({1: 2000, 2: 5000})).packing(), seed=0)
+    assert [shrinking.fits(number) for number in (4, 3, 4)] == [True, False, True]
+
+
 def test_prod_tasks_never_use_reclaimed_resources() -> None:
     work = cell(4, job(1, tasks=4, cpu=5000))
     given = ExperimentInput(work, Constant({1: 1000}))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from quota.vocabulary.resources import CPU, RAM
@@ -24,7 +25,7 @@ from scheduling.simulator.experiments.experiment import (
     result_of,
 )
 from scheduling.simulator.experiments.packing.cell_work import CellWork
-from scheduling.simulator.simulation import Settings, Simulation, with_cell_setting
+from scheduling.simulator.simulation import Settings, Simulation
 from scheduling.simulator.workload import Behaviour, Ending, Workload
 
 ESTIMATION = "estimation"
@@ -73,7 +74,7 @@ def simulate_periods(given: ExperimentInput, seed: int, *, kept: float, period_h
     simulation = Simulation(work.load(), Workload(behaviour), settings, seed=seed)
     figures: Figures = {}
     for period, preset in enumerate(PERIODS):
-        simulation.set_settings(with_cell_setting(simulation.settings, "reclamation", preset))
+        simulation.set_settings(replace(settings, cell=msgspec.structs.replace(settings.cell, reclamation=preset)))
         for hour in range(period * period_h, (period + 1) * period_h):
             simulation.run((hour + 1) * 3600.0)
             figures |= {f"{name} {hour:03d}": value for name, value in _sample(simulation, behaviour).items()}

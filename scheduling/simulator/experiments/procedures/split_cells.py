@@ -51,8 +51,8 @@ EXPERIMENT = Experiment(
     figure=7,
     title="Several smaller cells instead of one",
     paper="A curve of 15 cells. The text says only that smaller cells need significantly more machines.",
-    differs="One cell, a fifth of a usual one. Its largest job is a large share of its work and cannot be divided, so"
-    " the parts differ more in size than those of a larger cell.",
+    differs="One cell, a fifth of a usual one. Its jobs with one task per machine need hundreds of machines in the"
+    " part that has them, and more if a drawn constraint excludes machines. They decide the sizes of the parts.",
     cases=(WHOLE, *CASES),
     rows=_rows,
 )

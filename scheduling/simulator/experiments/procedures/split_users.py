@@ -68,7 +68,8 @@ EXPERIMENT = Experiment(
     figure=6,
     title="Private cells for large users",
     paper="With the threshold of 100 TiB: 2–16 times as many cells, and 20–150 % additional machines (5 cells).",
-    differs=f"Thresholds are in proportion to a full cell of {FULL_CELL:,} machines. Users are those of the trace.",
+    differs=f"Thresholds are in proportion to a full cell of {FULL_CELL:,} machines. Users are those of the trace. Jobs"
+    " with one task per machine decide the sizes of many of the private cells.",
     cases=(WHOLE, *CASES),
     rows=_rows,
 )
