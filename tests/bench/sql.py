@@ -124,7 +124,7 @@ def measure() -> Iterator[dict[str, Any]]:
         ("all", BEGIN, None),
         ("tenant-week", END - dt.timedelta(days=7), ("t3",)),
     ):
-        if wanted(case):
+        if wanted([case]):
             yield _case(case, since, users)
 
 
