@@ -16,8 +16,8 @@ from portal.cli import (
     cells,
     checkpoints,
     drains,
-    faux,
     experiments,
+    faux,
     jobs,
     money,
     names,
@@ -45,8 +45,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, drains.app, tokens.app, sql.app):
-for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, drains.app, tokens.app, experiments.app):
+for part in (jobs.app, tasks.app, waiting.app, names.app, cells.app, drains.app, tokens.app, sql.app, experiments.app):
     app.registered_commands += part.registered_commands
 for part in (orders.app, money.app):
     quota.quota.registered_commands += part.registered_commands

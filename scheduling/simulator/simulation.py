@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import heapq
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 

@@ -19,8 +19,8 @@ from quota.vocabulary.resources import Vector
 from scheduling.core.cell.attributes import holds
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import Constraint, Group, Relation, Requirement
-from scheduling.simulator import google2011 as trace
 from scheduling.simulator.experiments.packing.cell_work import CellWork
+from scheduling.simulator.traces import google2011 as trace
 
 SEED = 2011
 FLASH, EXTERNAL_IP = 0.30, 0.10

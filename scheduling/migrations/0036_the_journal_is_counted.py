@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0031_machines_are_counted_from_an_index")]
+    dependencies = [("scheduling", "0035_saved_queries")]
 
     operations = [
         migrations.CreateModel(

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("quota", "0016_expired_quota_by_its_name"),
-        ("scheduling", "0031_machines_are_counted_from_an_index"),
+        ("scheduling", "0034_usage_is_dropped_by_the_archive"),
     ]
 
     operations = [
