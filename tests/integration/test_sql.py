@@ -20,6 +20,7 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
+from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.history.infrastore import asking, grammar, ready, sources
 from scheduling.history.infrastore.columns import TABLES
 from scheduling.history.infrastore.loading import Loader
@@ -28,7 +29,6 @@ from scheduling.history.infrastore.sources import ArchivedFiles, Visibility
 from scheduling.journal import journal
 from scheduling.models import Cell, Event, Job, Task
 from scheduling.tasks import transitions
-from scheduling.tasks.changes import Ending, Eviction
 from tests.integration import rows, world
 from tests.integration.usage_rows import store_usage
 
@@ -269,35 +269,3 @@ def test_ready_queries_answer_on_real_rows(cell, story, sre) -> None:
     (busy,) = found["busiest-machines"]
     assert busy["machine_name"] == "m1"
     assert found["rejected-submissions"] == []
-
-
-def test_archived_rows_and_rows_of_postgresql_are_one_history(cell, story, sre, tmp_path) -> None:
-    database = everything(cell, asking.visibility(sre, cell))
-    cut = cell_revision(cell) - 3
-    until = timezone.now().replace(microsecond=0) - dt.timedelta(minutes=50)
-    day = tmp_path / "cc" / f"day={timezone.now():%Y-%m-%d}"
-    day.mkdir(parents=True)
-    for name, condition in (("events", f"revision <= {cut}"), ("instance_usage", f"start_time < '{until:%F %T}'")):
-        assert database.sql(f"SELECT 1 FROM {name} WHERE {condition} LIMIT 1").fetchall(), name
-        database.execute(f"COPY (SELECT * FROM {name} WHERE {condition}) TO '{day / name}.parquet'")
-    archived = ArchivedFiles(
-        paths={name: [day / f"{name}.parquet"] for name in ("events", "instance_usage")},
-        revision=cut,
-        usage_until=until,
-    )
-    query = """
-        SELECT 'instances' AS part, type AS kind, user, count(*) AS n FROM instance_events WHERE time >= :since
-        GROUP BY type, user
-        UNION ALL SELECT 'machines', type, max(user), count(*) FROM machine_events GROUP BY type
-        UNION ALL SELECT 'events', kind, user, count(*) FROM events GROUP BY kind, user
-        UNION ALL SELECT 'usage', '', user, count(*) FROM instance_usage GROUP BY user
-        ORDER BY ALL"""
-    for who in (sre, story["ann"]):
-        assert ask(who, cell, query, archived=archived) == ask(who, cell, query)
-    # The rows of the archive are not read from PostgreSQL too, and rows of neither are missing.
-    older = ArchivedFiles(revision=cut, usage_until=until)
-    assert 0 < len(ask(sre, cell, query, archived=older)) < len(ask(sre, cell, query))
-
-
-def cell_revision(cell: Cell) -> int:
-    return int(Event.objects.filter(cell_id=cell.id).latest("revision").revision)

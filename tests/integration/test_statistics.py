@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import Principal, Role
+from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.states import Observation
 from scheduling.history.statistics import reader
 from scheduling.history.statistics.metrics import StatisticsCollector
@@ -21,7 +22,6 @@ from scheduling.history.statistics.tallies import Figure
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, JobSpec, JournalTally, PendingVerdict, StatisticsReader, Task
 from scheduling.tasks import observations, transitions
-from scheduling.tasks.changes import Eviction
 from tests.integration import portal_world, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -19,8 +19,9 @@ from quota.selectors import tenants_visible
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
 from scheduling.history.infrastore import engine
+from scheduling.history.infrastore.archived import archived_files
 from scheduling.history.infrastore.protocol import ChildRequest, Form, Limits
-from scheduling.history.infrastore.sources import ArchivedFiles, Visibility, export
+from scheduling.history.infrastore.sources import Visibility, export
 from scheduling.models import Cell
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ DEFAULT_DAYS = 7
 _THREADS = 2
 _MOST_ROWS = {Form.JSON: 10_000, Form.CSV: 1_000_000, Form.PARQUET: 1_000_000}
 _MOST_BYTES = 64 * 2**20
-NOTHING_ARCHIVED = ArchivedFiles()
 
 
 def ask(
@@ -41,21 +41,24 @@ def ask(
     now: dt.datetime,
     parameters: Mapping[str, Value] | None = None,
     form: Form = Form.JSON,
-    archived: ArchivedFiles = NOTHING_ARCHIVED,
 ) -> engine.Answer:
     """Run a query over the history of `cell`, with only the rows that the principal may see.
 
     `parameters`: the values of `:name` in the query. `:since` is seven days before `now` and `:until` is `now` unless
-    `parameters` has them. Raises `Rejected`: the query is not accepted, exceeds a limit, or fails. The figures of an
-    error in the text have its `line` and `column`, counted from 1.
+    `parameters` has them. Raises `Rejected`: the query is not accepted, exceeds a limit, or fails, or the archive
+    cannot be read. The figures of an error in the text have its `line` and `column`, counted from 1.
     """
     checked = _checked(query, standard_parameters(now) | dict(parameters or {}))
     visible = visibility(principal, cell)
-    with tempfile.TemporaryDirectory(prefix="borg-sql-") as folder:
+    names = sorted(checked.tables)
+    with (
+        tempfile.TemporaryDirectory(prefix="borg-sql-") as folder,
+        archived_files(cell, names, checked.since) as archived,
+    ):
         tables, facts = export(
             Path(folder),
             cell,
-            tables=sorted(checked.tables),
+            tables=names,
             names=checked.names,
             since=checked.since,
             visible=visible,
