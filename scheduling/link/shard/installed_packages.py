@@ -15,7 +15,7 @@ from scheduling.packages.installed import InstalledReport
 from scheduling.spec import package_names
 
 # Interval and size of the batches.
-WRITE_EVERY_S = 30.0
+WRITE_EVERY_S = 5.0
 MOST_AT_ONCE = 1_000
 
 

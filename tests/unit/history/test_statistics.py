@@ -103,7 +103,7 @@ def test_a_task_with_a_check_is_running_once_it_is_healthy() -> None:
     assert total(fold, Figure.START, "start").number == 1
 
 
-def test_later_changes_of_a_task_that_was_up_are_no_starts() -> None:
+def test_later_changes_of_a_task_that_was_up_do_not_count_as_starts() -> None:
     fold = folded(
         [
             (0, submitted()),
