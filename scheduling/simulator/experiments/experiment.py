@@ -19,6 +19,9 @@ from scheduling.simulator.experiments.packing.reservations import settled_reserv
 from scheduling.simulator.experiments.packing.shrinking import Packing
 from scheduling.simulator.workload import Behaviour
 
+USAGE = Drawn(spread_window=0.25)
+"""The modelled usage: the CPU usage of a task varies by a quarter from one window of five minutes to the next."""
+
 PERCENTILE = 90
 """The result of several trials is this percentile (§5.1)."""
 
@@ -36,7 +39,7 @@ class ExperimentInput:
     """
 
     work: CellWork
-    behaviour: Behaviour = field(default_factory=Drawn)
+    behaviour: Behaviour = USAGE
     _packings: dict[str, Packing] = field(default_factory=dict)
 
     def packing(self, preset: Preset = MEDIUM) -> Packing:
