@@ -19,7 +19,7 @@ from quota.vocabulary.errors import invalid
 from scheduling.api.base import CellView, valid
 from scheduling.history.infrastore import asking, ready
 from scheduling.history.infrastore.columns import TABLES
-from scheduling.history.infrastore.protocol import Form
+from scheduling.history.infrastore.process.protocol import Form
 
 CONTENT_TYPES = {Form.CSV: "text/csv; charset=utf-8", Form.PARQUET: "application/vnd.apache.parquet"}
 _MOST_PARAMETERS = 20

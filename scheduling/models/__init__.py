@@ -1,18 +1,16 @@
 """The database tables of cells, machines, jobs and tasks. Other packages contain the rules and change the rows."""
 
-from scheduling.models.archive import ArchiveFile, ArchiveState
 from scheduling.models.capacity import CapacitySample
 from scheduling.models.cells import Brake, Cell, JoinToken, Lease
 from scheduling.models.events import Event
+from scheduling.models.history import ArchiveFile, ArchiveState, SavedQuery
 from scheduling.models.identities import IdentityKey
 from scheduling.models.jobs import FailingJob, Job, JobSpec, PendingVerdict, Update
 from scheduling.models.kept import KeptAlloc
 from scheduling.models.machines import Drain, Machine
 from scheduling.models.metering import MeteringHour, ReservedInHour
-from scheduling.models.notices import NoticeCount
 from scheduling.models.packages import Package, PackageTag
-from scheduling.models.queries import SavedQuery
 from scheduling.models.shells import ShellSession
-from scheduling.models.statistics import JournalTally, StatisticsReader
+from scheduling.models.statistics import JournalTally, NoticeCount, StatisticsReader
 from scheduling.models.tasks import CrashedPair, Departure, Task
 from scheduling.models.usage import InstanceUsage

@@ -1,4 +1,4 @@
-"""Statistics of the journal, counted by `scheduling.history.statistics`."""
+"""Statistics of the journal (`scheduling.history.statistics`), and of the notice that evicted tasks received (§2.3)."""
 
 from __future__ import annotations
 
@@ -49,3 +49,24 @@ class JournalTally(models.Model):
 
     def __str__(self) -> str:
         return f"{self.figure} {self.label} at {self.hour:%F %H}h"
+
+
+class NoticeCount(models.Model):
+    """The number of tasks that left their machines on one day (UTC), by `cause` and by `delivered`. `delivered`: how
+    much of their notice period the tasks received: full, short, none or unknown.
+    """
+
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="notice_counts")
+    day = models.DateField(_("day"))
+    cause = models.CharField(_("cause"), max_length=32)
+    delivered = models.CharField(_("notice"), max_length=16)
+    number = models.PositiveBigIntegerField(_("tasks"), default=0)
+
+    class Meta:
+        ordering = ["-day", "cause", "delivered"]
+        constraints = [models.UniqueConstraint(fields=["cell", "day", "cause", "delivered"], name="one_notice_count")]
+        verbose_name = _("notices given")
+        verbose_name_plural = _("notices given")
+
+    def __str__(self) -> str:
+        return f"{self.day}: {self.number} × {self.delivered} ({self.cause})"

@@ -24,8 +24,9 @@ from typing import Any
 
 import duckdb
 
-from scheduling.history.infrastore import engine, grammar, ready
-from scheduling.history.infrastore.protocol import ChildRequest, Form, Limits, TableSource
+from scheduling.history.infrastore import grammar, ready
+from scheduling.history.infrastore.process import engine
+from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits, TableSource
 from scheduling.history.infrastore.pruning import columns_of, files_since
 from tests.bench.wanted import wanted
 

@@ -23,8 +23,8 @@ from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
 from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.history.infrastore import asking, grammar, ready, sources
 from scheduling.history.infrastore.columns import TABLES
-from scheduling.history.infrastore.loading import Loader
-from scheduling.history.infrastore.protocol import ChildRequest, Form, Limits
+from scheduling.history.infrastore.process.loading import Loader
+from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits
 from scheduling.history.infrastore.sources import ArchivedFiles, Visibility
 from scheduling.journal import journal
 from scheduling.models import Cell, Event, Job, Task

@@ -32,8 +32,8 @@ from scheduling.access import selectors
 from scheduling.api.sql import CONTENT_TYPES
 from scheduling.history.infrastore import asking, ready, saved
 from scheduling.history.infrastore.columns import TABLES
-from scheduling.history.infrastore.engine import Answer
-from scheduling.history.infrastore.protocol import Form
+from scheduling.history.infrastore.process.engine import Answer
+from scheduling.history.infrastore.process.protocol import Form
 
 # The most rows on the page. The files contain up to a million rows.
 SHOWN = 500

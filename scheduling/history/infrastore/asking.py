@@ -18,9 +18,9 @@ from quota.models import Tenant
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
-from scheduling.history.infrastore import engine
 from scheduling.history.infrastore.archived import archived_files
-from scheduling.history.infrastore.protocol import ChildRequest, Form, Limits
+from scheduling.history.infrastore.process import engine
+from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits
 from scheduling.history.infrastore.sources import Visibility, export
 from scheduling.models import Cell
 

@@ -16,7 +16,7 @@ from django.db import connection
 
 from quota.vocabulary.errors import Rejected
 from scheduling.history.infrastore.columns import DERIVED, TABLES, TIME
-from scheduling.history.infrastore.protocol import TableSource
+from scheduling.history.infrastore.process.protocol import TableSource
 from scheduling.history.infrastore.pruning import columns_of, files_since
 from scheduling.models import Cell
 

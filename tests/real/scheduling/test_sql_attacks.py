@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from quota.vocabulary.errors import Rejected
-from scheduling.history.infrastore import engine
 from scheduling.history.infrastore.columns import TABLES
-from scheduling.history.infrastore.protocol import ChildRequest, Form, Limits, TableSource
+from scheduling.history.infrastore.process import engine
+from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits, TableSource
 from scheduling.history.infrastore.tables import SCHEMAS
 
 COLUMNS = tuple(column.name for column in TABLES["jobs"].columns)

@@ -15,7 +15,7 @@ from uuid import UUID
 import duckdb
 import msgspec
 
-from scheduling.history.infrastore.protocol import Form, Limits, ResultColumn
+from scheduling.history.infrastore.process.protocol import Form, Limits, ResultColumn
 
 _BATCH = 5_000
 

@@ -1,10 +1,12 @@
-"""The manifest of the archive: which rows of a cell are in which Parquet file (`scheduling.history.archive`)."""
+"""The manifest of the archive, and saved SQL queries (`scheduling.history`)."""
 
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from quota.models import Tenant
 from scheduling.models.cells import Cell
 
 
@@ -21,7 +23,7 @@ class ArchiveFile(models.Model):
 
     `first`, `last`: the revisions (events) or the seconds since the epoch (usage) that the file covers. The files of a
     table follow each other without a gap, so that no row is in two files. `sha256`: of the file. `content`: a checksum
-    of the rows (`scheduling.history.archive.content`).
+    of the rows (`scheduling.history.archive.parquet`).
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="archive_files")
@@ -53,3 +55,29 @@ class ArchiveFile(models.Model):
     def key(self) -> str:
         """The name of the file in the store."""
         return f"{self.cell.name}/{self.table}/day={self.day:%Y-%m-%d}/{self.first}-{self.last}.parquet"
+
+
+class SavedQuery(models.Model):
+    """A query that a person saved. `owner`: the name of the person. `tenant`: the tenant whose members may use the
+    query too; None if it is not shared.
+    """
+
+    owner = models.CharField(_("owner"), max_length=200)
+    tenant = models.ForeignKey(
+        Tenant, models.CASCADE, null=True, blank=True, related_name="saved_queries", verbose_name=_("shared with")
+    )
+    title = models.CharField(_("title"), max_length=100)
+    query = models.TextField(_("query"))
+    changed_at = models.DateTimeField(_("changed"))
+
+    class Meta:
+        ordering = ["title", "id"]
+        constraints = [
+            models.UniqueConstraint(fields=["owner", "title"], name="one_query_per_title"),
+            models.CheckConstraint(condition=~Q(title=""), name="query_has_title"),
+        ]
+        verbose_name = _("saved query")
+        verbose_name_plural = _("saved queries")
+
+    def __str__(self) -> str:
+        return str(self.title)

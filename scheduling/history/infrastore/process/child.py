@@ -20,9 +20,9 @@ import time
 import duckdb
 import msgspec
 
-from scheduling.history.infrastore.loading import Loader
-from scheduling.history.infrastore.protocol import AnswerHead, ChildRequest, Form, Limits
-from scheduling.history.infrastore.results import Result, write_result
+from scheduling.history.infrastore.process.loading import Loader
+from scheduling.history.infrastore.process.protocol import AnswerHead, ChildRequest, Form, Limits
+from scheduling.history.infrastore.process.results import Result, write_result
 
 # Address space beyond DuckDB's own limit: Python, the libraries, stacks of threads and the result.
 _BASE_MIB = 1536

@@ -18,14 +18,14 @@ from pathlib import Path
 import msgspec
 
 from quota.vocabulary.errors import Rejected
-from scheduling.history.infrastore.protocol import AnswerHead, ChildRequest
+from scheduling.history.infrastore.process.protocol import AnswerHead, ChildRequest
 
 # Queries that one web process runs at the same time. Each may use the memory and the threads of its limits.
 MOST_AT_ONCE = 2
 _GRACE_S = 10.0  # to start, to load the rows and to write the result
 _RETRY_AFTER_S = 5
 _running = threading.BoundedSemaphore(MOST_AT_ONCE)
-_IMPORTS = Path(__file__).resolve().parents[3]
+_IMPORTS = Path(__file__).resolve().parents[4]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _output_of(request: ChildRequest) -> bytes:
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(_IMPORTS), "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "2"}
     with tempfile.TemporaryDirectory(prefix="borg-sql-") as empty:
         process = subprocess.Popen(
-            [sys.executable, "-m", "scheduling.history.infrastore.child"],
+            [sys.executable, "-m", "scheduling.history.infrastore.process.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

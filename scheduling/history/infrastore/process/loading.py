@@ -10,7 +10,7 @@ import duckdb
 
 from scheduling.history.infrastore import columns
 from scheduling.history.infrastore.columns import DERIVED, TABLES
-from scheduling.history.infrastore.protocol import FACTS, ChildRequest, TableSource
+from scheduling.history.infrastore.process.protocol import FACTS, ChildRequest, TableSource
 
 if TYPE_CHECKING:
     from scheduling.history.infrastore.tables import JobFacts
