@@ -13,6 +13,7 @@ from portal.parts.empty import Empty, EmptyAction
 from portal.parts.moments import Moment, moment_of
 from portal.parts.tables import Cell, Column, Table
 from portal.parts.timelines import Mark, State, Timeline, Track
+from quota.vocabulary.resources import CPU, describe
 
 Given = Mapping[str, str]
 BEGIN, END = dt.datetime(2026, 11, 27, 8, tzinfo=dt.UTC), dt.datetime(2026, 11, 27, 14, tzinfo=dt.UTC)
@@ -45,7 +46,7 @@ def sortable(given: Given) -> Table:
         "Jobs of the tenant ubar",
         columns,
         [
-            (Cell(name, "/jobs/", "cc/ubar"), Cell(state, tone=TONES[state]), tasks, f"{cpu / 1000:g} cores")
+            (Cell(name, "/jobs/", "cc/ubar"), Cell(state, tone=TONES[state]), tasks, describe(CPU, cpu))
             for name, state, tasks, cpu in tables.ordered(JOBS, sorting, keys)
         ],
         NO_JOBS,
@@ -78,7 +79,7 @@ def lines(given: Given) -> plots.Plot:
         since=BEGIN,
         until=END,
         step=HOUR / 4,
-        format_value=lambda milli: f"{milli / 1000:g} cores",
+        format_value=lambda milli: describe(CPU, milli),
         limit=4_000,
     )
 
