@@ -94,7 +94,11 @@ class Branch:
         """
         simulation = self.simulation
         if events:
-            self._return_to_step(bisect.bisect_right(self._counts, simulation.cell.journal.count - events))
+            steps = simulation.steps - self._first
+            for _ in range(events):
+                # One item can have several events. The item after these steps is the last one that has any.
+                steps = bisect.bisect_left(self._counts, self._counts[steps - 1]) if steps else 0
+            self._return_to_step(steps)
         if passes:
             self._return_to_step(bisect.bisect_right(self._passed, self.simulation.passes - passes))
         if seconds:

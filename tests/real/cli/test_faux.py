@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> Path:
     head = (
         "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time"
     )
-    pods = "".join(f"p{number},1000,1024,0,0,,BE,{number * 10},,{number * 10}\n" for number in range(6))
+    pods = "".join(f"p{number},1000,1024,0,0,,BE,Running,{number * 10},,{number * 10}\n" for number in range(6))
     (tmp_path / openb.PODS).write_text(f"{head}\n{pods}")
     return tmp_path
 
