@@ -15,7 +15,7 @@ from scheduling.history.archive.metrics import ArchiveCollector
 from scheduling.history.archive.store import store
 from scheduling.journal import journal
 from scheduling.link.views.news import concerned_machines
-from scheduling.master.validate import replay
+from scheduling.master.validate import replay_journal
 from scheduling.models import ArchiveFile, Event, Job
 from tests.integration import rows, world
 from tests.integration.past import ago, happened, skipped_to
@@ -100,18 +100,19 @@ def test_the_page_of_a_job_goes_back_and_forth_across_both(job, tenant, client) 
     while len(seen) < 1000:
         context = client.get(url + query).context
         seen += [(one.event.revision, one.event.seq) for one in context["events"]]
-        if not context["older"]:
+        if context["paging"].after is None:
             break
-        query = f"&before={context['older']}"
+        query = f"&before={context['paging'].after['before']}"
     assert seen == job.places
     query = f"&after={seen[-1][0]}.{seen[-1][1]}"
     while query and len(back) < 1000:
         context = client.get(url + query).context
         back = [(one.event.revision, one.event.seq) for one in context["events"]] + back
-        query = f"&after={context['newer']}" if context["newer"] else ""
+        newer = context["paging"].before
+        query = f"&after={newer['after']}" if newer else ""
     assert back == job.places[:-1]
     kinds = client.get(f"{url}&kind=task.placed").context
-    assert (kinds["events"], kinds["older"]) == ([], "")
+    assert (kinds["events"], kinds["paging"].after) == ([], None)
 
 
 def test_an_archive_that_is_away_is_reported_and_recent_events_are_not_affected(job, tenant, settings) -> None:
@@ -134,7 +135,7 @@ def test_readers_that_are_behind_the_floor_read_the_rows_again(job) -> None:
     assert changes.changed_jobs(cell.id, after=journal.PARTITION - 5, until=cell.revision) is None
     assert changes.changed_after(cell.id, [], [], after=5)
     assert not changes.changed_after(cell.id, [], [], after=journal.PARTITION)
-    assert replay(cell.id) is None
+    assert replay_journal(cell.id) is None
 
 
 def test_metrics_show_how_far_the_archive_is(job) -> None:

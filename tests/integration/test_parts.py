@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from scheduling.core.vocabulary import changes
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
-from scheduling.tasks import changes, transitions
+from scheduling.tasks import transitions
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in
 

@@ -393,7 +393,13 @@ def encode(event: Event) -> bytes:
 
 def decode(data: bytes | str) -> Event:
     """Return the event that is stored as JSON in `data`. Raises `msgspec.ValidationError` if `data` is not an event."""
-    event: Event = _decoder.decode(data)
+    return unpacked(_decoder.decode(data))
+
+
+def unpacked(event: Event) -> Event:
+    """Return an event that was decoded without `decode`, with its packed lists. Raises `msgspec.ValidationError` if the
+    lists cannot be read.
+    """
     if type(event) is ReservationsSet and event.packed:
         try:
             tasks, reservations = reservation_packing.unpack(event.packed)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from scheduling.core.garbage import collection_paused
-from scheduling.core.vocabulary.events import Event
+from scheduling.core.vocabulary.events import Event, unpacked
 from scheduling.history.checkpoints.recorded import RecordedState
 from scheduling.journal.sql import query
 
@@ -38,7 +38,7 @@ def journal_news(cell_id: int, *, after: int, upto: int, kinds: Iterable[type]) 
         [(batch, last)] = query(_BATCH_OF, {**values, "revision": revision, "seq": seq})
         if batch is None:
             return
-        yield _decoder.decode(batch)
+        yield [(unpacked(event), at, time) for event, at, time in _decoder.decode(batch)]
         revision, seq = last >> _SEQ_BITS, last & ((1 << _SEQ_BITS) - 1)
 
 
