@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from django.contrib.staticfiles import finders
 
-FOLDER = Path(__file__).resolve().parents[2] / "portal" / "static" / "portal"
+PORTAL = Path(__file__).resolve().parents[2] / "portal"
+FOLDER = PORTAL / "static" / "portal"
 TOKENS = FOLDER / "tokens.css"
 SHEETS = sorted(path for path in FOLDER.glob("*.css") if path != TOKENS)
 LITERAL = {
@@ -53,3 +55,11 @@ def test_each_colour_of_the_light_theme_has_a_dark_one() -> None:
     }
     assert colours - dark == {"--edge", "--shadow", "--accent", "--accent-strong", "--alarm", "--on-accent"}
     assert dark <= light
+
+
+def test_every_static_file_that_a_template_names_exists() -> None:
+    """Production answers 500 to a page that names a missing file, but the settings of the tests do not."""
+    templates = [path for path in PORTAL.rglob("*.html") if "/static/" not in str(path)]
+    named = {name for path in templates for name in re.findall(r"""{% static ['"]([^'"]+)['"]""", path.read_text())}
+    assert "portal/parts.css" in named
+    assert sorted(name for name in named if finders.find(name) is None) == []
