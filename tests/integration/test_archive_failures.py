@@ -108,7 +108,7 @@ def test_an_archiver_that_is_killed_at_any_step_loses_and_doubles_nothing(cell, 
 
 def partitions() -> list[str]:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT name FROM scheduling_event_partition")
+        cursor.execute("SELECT name FROM scheduling_event_partition ORDER BY cell_id, first")
         return [name for (name,) in cursor.fetchall()]
 
 
