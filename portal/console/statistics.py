@@ -4,7 +4,7 @@ submission to running, delays of the scheduler, and pending hours by reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -129,9 +129,10 @@ def _pending(points: Sequence[Statistics], whole: Statistics) -> list[plots.Seri
         hours[one.reason] = hours.get(one.reason, 0.0) + one.hours
     largest = sorted(hours, key=lambda reason: -hours[reason])[:_REASONS]
     of = [[(one.reason, one.hours) for one in point.pending()] for point in points]
-    sums: Callable[[str], list[int | None]] = lambda reason: [  # noqa: E731
-        round(HOUR_S * sum(hours for name, hours in there if name == reason)) for there in of
-    ]
+
+    def sums(reason: str) -> list[int | None]:
+        return [round(HOUR_S * sum(hours for name, hours in there if name == reason)) for there in of]
+
     return [plots.Series(reason, sums(reason)) for reason in largest]
 
 

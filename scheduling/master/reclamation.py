@@ -11,7 +11,6 @@ chunk of the changes, so that no pass waits for long.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, field
 
@@ -84,9 +83,7 @@ class Reclaimer:
             state.tasks, samples, PRESETS[settings.reclamation], passed_s=passed_s, fixed_jobs=self._fixed_jobs(state)
         )
         due = self.pace.due(state.tasks, samples, found, passed_s=passed_s)
-        self._due = changes_due(
-            state, dataclasses.replace(found, raised=found.raised & due, lowered=found.lowered & due)
-        )
+        self._due = changes_due(state, found, due)
         short = self._relieve(state, found, samples.demand, bands, settings.shortage_at)
         self._publish(state, found, samples.demand, settings, now, short)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import heapq
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -409,7 +409,7 @@ class Simulation:
             found = self._history.look(tasks, samples, preset, passed_s=settings.look_every_s / parts)
         relief = shortages(state, found, demand, self._prod, settings.cell.shortage_at)
         due = self._pace.due(tasks, samples, found, passed_s=settings.look_every_s)
-        for changes in changes_due(state, replace(found, raised=found.raised & due, lowered=found.lowered & due)):
+        for changes in changes_due(state, found, due):
             if len(changes.task_id):
                 self._reserve(changes)
         self.cell.flush()

@@ -4,6 +4,7 @@ RAM or disk (§5.5). Pure. The master and the simulator share them.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -40,10 +41,12 @@ class ReservationChanges(NamedTuple):
     slots: Ints
 
 
-def changes_due(state: CellState, found: Reservations) -> list[ReservationChanges]:
+def changes_due(state: CellState, found: Reservations, due: Bools) -> list[ReservationChanges]:
     """Return the most important changes of reservations, in chunks. Increases come first. Changes that are left out
-    are computed again in the next cycle.
+    are computed again in the next cycle. `due` [N]: which of the reservations in `found` may change now
+    (`ReservationPace.due`).
     """
+    found = dataclasses.replace(found, raised=found.raised & due, lowered=found.lowered & due)
     raises = int(found.raised.sum())
     chosen = most_urgent(found, at_most=max(CHANGES_A_LOOK, min(raises, 4 * RAISES_A_TURN)))
     raises = min(raises, len(chosen))
@@ -51,11 +54,11 @@ def changes_due(state: CellState, found: Reservations) -> list[ReservationChange
         bounds = [0, len(chosen)] if len(chosen) else []
     else:
         bounds = [*range(0, raises, RAISES_A_TURN), *range(raises, len(chosen), DROPS_A_TURN), len(chosen)]
-    due = []
+    chunks = []
     for first, last in itertools.pairwise(bounds):
         part = chosen[first:last]
         slots = found.slots[part]
-        due.append(
+        chunks.append(
             ReservationChanges(
                 state.tasks.id[slots],
                 state.tasks.incarnation[slots],
@@ -64,7 +67,7 @@ def changes_due(state: CellState, found: Reservations) -> list[ReservationChange
                 slots=slots,
             )
         )
-    return due
+    return chunks
 
 
 def prod_by_priority(bands: Sequence[Band]) -> Bools:

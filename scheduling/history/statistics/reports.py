@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -118,9 +118,9 @@ class Statistics:
 
     def _percentiles(self, figure: Figure, prod: bool, label: str) -> Percentiles:
         tally = self._tallies[figure, prod, label]
-        values: Callable[[float], float | None] = lambda share: _short(percentile(tally.buckets, share))  # noqa: E731
         mean = _short(tally.total / tally.number) if tally.number else None
-        return Percentiles(prod, label, tally.number, mean, values(0.5), values(0.9), values(0.99))
+        median, p90, p99 = [_short(percentile(tally.buckets, share)) for share in (0.5, 0.9, 0.99)]
+        return Percentiles(prod, label, tally.number, mean, median, p90, p99)
 
 
 def statistics(principal: Principal, cell: Cell, *, since: dt.datetime, until: dt.datetime) -> Statistics:
