@@ -9,9 +9,9 @@ import typer
 
 from portal.cli import output
 from portal.cli.cells import machine_path
-from portal.cli.client import part
 from portal.cli.context import CellOption, Commands, Context, DryRun, OptionGroup
 from portal.cli.output import would_be
+from portal.cli.paths import part
 
 brake = Commands(help="Safety brakes, which stop risky actions until an SRE decides: list, release, keep.")
 quarantine = Commands(help="Tasks that run on machines but are unknown to the cell: list, stop, keep.")

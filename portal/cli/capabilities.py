@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import output
-from portal.cli.client import part
 from portal.cli.context import Commands, Context, DryRun, TenantOption
 from portal.cli.failure import bad_usage
 from portal.cli.output import would_be
+from portal.cli.paths import part
 from quota.vocabulary.permissions import CapabilityKind
 
 capability = Commands(help="Capabilities, which SREs grant: list, requests, ask, answer, grant, revoke.")

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from portal.cli import output
-from portal.cli.client import part
 from portal.cli.context import CellOption, Commands, Context, DryRun, OptionGroup
 from portal.cli.failure import bad_usage
 from portal.cli.output import quantity, would_be
+from portal.cli.paths import part
 from portal.cli.quota import Sizes
 
 app = Commands()

@@ -1,7 +1,8 @@
 """The HTTP client for the portal. It converts the portal's error responses to `CommandFailed`.
 
 If the portal is temporarily unable to answer, the client repeats the request for up to a minute. It repeats only
-requests that do no harm if the portal executes them twice.
+requests that do no harm if the portal executes them twice. Only commands that send a request import this module,
+because importing httpx takes a third of the start time.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import uuid
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 
 from portal.cli import output
-from portal.cli.failure import BAD_USAGE, CommandFailed
+from portal.cli.failure import BAD_USAGE, CommandFailed, unreachable
 from portal.cli.profiles import Profile
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
@@ -147,19 +148,6 @@ class Client:
             raise unreachable(self.profile.url, error) from error
         except UnicodeError as error:
             raise CommandFailed("bad-usage", f"an argument is not valid text: {error}", status=BAD_USAGE) from error
-
-
-def part(text: object) -> str:
-    """Return `text` with percent-encoding, for use as one segment of a URL path."""
-    return quote(str(text), safe="", errors="surrogateescape")
-
-
-def unreachable(url: str, error: Exception) -> CommandFailed:
-    """Return the error for a portal that does not answer. Its attribute `passing` says that another attempt may
-    succeed.
-    """
-    problem = f"cannot reach the portal at {url}: {error or type(error).__name__}. Is it running (`make up`)?"
-    return CommandFailed("unreachable", problem, passing=True)
 
 
 def _bad_url(profile: Profile, error: Exception) -> CommandFailed:

@@ -7,13 +7,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from portal.cli import output, periods, profiles
-from portal.cli.client import Client, part
 from portal.cli.failure import CommandFailed, bad_usage
+from portal.cli.paths import part
+
+if TYPE_CHECKING:
+    from portal.cli.client import Client
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the request without changing anything.")]
 CellOption = Annotated[str | None, typer.Option(help="Cell. Default: the profile's cell.")]
@@ -44,7 +47,7 @@ class Context:
 
     @cached_property
     def client(self) -> Client:
-        return Client(self.profile)
+        return client_of(self.profile)
 
     def say(self, answer: Any, text: str) -> None:
         """Print `answer` (the API's answer) as JSON if `--json` is given. Otherwise, print the sentence `text`."""
@@ -146,6 +149,14 @@ class JobReference:
 
     def __str__(self) -> str:
         return f"{self.cell}/{self.tenant}/{self.name}"
+
+
+def client_of(profile: profiles.Profile) -> Client:
+    """Return an HTTP client for the portal in a profile."""
+    # Importing httpx takes a third of the start time, so commands that send no request do without it.
+    from portal.cli.client import Client
+
+    return Client(profile)
 
 
 def split_index(name: str) -> tuple[str, int | None]:

@@ -48,6 +48,14 @@ def bad_usage(detail: str, **fields: str) -> CommandFailed:
     return CommandFailed("bad-usage", detail, fields=fields, status=BAD_USAGE)
 
 
+def unreachable(url: str, error: Exception) -> CommandFailed:
+    """Return the error for a portal that does not answer. Its attribute `passing` says that another attempt may
+    succeed.
+    """
+    problem = f"cannot reach the portal at {url}: {error or type(error).__name__}. Is it running (`make up`)?"
+    return CommandFailed("unreachable", problem, passing=True)
+
+
 def _holders(figures: dict[str, Any]) -> list[str]:
     holders = figures.get("holders")
     if not isinstance(holders, list) or not holders:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import jobfile, output
-from portal.cli.client import part
 from portal.cli.context import CellOption, Commands, Confirm, Context, DryRun, JobArgument, JobReference
 from portal.cli.failure import CommandFailed
 from portal.cli.output import would_be
+from portal.cli.paths import part
 
 app = Commands()
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import output, periods
-from portal.cli.client import part
 from portal.cli.context import Commands, Context, DryRun, TenantOption
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import credits_of
+from portal.cli.paths import part
 from portal.cli.quota import credits_given
 
 app = Commands()

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import output
-from portal.cli.client import part
 from portal.cli.context import Commands, Context, label, split_index
 from portal.cli.failure import CommandFailed, bad_usage
+from portal.cli.paths import part
 
 app = Commands()
 

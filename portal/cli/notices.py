@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import output
-from portal.cli.client import part
 from portal.cli.context import Commands, Context, DryRun, TenantOption
+from portal.cli.paths import part
 
 notices = Commands(help="Your inbox of notifications, and channels, which deliver notifications elsewhere.")
 

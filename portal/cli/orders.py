@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import output, periods
-from portal.cli.client import part
 from portal.cli.context import Commands, Context, DryRun, TenantOption, Yes
 from portal.cli.output import credits_of, would_be
+from portal.cli.paths import part
 from portal.cli.quota import Sizes, Until, amounts_shown, exact, parts_table
 
 app = Commands()

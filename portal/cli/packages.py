@@ -12,10 +12,10 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from portal.cli import output
-from portal.cli.client import part
 from portal.cli.context import CellOption, Commands, Context, DryRun, OptionGroup, TenantOption
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import quantity, would_be
+from portal.cli.paths import part
 
 package = Commands(help="Packages that tasks install: build, upload, list, show, tag, delete.")
 

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from portal.cli import output
-from portal.cli.client import part
 from portal.cli.context import Commands, Context, DryRun, TenantOption, Yes
 from portal.cli.failure import bad_usage
 from portal.cli.output import would_be
+from portal.cli.paths import part
 from portal.cli.tenants import RoleOption, path_of
 from portal.cli.tokens import shown
 from quota.vocabulary.permissions import Role, Scope

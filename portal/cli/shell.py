@@ -35,9 +35,9 @@ from borglet.messages import (
     shell_frame_of,
 )
 from portal.cli import sockets
-from portal.cli.client import part
 from portal.cli.context import Context, JobReference
 from portal.cli.failure import CommandFailed
+from portal.cli.paths import part
 
 _ALIVE_S = 5.0
 _SILENCE_S = 45.0  # the portal sends messages more often, so the connection is broken after this time

@@ -10,9 +10,8 @@ from typing import Any
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from portal.cli.client import unreachable
 from portal.cli.context import Context
-from portal.cli.failure import CommandFailed
+from portal.cli.failure import CommandFailed, unreachable
 
 # The error codes that the WebSocket close codes stand for.
 CODES = {

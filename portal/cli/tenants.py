@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import output
-from portal.cli.client import part
 from portal.cli.context import Commands, Context, DryRun, TenantOption
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.output import would_be
+from portal.cli.paths import part
 from quota.vocabulary.permissions import Role
 
 tenant = Commands(

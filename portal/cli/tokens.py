@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from portal.cli import output, profiles
-from portal.cli.client import Client, part
-from portal.cli.context import Commands, Context
+from portal.cli.context import Commands, Context, client_of
 from portal.cli.failure import CommandFailed, bad_usage
+from portal.cli.paths import part
 from quota.tenancy.token_families import in_families
+
+if TYPE_CHECKING:
+    from portal.cli.client import Client
 
 app = Commands()
 tokens = Commands(help="Tokens: issue, list, revoke.")
@@ -44,8 +47,8 @@ def login(
         "scopes": ["read", "write", *(["admin"] if admin else [])],
         **({"tenant": tenant} if tenant else {}),
     }
-    answer = Client(profiles.Profile("", where)).post("/api/v1/login/", body)
-    signed_in = Client(profiles.Profile("", where, answer["secret"]))
+    answer = client_of(profiles.Profile("", where)).post("/api/v1/login/", body)
+    signed_in = client_of(profiles.Profile("", where, answer["secret"]))
     profile = profiles.Profile(
         name=session.profile_name or name,
         url=where,

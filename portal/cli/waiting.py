@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import output
-from portal.cli.client import part
 from portal.cli.context import Commands, Context, JobArgument, JobReference
 from portal.cli.failure import CommandFailed
 from portal.cli.jobs import in_short
+from portal.cli.paths import part
 
 app = Commands()
 

@@ -104,19 +104,10 @@ def test_no_profile_and_a_token_of_nonsense_are_reported() -> None:
     assert (done.returncode, "has invalid characters" in done.stderr) == (1, True)
 
 
-def test_the_start_is_quick_and_imports_neither_django_nor_numpy() -> None:
-    told = (
+def test_start_imports_no_large_library() -> None:
+    program = (
         "import sys, portal.cli.main; "
-        "print([m for m in ('django', 'numpy', 'celery', '_jsonnet', 'yaml') if m in sys.modules])"
+        "print({'django', 'numpy', 'celery', 'httpx', 'rich', '_jsonnet', 'yaml'} & set(sys.modules) or 'none')"
     )
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=30, check=True)
-    assert done.stdout.strip() == "[]"
-    assert min(_cpu_s("--version") for _ in range(3)) < 0.5
-
-
-def _cpu_s(*words: str) -> float:
-    """Of CPU, not of the clock: others work on this machine too."""
-    before = os.times()
-    borgctl(*words)
-    after = os.times()
-    return (after.children_user + after.children_system) - (before.children_user + before.children_system)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == "none"
