@@ -52,7 +52,7 @@ soak: install system-packages
 	exit $$status
 
 ## make lint                    ruff, mypy, import-linter
-lint: install
+lint: $(VENV)/.packages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -98,7 +98,8 @@ $(VENV)/.packages: requirements.lock pyproject.toml
 	@test -x $(BIN)/python -a -x $(BIN)/pip || { \
 		$(PYTHON) -m venv $(VENV) || { echo "python -m venv failed; on Debian: apt-get install python3-venv" >&2; exit 1; }; }
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
-		--require-hashes -r requirements.lock
+		--no-compile --require-hashes -r requirements.lock
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores; some packages have templates in Python files
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
 		--no-deps --no-build-isolation -e .
 	@touch $@

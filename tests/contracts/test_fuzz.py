@@ -6,7 +6,6 @@ is made in every role. Then there are many more requests, with boundary values o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -29,10 +28,10 @@ from schemathesis.specs.openapi.checks import (
 from quota.admission import capacity
 from quota.tenancy.access import token_issue
 from quota.vocabulary.permissions import Role, Scope, system
+from tests.examples import SEARCH
 from tests.integration import rows
 from tests.integration import world as people
 
-SEARCH = os.environ.get("HYPOTHESIS_PROFILE") == "search"
 pytestmark = [pytest.mark.django_db, *([pytest.mark.timeout(3600)] if SEARCH else [])]
 CHECKS = [
     not_a_server_error,

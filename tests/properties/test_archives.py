@@ -15,6 +15,7 @@ from borglet.packages.archives.archive import OCI, TAR, TAR_GZIP, unpack
 from borglet.packages.archives.build import pack
 from borglet.packages.archives.disk import digests_of, remove_tree
 from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused
+from tests.examples import examples
 from tests.real.packages.archives import Layout, archive, contents, extended, file, folder, hard_link, header, link, pax
 
 LETTERS = st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/")
@@ -52,7 +53,7 @@ def write(root: Path, tree: object) -> None:
         root.write_bytes(tree)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tree=st.dictionaries(NAMES, TREES, max_size=4), format_=st.sampled_from([TAR, TAR_GZIP]))
 def test_a_packed_tree_comes_back(tree: dict[str, object], format_: str) -> None:
     with tempfile.TemporaryDirectory() as folder_name:
@@ -90,21 +91,21 @@ def check(raw: bytes, format_: str) -> None:
         remove_tree(target)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(parts=st.lists(ENTRIES, max_size=8), compressed=st.booleans())
 def test_crooked_archives_never_reach_outside(parts: list[bytes], compressed: bool) -> None:
     raw = archive(*parts).read()
     check(gzip.compress(raw, mtime=0) if compressed else raw, TAR_GZIP if compressed else TAR)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(layers=st.lists(st.lists(ENTRIES, max_size=5), min_size=1, max_size=3))
 def test_crooked_images_never_reach_outside(layers: list[list[bytes]]) -> None:
     layout = Layout()
     check(layout.tar(layout.image(*[layout.layer(*parts) for parts in layers])).read(), OCI)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     parts=st.lists(ENTRIES, min_size=1, max_size=4),
     damage=st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=6),

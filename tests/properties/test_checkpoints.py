@@ -10,6 +10,7 @@ from scheduling.history.checkpoints.file import Header, read, write
 from scheduling.history.checkpoints.recorded import RecordedState
 from scheduling.history.checkpoints.tables import state_of, tables_of
 from tests.builders import World
+from tests.examples import examples
 from tests.properties.worlds import full, worlds
 
 
@@ -28,7 +29,7 @@ def saved_and_loaded(state: RecordedState) -> RecordedState:
     return state_of(tables, extra_resources=(), revision=header.revision)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(worlds(steps=20) | full())
 def test_a_loaded_state_equals_the_saved_state(world: World) -> None:
     state = recorded(world)
@@ -44,7 +45,7 @@ def test_a_loaded_state_equals_the_saved_state(world: World) -> None:
     assert loaded.tasks.job_pending.sum() == state.tasks.job_pending.sum()
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(worlds(steps=20))
 def test_a_loaded_state_follows_the_journal_as_the_original_does(world: World) -> None:
     half = len(world.journal) // 2

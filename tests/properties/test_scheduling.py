@@ -18,11 +18,12 @@ from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.policy import Policy, Search
 from scheduling.core.vocabulary.requirement import split_task_id
 from tests.builders import World
+from tests.examples import examples
 from tests.properties.worlds import add_job, add_machine, full, worlds
 from tests.unit.core.twins import Twin, may_preempt
 
 thorough = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 policies = st.builds(
     Policy,

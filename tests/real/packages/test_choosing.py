@@ -11,6 +11,7 @@ from borglet.messages import PackageSources, PeerAddress
 from borglet.packages.choosing import THE_STORE, AskForSources, Choosing, FetchPatience, GiveUp, Pause, Try
 from borglet.packages.manager import excess_of, to_remove
 from borglet.packages.store import StoredPackage
+from tests.examples import examples
 
 ONE, TWO = PeerAddress("10.0.0.1", 1), PeerAddress("10.0.0.2", 1)
 
@@ -81,7 +82,7 @@ def test_a_final_word_of_the_link_ends_it_at_once() -> None:
     assert found.step(0.0) == GiveUp("the link answered 404")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_whatever_happens_it_ends(data: st.DataObject) -> None:
     """Bounded by rounds where something is wrong and by time where all are busy; never a step without rest."""

@@ -27,6 +27,7 @@ from borglet.state.events import (
 )
 from borglet.state.instructions import CancelInstall, Install, Remembered, Remove, Save, Start, Terminate
 from borglet.state.state import AgentState
+from tests.examples import examples
 from tests.unit.borglet.builders import check, desired, exited, key, killed, package, policy, run_task
 
 INDEXES, INCARNATIONS = range(2), range(1, 4)
@@ -333,5 +334,5 @@ class Borglet(RuleBasedStateMachine):
                     assert next(i for i in self.state.incarnations() if i.key == known).phase == "stopping"
 
 
-Borglet.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Borglet.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestBorglet = Borglet.TestCase

@@ -14,6 +14,7 @@ from borglet.runtimes.base.runtime import Presence
 from borglet.state.events import MemoryPressure, Started, StopRefused
 from borglet.state.instructions import HoldAllocs, Instruction, Probe, Resize, Terminate
 from scheduling.core.vocabulary.states import EvictionCause
+from tests.examples import examples
 from tests.unit.borglet import messages_1
 from tests.unit.borglet.builders import Machine, check, desired, exited, key, killed, run_task, starts, stop_task
 
@@ -214,7 +215,7 @@ STOPS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     task=st.builds(
         lambda notice_s, leave_s: run_task(notice_s=float(notice_s), leave_s=float(leave_s)),

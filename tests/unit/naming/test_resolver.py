@@ -26,6 +26,7 @@ from naming.table.names import JobName
 from naming.table.reverse import apexes
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
+from tests.examples import examples
 from tests.unit.naming.cells import (
     WEB,
     answer,
@@ -397,14 +398,14 @@ HEADER = struct.pack("!HHHHHH", 1, 0, 1, 0, 0, 0)
 
 @given(st.binary(max_size=600), st.sampled_from(["udp", "tcp"]))
 @example(HEADER + b"\xff" * 40, "udp")
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=examples(1_500), deadline=None)
 def test_no_bytes_raise(query: bytes, via) -> None:
     wire = answer(query, FUZZED, via=via, rng=Random(0))
     assert wire is None or dns.message.from_wire(wire, ignore_trailing=False).flags & dns.flags.QR
 
 
 @given(st.data())
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=examples(1_500), deadline=None)
 def test_no_damage_to_a_real_question_raises(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["web.ubar.cc", "1.web.ubar.cc", "_http._tcp.web.ubar.cc", "cc", "health", ""]))
     rdtype = data.draw(st.sampled_from(["A", "SRV", "TXT", "SOA", "PTR", "ANY", "IXFR"]))

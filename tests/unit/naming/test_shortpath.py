@@ -20,6 +20,7 @@ from naming.table.jobs import NamedJob, NamedService
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
+from tests.examples import examples
 from tests.unit.naming.cells import (
     WEB,
     answer,
@@ -169,7 +170,7 @@ NEWS = st.one_of(
         max_size=6,
     ),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_it_agrees_with_the_long_path_after_each_event(
     news: list[events.Event], asked: list[tuple[str, str, bool, int]]
 ) -> None:
@@ -372,7 +373,7 @@ def test_what_is_kept_is_bounded_by_octets_however_a_question_is_spelt(monkeypat
 
 
 @given(st.binary(max_size=80), st.integers(0, 60), st.binary(max_size=4))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_no_bytes_break_it(noise: bytes, at: int, patch: bytes) -> None:
     directory = directory_of(table_of(*running(2)))
     short = short_of(directory)

@@ -10,6 +10,7 @@ from naming.table.table import GONE, HISTORY_STEP, STARTS_A_SECOND, NameTable, s
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
 from scheduling.core.vocabulary.requirement import Group, Requirement
+from tests.examples import examples
 from tests.unit.naming.cells import (
     WEB,
     changed,
@@ -192,7 +193,7 @@ def test_ranges_equal_the_set_of_their_members(ranges: list[tuple[int, int]]) ->
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["place", "up", "sick", "starting", "end"])), max_size=60))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_pools_equal_a_slow_obvious_table(steps: list[tuple[int, str]]) -> None:
     """Whatever happens in whichever order, serving and placed are what a replay by hand says."""
     table = table_of(machine(0), submitted(tasks=6))
@@ -326,7 +327,7 @@ ADDRESSES = ["", "10.9.0.1", "10.9.0.2", "fd00::1", "fd00::2"]
         max_size=30,
     )
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_reverse_index_is_what_a_walk_over_the_table_finds(news: list[events.Event]) -> None:
     table = table_of(submitted(), *news)
     expected: dict[str, set[tuple[str, ...]]] = {}

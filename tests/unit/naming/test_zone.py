@@ -23,6 +23,7 @@ from naming.dns.zones.zone import Zone
 from naming.dns.zones.zone_settings import read_caa
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
+from tests.examples import examples
 from tests.unit.naming.cells import (
     WEB,
     answer,
@@ -128,7 +129,7 @@ def test_a_whole_zone_is_what_is_answered() -> None:
 
 
 @given(st.lists(st.lists(NEWS, min_size=1, max_size=5), max_size=5), st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_steps_lead_where_the_whole_zone_leads(steps: list[list[events.Event]], signed: bool) -> None:
     table = table_of(*in_service())
     directory = directory_of(table)
