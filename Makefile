@@ -48,7 +48,9 @@ test: install system-packages
 soak: install system-packages
 	@status=0; export HYPOTHESIS_PROFILE=search; \
 	$(BIN)/python -m pytest -p no:django -n $(PYTEST_WORKERS) -q tests/properties || status=$$?; \
-	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q tests/contracts || status=$$?; \
+	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q tests/contracts \
+		tests/integration/test_scenarios.py tests/integration/test_market_machine.py \
+		tests/integration/test_borglet_killed.py || status=$$?; \
 	exit $$status
 
 ## make lint                    ruff, mypy, import-linter

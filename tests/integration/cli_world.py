@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +15,9 @@ from typing import Any
 from quota.models import Tenant
 from quota.tenancy.access import token_issue
 from quota.vocabulary.permissions import Scope, system
+from tests import borgctl
+from tests.borgctl import BORGCTL
 from tests.integration import world
-
-BORGCTL = str(Path(sys.executable).with_name("borgctl"))
 
 
 class Cli:
@@ -40,16 +39,7 @@ class Cli:
             self.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
     def run(self, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [BORGCTL, *words],
-            env=self.environment,
-            cwd=self.folder,
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = borgctl.run(words, env=self.environment, cwd=self.folder, given=given or "")
         assert "Traceback" not in done.stderr, done.stderr
         return done
 

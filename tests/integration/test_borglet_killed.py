@@ -1,4 +1,4 @@
-"""A Borglet that is killed a hundred times while tasks come and go: none is lost, doubled or orphaned (§3.3)."""
+"""A Borglet that is killed again and again while tasks start and end: none is lost, doubled or orphaned (§3.3)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.tasks import transitions
+from tests.examples import examples
 from tests.integration import rows
 from tests.integration.link_world import Link, a_job, running_link, until
 from tests.integration.real_borglet import Borglet
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 
-KILLS = 100
+KILLS = examples(100)
 TASKS = 12
 # Each start leaves a line; who is asked to stop takes a moment, and says that it was asked.
 PROGRAM = """
@@ -57,7 +58,7 @@ def borglet(cell, link: Link, tmp_path: Path) -> Iterator[Borglet]:
         yield made
 
 
-def test_a_hundred_kills_lose_double_and_orphan_nothing(cell, borglet: Borglet, tmp_path: Path) -> None:
+def test_many_kills_lose_double_and_orphan_nothing(cell, borglet: Borglet, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-BORGCTL = str(Path(sys.executable).with_name("borgctl"))
+from tests.borgctl import run
+
 Answer = tuple[int, dict[str, str], bytes]
 
 
@@ -67,9 +67,7 @@ def borgctl(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
         "BORG_TOKEN": "secret",
         "http_proxy": "http://127.0.0.1:1",
     }
-    done = subprocess.run(
-        [BORGCTL, *words], env=environment, capture_output=True, text=True, timeout=30, check=False, cwd="/"
-    )
+    done = run(words, env=environment, cwd="/")
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

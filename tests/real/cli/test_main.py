@@ -7,18 +7,16 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from portal.cli.main import globals_first
-
-BORGCTL = str(Path(sys.executable).with_name("borgctl"))
+from tests.borgctl import BORGCTL, run
 
 
 def borgctl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environment}
-    return subprocess.run([BORGCTL, *words], env=env, capture_output=True, text=True, timeout=30, check=False, cwd="/")
+    return run(words, env=env, cwd="/")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +74,9 @@ def test_nothing_asked_is_answered_with_help_and_2(words: list[str]) -> None:
 
 def test_help_and_version_need_no_profile() -> None:
     for words in (["--help"], ["submit", "-h"], ["--version"]):
-        done = borgctl(*words)
+        done = subprocess.run(
+            [BORGCTL, *words], env={"HOME": "/nonexistent"}, capture_output=True, text=True, timeout=30
+        )
         assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -1,0 +1,83 @@
+"""Runs of `borgctl` in a fork of the tests' process, which saves 0.3 s of CPU per run: no start, no imports.
+
+Tests of the start itself, and of signals, run the program `BORGCTL` instead.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, NoReturn
+
+import portal.cli.client  # noqa: F401 - commands import it when they send a request
+from portal.cli.main import main
+
+BORGCTL = str(Path(sys.executable).with_name("borgctl"))
+
+
+def run(
+    words: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, given: str = "", timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run `borgctl WORDS` to its end. `given`: its standard input. Raises `TimeoutError` after `timeout_s`."""
+    with (
+        tempfile.TemporaryFile("w+") as stdin,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+    ):
+        stdin.write(given)
+        stdin.seek(0)
+        child = os.fork()
+        if child == 0:
+            _become(words, (stdin, out, err), env, cwd)
+        status = _status(child, timeout_s)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess([BORGCTL, *words], status, out.read(), err.read())
+
+
+def _status(child: int, timeout_s: float) -> int:
+    """Return the exit status of a process. Kill the process after `timeout_s`."""
+    descriptor = os.pidfd_open(child)
+    try:
+        ended, _, _ = select.select([descriptor], [], [], timeout_s)
+    finally:
+        os.close(descriptor)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if not ended:
+        raise TimeoutError(f"borgctl did not end within {timeout_s} s")
+    return status
+
+
+def _become(words: Sequence[str], files: Sequence[IO[str]], env: Mapping[str, str], cwd: str | Path) -> NoReturn:
+    """Run a command in this process, and exit with its status."""
+    status: object = 1
+    try:
+        for standard, file in enumerate(files):
+            os.dup2(file.fileno(), standard)
+        sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        os.environ.clear()
+        os.environ.update(env)
+        time.tzset()
+        os.chdir(cwd)
+        sys.argv = [BORGCTL, *words]
+        main()
+    except SystemExit as ended:
+        status = ended.code
+    except BaseException:  # noqa: BLE001 - nothing of the tests may run in this process
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else 0)
