@@ -18,7 +18,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
 # What only the tests need: command, then the Debian package that has it.
-TEST_COMMANDS := chromium:chromium dig:bind9-dnsutils crun:crun catatonit:catatonit ip:iproute2 \
+TEST_COMMANDS := chromium-headless-shell:chromium-headless-shell dig:bind9-dnsutils crun:crun catatonit:catatonit ip:iproute2 \
 	knotd:knot named:bind9 ldns-read-zone:ldnsutils kdig:knot-dnsutils \
 	musl-gcc:musl-tools nsd:nsd pdns_server:pdns-backend-bind prometheus:prometheus haproxy:haproxy
 

@@ -38,9 +38,9 @@ def main() -> None:
         installation.start()
         _run_examples(installation)
         secrets = json.loads((installation.home / "secrets.json").read_text())
-        chromium = shutil.which("chromium")
+        chromium = shutil.which("chromium-headless-shell")
         if chromium is None:
-            sys.exit("make screenshots needs Chromium; install the Debian package chromium.")
+            sys.exit("make screenshots needs Chromium; install the Debian package chromium-headless-shell.")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             for account in dict.fromkeys(each for _, each, _ in PAGES):
