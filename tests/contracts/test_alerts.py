@@ -1,0 +1,21 @@
+"""The alerts in `deploy/prometheus`, read by Prometheus' own tool."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def promtool(*arguments: object) -> None:
+    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_reads_all_rules() -> None:
+    promtool("check", "rules", *sorted((ROOT / "deploy" / "prometheus").glob("*.rules.yml")))
+
+
+def test_alerts_of_the_statistics_are_raised_and_only_then() -> None:
+    promtool("test", "rules", Path(__file__).with_name("statistics_alerts.yml"))
