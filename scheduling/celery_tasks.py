@@ -23,7 +23,7 @@ from scheduling.cells import capacity
 from scheduling.demotion import quota_expiry, spent_budgets
 from scheduling.history.archive import child, ranges
 from scheduling.history.checkpoints import saving
-from scheduling.history.statistics import reader
+from scheduling.history.statistics import reader, retention
 from scheduling.jobs.health_watch import failing_jobs_watch
 from scheduling.journal import journal, wakeups
 from scheduling.master import schedulers
@@ -146,14 +146,19 @@ def failing_jobs() -> None:
 
 @shared_task(name="scheduling.statistics", ignore_result=True)
 def statistics() -> None:
-    """Count what the new events of every cell say about evictions, starts and delays. Delete counts older than a
-    year.
-    """
+    """Count what the new events of every cell say about evictions, starts and delays."""
     now = timezone.now()
     for cell in Cell.objects.order_by("id"):
         reader.statistics_read(cell, now=now)
-    if dropped := reader.statistics_drop_old(now=now):
-        log.info("old statistics deleted", rows=dropped)
+
+
+@shared_task(name="scheduling.statistics_forget", ignore_result=True)
+def statistics_forget() -> None:
+    """Replace old statistics of hours by statistics of days, and delete those that are older than 400 days."""
+    now = timezone.now()
+    folded, dropped = retention.statistics_fold_old(now=now), retention.statistics_drop_old(now=now)
+    if folded or dropped:
+        log.info("old statistics folded and deleted", days=folded, deleted=dropped)
 
 
 @shared_task(name="scheduling.journal_partitions", ignore_result=True)

@@ -245,6 +245,7 @@ CELERY_BEAT_SCHEDULE = {
     "journal-partitions": {"task": "scheduling.journal_partitions", "schedule": 300.0},
     "checkpoints": {"task": "scheduling.checkpoints", "schedule": 300.0, "options": {"expires": 300.0}},
     "statistics": {"task": "scheduling.statistics", "schedule": 30.0, "options": {"expires": 30.0}},
+    "statistics-forget": {"task": "scheduling.statistics_forget", "schedule": 3600.0, "options": {"expires": 3600.0}},
     "shells-sweep": {"task": "scheduling.shells_sweep", "schedule": 60.0, "options": {"expires": 60.0}},
     "sessions-clear": {"task": "scheduling.sessions_clear", "schedule": 86400.0},
 }

@@ -14,10 +14,11 @@ from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import Principal, Role
 from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.states import Observation
-from scheduling.history.statistics import reader
+from scheduling.history.statistics import retention
 from scheduling.history.statistics.metrics import StatisticsCollector
-from scheduling.history.statistics.reader import statistics_drop_old, statistics_read
+from scheduling.history.statistics.reader import statistics_read
 from scheduling.history.statistics.reports import statistics, statistics_over_time
+from scheduling.history.statistics.retention import statistics_drop_old, statistics_fold_old
 from scheduling.history.statistics.tallies import Figure
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, JobSpec, JournalTally, PendingVerdict, StatisticsReader, Task
@@ -189,13 +190,38 @@ def test_pending_hours_are_counted_by_reason(cell) -> None:
     assert JournalTally.objects.get(label="resource", hour__year=1970).total == 3 * (60 + 120)
 
 
-def test_old_hours_are_deleted_and_totals_stay(cell) -> None:
+def test_old_hours_become_days_and_then_go_and_totals_stay(cell) -> None:
     evict(cell, a_running_job(cell), 0)
-    statistics_read(cell, now=now())
-    assert statistics_drop_old(now=now()) == 0
-    assert statistics_drop_old(now=now() + reader.KEPT + dt.timedelta(hours=2)) > 0
+    began = now()
+    statistics_read(cell, now=began)
+    noon = began.replace(hour=12, minute=0, second=0, microsecond=0)
+    by_hour = JournalTally.objects.filter(hour__year__gt=1970)
+    by_hour.update(hour=noon)
+    once = list(by_hour.all())
+    for row in once:  # the same in two more hours of the day, one of them its first
+        for hour in (noon.replace(hour=0), noon.replace(hour=23)):
+            JournalTally.objects.create(
+                **{name: getattr(row, name) for name in ("cell", "figure", "prod", "label", "number", "total")},
+                hour=hour,
+                buckets=row.buckets,
+            )
+
+    def figures() -> list[object]:
+        day = noon.replace(hour=0)
+        whole = statistics(rows.ME, cell, since=day, until=day + dt.timedelta(days=1))
+        return [whole.evictions(), whole.starts(), whole.delays(), whole.task_weeks(prod=True)]
+
+    before, totals = figures(), counted(cell, Figure.EVICTIONS, "preemption")
+    assert statistics_fold_old(now=noon + retention.HOURLY) == 0, "the day is not old enough"
+    assert statistics_fold_old(now=noon + retention.HOURLY + dt.timedelta(days=1)) == len(once)
+    assert set(by_hour.values_list("hour", flat=True)) == {noon.replace(hour=0)}
+    assert figures() == before
+    assert statistics_fold_old(now=noon + retention.HOURLY + dt.timedelta(days=1)) == 0
+
+    assert statistics_drop_old(now=noon) == 0
+    assert statistics_drop_old(now=noon + retention.KEPT + dt.timedelta(days=1)) == len(once)
     assert set(JournalTally.objects.values_list("hour__year", flat=True)) == {1970}
-    assert counted(cell, Figure.EVICTIONS, "preemption") == 1
+    assert counted(cell, Figure.EVICTIONS, "preemption") == totals == 1
 
 
 def test_a_state_that_was_read_costs_few_statements(cell) -> None:

@@ -27,7 +27,6 @@ from scheduling.models import Cell, StatisticsReader
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 20_000
-KEPT = dt.timedelta(days=400)
 # After a longer pause, it is unknown for which reasons tasks were pending.
 LONGEST_PAUSE_S = 120.0
 NOT_EXAMINED = "not-examined"
@@ -51,11 +50,6 @@ def statistics_read(cell: Cell, *, now: dt.datetime, seconds: float = 20.0, at_o
         read += number
         if number < at_once or time.monotonic() >= until:
             return read
-
-
-def statistics_drop_old(*, now: dt.datetime) -> int:
-    """Delete the tallies of hours that are older than `KEPT`. Totals stay. Return the number of deleted rows."""
-    return execute("DELETE FROM scheduling_journaltally WHERE hour > to_timestamp(0) AND hour < %s", [now - KEPT])
 
 
 def _read_part(cell: Cell, now: dt.datetime, at_once: int) -> int:
