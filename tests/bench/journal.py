@@ -5,7 +5,7 @@ machines with the rows and writes the changes. The reclamation cycle of the mast
 reservations. The clock is virtual, one step of 5 s after another; the first hour is not counted.
 
 Cases (rows per task and day; `bytes`: of the rows' content per task and day; `kinds`: both by kind of event):
-* `services`, `batch`: the two kinds of load in `tests.bench.journal_load`.
+* `services`, `batch`, `google2011`: the kinds of load in `tests.bench.journal_load`.
 
 `reserved`: mean reservation as a share of the limit, CPU, RAM and disk. `short`: share of the time in which a task uses
 more than its reservation, of the same. Both say whether the estimates lost quality.
@@ -27,7 +27,17 @@ from typing import Any
 import numpy as np
 
 from tests.bench.databases import databases
-from tests.bench.journal_load import BATCH, DAY_S, SERVICES, BatchUsage, Behaviour, ServiceUsage, UnstableTask
+from tests.bench.journal_load import (
+    BATCH,
+    DAY_S,
+    GOOGLE2011,
+    SERVICES,
+    BatchUsage,
+    Behaviour,
+    Google2011Usage,
+    ServiceUsage,
+    UnstableTask,
+)
 from tests.bench.wanted import wanted
 
 STEP_S = 5.0
@@ -35,9 +45,10 @@ WARM_UP_S = 3600.0
 MACHINES = 40
 PACKAGES = 12
 LIMIT = (1000, 2**30, 2**30, 0, 0, 1)
-LOADS: dict[str, tuple[type[ServiceUsage] | type[BatchUsage], Behaviour]] = {
+LOADS: dict[str, tuple[type[ServiceUsage] | type[BatchUsage] | type[Google2011Usage], Behaviour]] = {
     "services": (ServiceUsage, SERVICES),
     "batch": (BatchUsage, BATCH),
+    "google2011": (Google2011Usage, GOOGLE2011),
 }
 
 
