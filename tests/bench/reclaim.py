@@ -8,7 +8,9 @@ Cases:
   taken into the warm state; `own_process`: what a warm state of its own would cost;
 * `placeable`, `-baseline`, `-aggressive` (% of the tasks): the real cell (`tests.bench.cells`) packed by limits; its
   tasks then use what the 2019 sample says for their band; how much of what found no place has one, once
-  reservations have settled and passes find nothing more. `first`: after one pass.
+  reservations have settled and passes find nothing more. `first`: after one pass. Reservations change as
+  `ReservationPace` writes them; `placeable-unpaced`: each change that matters is written, as before decision 0313.
+  `changes`: reservations that were written.
 
     BENCH_CASES=placeable,estimate     only the cases that begin so
 """
@@ -28,7 +30,8 @@ from quota.vocabulary.resources import CPU, RAM
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import PENDING, RUNNING
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.reclamation.estimate import KINDS, Samples, UsageHistory, most_urgent
+from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples, UsageHistory, most_urgent
+from scheduling.core.reclamation.pacing import ReservationPace
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy
@@ -45,7 +48,12 @@ RATIOS = ((0, 0.15, 0.12), (100, 0.34, 0.36), (116, 0.61, 0.48), (120, 0.42, 0.6
 CONCENTRATION, WOBBLE = 4.0, 0.2
 SETTLING_S, LOOK_S = 5400.0, 30.0
 ROUNDS = 8
-PLACEABLE = {"placeable": MEDIUM, "placeable-baseline": BASELINE, "placeable-aggressive": AGGRESSIVE}
+PLACEABLE = {
+    "placeable": (MEDIUM, True),
+    "placeable-baseline": (BASELINE, True),
+    "placeable-aggressive": (AGGRESSIVE, True),
+    "placeable-unpaced": (MEDIUM, False),
+}
 
 
 def measure() -> Iterator[dict[str, Any]]:
@@ -56,7 +64,8 @@ def measure() -> Iterator[dict[str, Any]]:
 
         yield cycle()
     for name in wanted(list(PLACEABLE)):
-        yield placeable(name, PLACEABLE[name])
+        preset, paced = PLACEABLE[name]
+        yield placeable(name, preset, ReservationPace() if paced else None)
 
 
 def timed(case: str, times: list[float], **more: Any) -> dict[str, Any]:
@@ -162,7 +171,7 @@ class Used:
 # --- placeable
 
 
-def placeable(case: str, preset: Preset) -> dict[str, Any]:
+def placeable(case: str, preset: Preset, pace: ReservationPace | None) -> dict[str, Any]:
     state = cells.google2011().load()
     rng = np.random.default_rng(cells.SEED)
     policy = Policy(max_assignments=2**40)
@@ -170,9 +179,9 @@ def placeable(case: str, preset: Preset) -> dict[str, Any]:
     _apply(state, schedule_pass(state, policy, now=0.0, rng=rng))
     by_limits = _asked(state)
     used, history = Used(state, rng), UsageHistory()
-    left = []
+    left, changes = [], 0
     for _ in range(ROUNDS):
-        _settle(state, used, history, preset)
+        changes += _settle(state, used, history, preset, pace)
         plan = schedule_pass(state, policy, now=0.0, rng=rng)
         _apply(state, plan)
         used.refresh()
@@ -201,6 +210,7 @@ def placeable(case: str, preset: Preset) -> dict[str, Any]:
             "ram_%_of_asked": _percent(ram[-1], asked[2]),
         },
         "passes": len(left),
+        "changes": changes,
         "machines": len(state.machines),
         "tasks": asked[0],
         "machines_where_usage_outgrew_reservations": over,
@@ -208,13 +218,27 @@ def placeable(case: str, preset: Preset) -> dict[str, Any]:
     }
 
 
-def _settle(state: CellState, used: Used, history: UsageHistory, preset: Preset) -> None:
-    """Let hours of looks go by, and commit where they have led."""
-    tasks = state.tasks
+def _settle(state: CellState, used: Used, history: UsageHistory, preset: Preset, pace: ReservationPace | None) -> int:
+    """Let hours of looks go by, and write the changes that are due, or without a pace those that are left at the end.
+    Return how many reservations were written.
+    """
+    tasks, written = state.tasks, 0
     for _ in range(round(SETTLING_S / LOOK_S)):
-        found = history.look(tasks, used.samples(), preset, passed_s=LOOK_S)
-    chosen = most_urgent(found, at_most=len(found.slots))
-    slots = found.slots[chosen]
+        samples = used.samples()
+        found = history.look(tasks, samples, preset, passed_s=LOOK_S)
+        if pace is not None:
+            due = np.flatnonzero(pace.due(tasks, samples, found, passed_s=LOOK_S))
+            written += _write(state, found, due)
+    if pace is None:
+        written += _write(state, found, most_urgent(found, at_most=len(found.slots)))
+    return written
+
+
+def _write(state: CellState, found: Reservations, chosen: NDArray[np.int64]) -> int:
+    """Set the reservations of the chosen tasks of a look. Return how many."""
+    tasks, slots = state.tasks, found.slots[chosen]
+    if not len(slots):
+        return 0
     vectors = tasks.shapes.limit[tasks.shape[slots]].copy()
     vectors[:, : len(KINDS)] = found.wanted[chosen]
     event = events.ReservationsSet(
@@ -222,6 +246,7 @@ def _settle(state: CellState, used: Used, history: UsageHistory, preset: Preset)
         reservations=tuple(map(tuple, vectors.tolist())),
     )
     state.apply(event, revision=state.revision + 1, time=0.0)
+    return len(slots)
 
 
 def _apply(state: CellState, plan: Plan) -> None:
