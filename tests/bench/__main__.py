@@ -38,6 +38,7 @@ BENCHES = {
     "checkpoint": "tests.bench.checkpoint",
     "peers": "tests.bench.peers",
     "sql": "tests.bench.sql",
+    "year": "tests.bench.year.run",
 }
 
 

@@ -15,9 +15,12 @@ _READY_S = 60.0
 
 
 @contextmanager
-def databases() -> Iterator[Path]:
-    """Their home, while they run; the environment of this process and its children leads to them."""
-    home = Path(tempfile.mkdtemp(prefix="borg-bench-"))
+def databases(kept: Path | None = None) -> Iterator[Path]:
+    """Their home, while they run; the environment of this process and its children leads to them. The folder `kept`
+    is created if it is missing, and stays.
+    """
+    home = kept or Path(tempfile.mkdtemp(prefix="borg-bench-"))
+    home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o711)  # under root the engines run as somebody else
     with (home / "engines.log").open("ab") as log:
         postgres = engines.start(engines.prepare_postgres(home), output=log.fileno())
@@ -36,4 +39,5 @@ def databases() -> Iterator[Path]:
         finally:
             redis.stop()
             postgres.stop()
-            shutil.rmtree(home, ignore_errors=True)
+            if kept is None:
+                shutil.rmtree(home, ignore_errors=True)

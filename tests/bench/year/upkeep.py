@@ -1,0 +1,77 @@
+"""What keeps an installation small, once per day of the simulated year: the periodic Celery tasks of production.
+
+All of them run, so a task that is added to the schedule takes part. Three are done differently: the scheduler is the
+bench itself, and the archiver and the checkpoints run in this process, because a child process has the real clock.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import asdict
+
+from celery import current_app
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AbstractUser
+from django.test import Client
+
+from quota.models import Membership, Tenant
+from quota.tenancy.access import token_issue
+from quota.vocabulary.permissions import system
+from scheduling.history.archive.archiver import Archiver
+from scheduling.history.archive.store import store
+from scheduling.history.checkpoints import saving
+from scheduling.models import Cell
+
+_OTHERWISE = {"scheduling.masters_ensure", "scheduling.archive", "scheduling.checkpoints"}
+SESSIONS_PER_DAY, TOKEN_DAYS = 10, 30
+_BACKEND = "django.contrib.auth.backends.ModelBackend"
+
+
+def keep_house(cell: Cell, *, now: dt.datetime) -> dict[str, int]:
+    """Do the upkeep of a day: a retention cycle. Return what the archiver did."""
+    done = Archiver(store()).run(now=now)
+    saving.checkpoint_write(cell.id)
+    saving.checkpoints_drop_old(cell, now=now)
+    from portal.celery import app
+
+    app.loader.import_default_modules()
+    for name in sorted({entry["task"] for entry in settings.CELERY_BEAT_SCHEDULE.values()} - _OTHERWISE):
+        current_app.tasks[name]()
+    return asdict(done)
+
+
+def people() -> list[AbstractUser]:
+    """Return an owner for each tenant, and an SRE at the end. They are created at the first call."""
+    model = get_user_model()
+    found = list(model.objects.order_by("id"))
+    if not found:
+        for number, tenant in enumerate([*Tenant.objects.order_by("id"), None]):
+            user = model.objects.create(username=f"user{number}", is_staff=tenant is None)
+            user.set_unusable_password()
+            user.save()
+            Membership.objects.create(user=user, tenant=tenant or Tenant.objects.earliest("id"), role="owner")
+            found.append(user)
+    return found
+
+
+def sign_in(user: AbstractUser) -> str:
+    """Return the id of a new session."""
+    client = Client()
+    client.force_login(user, backend=_BACKEND)
+    return client.cookies["sessionid"].value
+
+
+def token_of(user: AbstractUser, *, now: dt.datetime) -> str:
+    """Return the secret of a new token."""
+    scopes = ["read", "write", *(["admin"] if user.is_staff else [])]
+    until = now + dt.timedelta(days=TOKEN_DAYS)
+    return token_issue(principal=system("year"), user=user, name=f"{now:%F}", scopes=scopes, expires_at=until)[1]
+
+
+def people_work(*, now: dt.datetime) -> None:
+    """Let people sign in, and one of them create a token."""
+    everybody = people()
+    for number in range(SESSIONS_PER_DAY):
+        sign_in(everybody[number % len(everybody)])
+    token_of(everybody[now.timetuple().tm_yday % len(everybody)], now=now)
