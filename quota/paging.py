@@ -79,7 +79,36 @@ class NewestPaging(IdPaging):
     ordering = "-id"
 
 
-def paged(view: APIView, rows: QuerySet[Any], shown: Callable[[list[Any]], Iterable[Any]]) -> Response:
+class MergedRows:
+    """The rows of several lists in the order of their ids, for `IdPaging` and for Django's `Paginator`. Each page takes
+    one query per list.
+
+    `most`: the largest number that `count` returns, because counting many rows takes long. Rows after it cannot be
+    reached by the number of a page, but by `IdPaging`.
+    """
+
+    ordered = True  # for `Paginator`
+
+    def __init__(self, *lists: QuerySet[Any], order: str = "id", most: int = 1_000) -> None:
+        self._lists, self._order, self._most = lists, order, most
+
+    def order_by(self, order: str) -> MergedRows:
+        return MergedRows(*(rows.order_by(order) for rows in self._lists), order=order, most=self._most)
+
+    def filter(self, *conditions: Any, **values: Any) -> MergedRows:
+        lists = (rows.filter(*conditions, **values) for rows in self._lists)
+        return MergedRows(*lists, order=self._order, most=self._most)
+
+    def count(self) -> int:
+        return min(sum(rows.order_by()[: self._most].count() for rows in self._lists), self._most)
+
+    def __getitem__(self, part: slice) -> list[Any]:
+        found = [row for rows in self._lists for row in rows.order_by(self._order)[: part.stop]]
+        found.sort(key=lambda row: row.id, reverse=self._order.startswith("-"))
+        return found[part]
+
+
+def paged(view: APIView, rows: QuerySet[Any] | MergedRows, shown: Callable[[list[Any]], Iterable[Any]]) -> Response:
     """Return one page of `rows` with the paging of the view. `shown`: a function that converts the rows of the page to
     the items of the answer.
     """
