@@ -21,7 +21,7 @@ from quota.market.quota_expiry import expiries_watch
 from quota.vocabulary.errors import Rejected
 from scheduling.cells import capacity
 from scheduling.demotion import quota_expiry, spent_budgets
-from scheduling.history.archive import child, ranges
+from scheduling.history.archive import child, ended, old_specs, ranges
 from scheduling.history.checkpoints import saving
 from scheduling.history.statistics import reader, retention
 from scheduling.jobs.health_watch import failing_jobs_watch
@@ -98,8 +98,11 @@ def masters_ensure() -> None:
 
 @shared_task(name="scheduling.archive", ignore_result=True)
 def archive_run() -> None:
-    """Copy closed days of events and usage to the archive, then drop old partitions. Does nothing if nothing is due."""
-    if ranges.due(now=timezone.now()):
+    """Copy closed days of events and usage, and old ended jobs, to the archive, then drop their rows. Does nothing if
+    nothing is due.
+    """
+    now = timezone.now()
+    if ranges.due(now=now) or ended.due(now=now) or old_specs.due(now=now):
         child.run()
 
 

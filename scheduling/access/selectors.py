@@ -6,10 +6,10 @@ They return only rows that the caller may see. The number of queries does not de
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import connection
-from django.db.models import Count, IntegerField, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
+from django.db.models import Count, Exists, IntegerField, Model, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Coalesce
 
@@ -19,10 +19,12 @@ from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may, require
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
-from scheduling.models import Brake, Cell, Departure, Event, Job, JobSpec, Machine, Task, Update
+from scheduling.models import ArchivedJob, Brake, Cell, Departure, Event, Job, JobSpec, Machine, Task, Update
 from scheduling.models.machines import REMOVED
 from scheduling.policy.brakes import BrakeKind
 from scheduling.spec.masking import masked
+
+M = TypeVar("M", bound=Model)
 
 
 def cells_visible(principal: Principal) -> QuerySet[Cell]:
@@ -105,7 +107,11 @@ def brakes_of(cell: Cell) -> list[Brake]:
 
 def jobs_of_tenants(principal: Principal, cell: Cell) -> QuerySet[Job]:
     """Return the jobs of the cell that the principal may see. Unlike `jobs_visible`, this adds no further data."""
-    rows = Job.objects.filter(cell=cell)
+    return _of_tenants(Job.objects.all(), principal, cell)
+
+
+def _of_tenants(rows: QuerySet[M], principal: Principal, cell: Cell) -> QuerySet[M]:
+    rows = rows.filter(cell=cell)
     if Scope.READ not in principal.scopes:
         return rows.none()
     if principal.tenant is not None:
@@ -132,12 +138,45 @@ def jobs_visible(
     elif state:
         _check_state(state, [*(known.value for known in JobState), "live"])
         rows = rows.filter(state=state)
+    return _with_labels(rows, labels).order_by("id")
+
+
+def only_archived() -> QuerySet[ArchivedJob]:
+    """Return the entries of all jobs that are only in the archive."""
+    return ArchivedJob.objects.filter(~Exists(Job.objects.filter(pk=OuterRef("pk")).order_by()))
+
+
+def archived_jobs_visible(
+    principal: Principal, cell: Cell, *, tenant: str = "", labels: Iterable[str] = ()
+) -> QuerySet[ArchivedJob]:
+    """Return the entries of the jobs that are only in the archive and that the principal may see. `tenant`, `labels`:
+    as in `jobs_visible`.
+    """
+    rows = _of_tenants(only_archived(), principal, cell)
+    if tenant:
+        rows = rows.filter(tenant__name=tenant)
+    return _with_labels(rows, labels).order_by("id")
+
+
+def _with_labels(rows: QuerySet[M], labels: Iterable[str]) -> QuerySet[M]:
     for label in labels:
         key, equals, value = label.partition("=")
         if not equals:
             raise invalid("label", f"{label!r} has no '='; write key=value")
         rows = rows.filter(labels__contains={key: value})
-    return rows.order_by("id")
+    return rows
+
+
+def job_names(ids: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """Return tenant and name of jobs by id, also of archived jobs. Makes at most two queries."""
+    wanted = set(ids)
+    found: dict[int, tuple[str, str]] = {}
+    for model in (Job, ArchivedJob):
+        if missing := wanted - found.keys():
+            # In no order: the models' own order would need more joins.
+            rows = model.objects.filter(pk__in=missing).order_by()
+            found |= {pk: (tenant, name) for pk, tenant, name in rows.values_list("id", "tenant__name", "name")}
+    return found
 
 
 def _tasks_wanted() -> Subquery:
@@ -157,15 +196,17 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def detailed(cell: Cell, jobs: list[Job]) -> list[Job]:
-    """Add to jobs of this cell the same data that `with_details` adds. Makes at most three queries."""
+    """Add to jobs of this cell the same data that `with_details` adds. Of alloc sets only the names are read. Makes at
+    most four queries.
+    """
     tenants = Tenant.objects.in_bulk({job.tenant_id for job in jobs})
-    ids = {job.alloc_set_id for job in jobs} - {None}
-    alloc_sets = Job.objects.in_bulk(ids) if ids else {}
+    names = job_names(job.alloc_set_id for job in jobs if job.alloc_set_id is not None)
+    alloc_sets = {pk: Job(id=pk, name=name) for pk, (_, name) in names.items()}
     updates = {}
     for update in read_models(Update, _OPEN_UPDATES, [[job.id for job in jobs]]):
         updates[update.job_id] = update
     for job in jobs:
-        job.cell, job.tenant, job.alloc_set = cell, tenants[job.tenant_id], alloc_sets.get(job.alloc_set_id)
+        job.cell, job.tenant, job.alloc_set = cell, tenants[job.tenant_id], alloc_sets.get(job.alloc_set_id or 0)
         job.open_updates = [updates[job.id]] if job.id in updates else []  # type: ignore[attr-defined]
     return jobs
 

@@ -20,6 +20,7 @@ from unfold.paginator import InfinitePaginator
 from unfold.views import ChangeList
 
 from quota.admin import FactsAdmin
+from scheduling.access.selectors import job_names
 from scheduling.core.vocabulary.events import Event as AnyEvent
 from scheduling.models import Cell, Event, Job, Machine
 
@@ -70,7 +71,7 @@ class EventList(ChangeList):
         super().get_results(request)
         events = list(self.result_list)
         cells = dict(Cell.objects.filter(id__in={e.cell_id for e in events}).values_list("id", "name"))
-        jobs = dict(Job.objects.filter(id__in={e.job_id for e in events}).values_list("id", "name"))
+        jobs = {pk: name for pk, (_, name) in job_names(e.job_id for e in events if e.job_id).items()}
         hosts = dict(Machine.objects.filter(id__in={e.machine_id for e in events}).values_list("id", "hostname"))
         for event in events:
             event.names = (cells.get(event.cell_id), jobs.get(event.job_id), hosts.get(event.machine_id))

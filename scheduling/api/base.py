@@ -19,10 +19,11 @@ from rest_framework.views import APIView
 
 from quota.api.base import QuotaView, valid
 from quota.paging import MAX_PAGE, PAGE, DescribedPaging, paged
-from quota.vocabulary.errors import invalid
+from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors
 from scheduling.history.archive.reading import ArchivedEvents
+from scheduling.history.archive.recall import recall
 from scheduling.models import Cell, Event, Job
 
 __all__ = ["BodyParser", "CellView", "EventPaging", "valid", "whole"]
@@ -54,10 +55,16 @@ class CellView(QuotaView):
         return selectors.cell_named(self.principal, name)
 
     def job(self, cell: str, tenant: str, job: str) -> Job:
-        """Return the live job of this name. If no live job has the name, return the last job that had it. Raises
-        `NotFound` if the job does not exist or the caller may not see it.
+        """Return the live job of this name. If no live job has the name, return the last job that had it, which may be
+        only in the archive. Raises `NotFound` if the job does not exist or the caller may not see it.
         """
-        return selectors.job_named(self.principal, self.cell(cell), tenant, job)
+        found = self.cell(cell)
+        try:
+            return selectors.job_named(self.principal, found, tenant, job)
+        except NotFound:
+            if not recall(self.principal, found, tenant, job):
+                raise
+        return selectors.job_named(self.principal, found, tenant, job)
 
     def page(self, rows: QuerySet[Any], serializer: type[serializers.Serializer[Any]], **context: Any) -> Response:
         """Return one page of rows, ordered by id."""

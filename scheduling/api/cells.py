@@ -32,7 +32,7 @@ from scheduling.history.archive.reading import ArchivedEvents, archived_events_o
 from scheduling.machines.credentials import machine_revoke, machine_rotate
 from scheduling.machines.joining import join_token_issue
 from scheduling.machines.machines import machine_grow, machine_undrain, machines_drain
-from scheduling.models import Event, Job, Machine
+from scheduling.models import Event, Machine
 
 STATE = OpenApiParameter("state", OpenApiTypes.STR, description="Return only items in this state.")
 
@@ -157,10 +157,10 @@ def events_page(view: CellView, rows: QuerySet[Event], archived: ArchivedEvents)
 
 
 def event_names(events: list[Event]) -> dict[str, dict[int, str]]:
-    # In no order: the models' own order would need more joins.
-    jobs = Job.objects.filter(pk__in={event.job_id for event in events if event.job_id}).order_by()
+    jobs = selectors.job_names(event.job_id for event in events if event.job_id)
+    # In no order: the model's own order would need a join.
     machines = Machine.objects.filter(pk__in={event.machine_id for event in events if event.machine_id}).order_by()
     return {
-        "jobs": {pk: f"{tenant}/{name}" for pk, tenant, name in jobs.values_list("id", "tenant__name", "name")},
+        "jobs": {pk: f"{tenant}/{name}" for pk, (tenant, name) in jobs.items()},
         "machines": dict(machines.values_list("id", "hostname")),
     }

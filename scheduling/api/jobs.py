@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.paging import IdPaging, paged
+from quota.paging import IdPaging, MergedRows, paged
 from quota.rehearsal import DRY_RUN, dry_run
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action
@@ -30,10 +32,12 @@ from scheduling.api.job_shapes import (
 from scheduling.api.jobfile import JobFileSerializer
 from scheduling.api.task_shapes import EventSerializer
 from scheduling.core.vocabulary.requirement import MAX_TASKS
+from scheduling.core.vocabulary.states import JobState
 from scheduling.history.archive.reading import archived_events_of_job
+from scheduling.history.archive.recall import with_archived
 from scheduling.jobs import jobs, plans, updates, why
 from scheduling.jobs.health import new_with_details
-from scheduling.models import Cell, Job
+from scheduling.models import ArchivedJob, Cell, Job
 from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
 
@@ -74,20 +78,22 @@ class JobsView(JobFileView):
 
     @extend_schema(operation_id="jobs_list", parameters=_FILTERS, responses=JobSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
-        """List the jobs that you may see. Dead jobs are included unless you give a state."""
+        """List the jobs that you may see. Dead jobs are included unless you give a state. Jobs that are only in the
+        archive are included if the state is `dead`.
+        """
         found = self.cell(cell)
         query = request.query_params
-        rows = selectors.jobs_visible(
-            self.principal,
-            found,
-            tenant=query.get("tenant", ""),
-            state=query.get("state", ""),
-            labels=query.getlist("label"),
-        )
+        tenant, state, labels = query.get("tenant", ""), query.get("state", ""), query.getlist("label")
+        rows = selectors.jobs_visible(self.principal, found, tenant=tenant, state=state, labels=labels)
         context = {"extra": found.extra_resources}
-        return paged(
-            self, rows, lambda page: JobSerializer(selectors.detailed(found, page), many=True, context=context).data
-        )
+
+        def shown(page: list[Job | ArchivedJob]) -> Iterable[Any]:
+            return JobSerializer(selectors.detailed(found, with_archived(page)), many=True, context=context).data
+
+        if state != JobState.DEAD:
+            return paged(self, rows, shown)
+        archived = selectors.archived_jobs_visible(self.principal, found, tenant=tenant, labels=labels)
+        return paged(self, MergedRows(rows, archived), shown)
 
     @extend_schema(
         operation_id="jobs_submit",

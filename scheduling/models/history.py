@@ -1,4 +1,4 @@
-"""The manifest of the archive, and saved SQL queries (`scheduling.history`)."""
+"""The manifest of the archive, the index of archived jobs, and saved SQL queries (`scheduling.history`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from quota.models import Tenant
+from quota.models.fields import DnsLabelField
+from scheduling.core.vocabulary.states import JobState
 from scheduling.models.cells import Cell
+from scheduling.models.jobs import Job
 
 
 class ArchiveState(models.TextChoices):
@@ -21,8 +24,9 @@ class ArchiveState(models.TextChoices):
 class ArchiveFile(models.Model):
     """A file of the archive with rows of one cell, one table and one day (UTC).
 
-    `first`, `last`: the revisions (events) or the seconds since the epoch (usage) that the file covers. The files of a
-    table follow each other without a gap, so that no row is in two files. `sha256`: of the file. `content`: a checksum
+    `first`, `last`: the revisions (events) or the seconds since the epoch (usage) that the file covers. The files of
+    these tables follow each other without a gap, so that no row is in two files. For `ended_jobs` and `old_specs` they
+    are the smallest and the largest id of the jobs or specs in the file. `sha256`: of the file. `content`: a checksum
     of the rows (`scheduling.history.archive.parquet`).
     """
 
@@ -55,6 +59,45 @@ class ArchiveFile(models.Model):
     def key(self) -> str:
         """The name of the file in the store."""
         return f"{self.cell.name}/{self.table}/day={self.day:%Y-%m-%d}/{self.first}-{self.last}.parquet"
+
+
+class ArchivedJob(models.Model):
+    """The entry of an archived job in the index: what finds the job, and the file with its rows.
+
+    `id`: the id of the job. `recalled_at`: when the rows of the job were last copied back to PostgreSQL, because
+    somebody opened the job (`scheduling.history.archive.recall`); None if they never were.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    uid = models.UUIDField()
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="archived_jobs", db_index=False)
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="archived_jobs", db_index=False)
+    name = DnsLabelField(_("name"))
+    kind = models.CharField(_("kind"), max_length=16)
+    alloc_set_id = models.BigIntegerField(null=True)
+    priority = models.PositiveIntegerField(_("priority"))
+    latency_sensitive = models.BooleanField(_("latency-sensitive"))
+    labels = models.JSONField(_("labels"))
+    outcome = models.CharField(_("outcome"), max_length=16)
+    created_at = models.DateTimeField(_("submitted"))
+    ended_at = models.DateTimeField(_("ended"))
+    file = models.ForeignKey(ArchiveFile, models.CASCADE, related_name="jobs")
+    recalled_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [models.Index(fields=["tenant", "name"], name="archived_job_by_name")]
+        verbose_name = _("archived job")
+        verbose_name_plural = _("archived jobs")
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+    def brief(self) -> Job:
+        """Return the job with the columns that the index contains. It cannot be saved."""
+        same = ("id", "uid", "cell_id", "tenant_id", "name", "kind", "priority", "latency_sensitive", "labels")
+        how = {"outcome": self.outcome, "created_at": self.created_at, "ended_at": self.ended_at}
+        return Job(**{name: getattr(self, name) for name in same}, **how, state=JobState.DEAD.value)
 
 
 class SavedQuery(models.Model):

@@ -19,6 +19,8 @@ _CHOICES = {
 POLLS_MISSED = 2.2
 # The longest interval if it depends on the number of machines (`link.pace`).
 LONGEST_POLL_S = 5.0
+# The usage of a job's last day is archived, and its costs are charged, after this time.
+LEAST_ENDED_DAYS = 2.0
 
 
 class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -96,8 +98,12 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     journal_keep_days: float = 14.0
     """Days for which PostgreSQL keeps the events of the journal. Older events are only in the archive."""
 
+    ended_jobs_keep_days: float = 30.0
+    """Days for which PostgreSQL keeps jobs that have ended, with their tasks and specs. Older ones are only in the
+    archive. At least 2, because the usage and the costs of the last hours are still being written."""
+
     archive_keep_days: float = 400.0
-    """Days for which the archive keeps events and usage."""
+    """Days for which the archive keeps events, usage and ended jobs."""
 
     checkpoint_interval_h: float = 1.0
     """Hours between checkpoints of a cell that changes; 0: only on request."""
@@ -153,9 +159,11 @@ def accept(settings: dict[str, object]) -> CellSettings:
             f" {least:g}, or lower poll_interval_s"
         )
         raise _rejection({"down_after_s": what})
-    if loaded.archive_keep_days < loaded.journal_keep_days:
-        what = f"must be at least journal_keep_days, {loaded.journal_keep_days:g}"
-        raise _rejection({"archive_keep_days": what})
+    if loaded.ended_jobs_keep_days < LEAST_ENDED_DAYS:
+        raise _rejection({"ended_jobs_keep_days": f"must be at least {LEAST_ENDED_DAYS:g}"})
+    for name in ("journal_keep_days", "ended_jobs_keep_days"):
+        if loaded.archive_keep_days < getattr(loaded, name):
+            raise _rejection({"archive_keep_days": f"must be at least {name}, {getattr(loaded, name):g}"})
     if loaded.vanished_most_share < loaded.believed_share:
         raise _rejection({"vanished_most_share": f"must be at least believed_share, {loaded.believed_share:g}"})
     return loaded

@@ -193,7 +193,7 @@ def test_only_one_archiver_works_on_a_cell(cell) -> None:
     seen = []
     archiver = Archiver(store(), at=lambda step: seen.append(command()) if step == "began" else None)
     archiver.run(now=timezone.now())
-    assert seen == [{"files": 0, "rows": 0, "bytes": 0, "partitions": 0, "deleted": 0}]
+    assert seen == [{"files": 0, "rows": 0, "bytes": 0, "partitions": 0, "jobs": 0, "deleted": 0}]
     assert ArchiveFile.objects.count() == 1
 
 

@@ -22,6 +22,7 @@ from scheduling.policy import cell_settings
         ({"schedulers": "two"}, "settings.schedulers", "must be one or by-workload"),
         ({"reclamation": "medum"}, "settings.reclamation", "must be off or baseline or medium or aggressive"),
         ({"shortage_at": 2}, "settings.shortage_at", "must be between 0 and 1"),
+        ({"ended_jobs_keep_days": "x"}, "settings.ended_jobs_keep_days", "must be a number, such as 30.0"),
         ({"drain_patience_s": -1}, "settings.drain_patience_s", "must be 0 or more"),
     ],
 )
@@ -30,3 +31,19 @@ def test_bad_settings_are_refused_by_name(settings: Any, field: str, told: str) 
         cell_settings.load(settings)
     assert told in caught.value.fields[field]
     assert told in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    "settings, field, told",
+    [
+        ({"ended_jobs_keep_days": 1.0}, "ended_jobs_keep_days", "must be at least 2"),
+        ({"archive_keep_days": 10.0}, "archive_keep_days", "must be at least journal_keep_days, 14"),
+        ({"archive_keep_days": 20.0}, "archive_keep_days", "must be at least ended_jobs_keep_days, 30"),
+    ],
+)
+def test_settings_of_the_archive_that_contradict_each_other_are_rejected(
+    settings: dict[str, Any], field: str, told: str
+) -> None:
+    with pytest.raises(Rejected) as caught:
+        cell_settings.accept(settings)
+    assert caught.value.fields == {f"settings.{field}": told}

@@ -1,4 +1,4 @@
-"""Copy closed days of events and usage to the archive, and drop partitions of PostgreSQL that are archived and old.
+"""Copy closed days of events and usage, and ended jobs, to the archive, and drop rows that are archived and old.
 
 A Celery task starts this command when something is due. An operator may start it at any time.
 """
@@ -17,7 +17,7 @@ from scheduling.history.archive.store import store
 
 
 class Command(BaseCommand):
-    help = "Archive what is due: events, usage, and files that are too old. It may run at any time, also twice."
+    help = "Archive events, usage and ended jobs that are due. Delete files that are too old. It may run twice."
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:

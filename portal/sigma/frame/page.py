@@ -17,6 +17,7 @@ from django.utils.translation import gettext as _
 
 from portal.parts.paging import Paging, by_number
 from quota.models import Tenant
+from quota.paging import MergedRows
 from quota.selectors import tenant_named, tenants_visible
 from quota.tenancy.access import principal_of_user
 from quota.vocabulary.errors import Rejected, invalid
@@ -87,11 +88,13 @@ def narrowed(rows: QuerySet[M], chosen: Mapping[str, str], **lookups: str) -> Qu
     return rows.filter(**{lookup: chosen[name] for name, lookup in lookups.items() if chosen[name]})
 
 
-def page_of(request: HttpRequest, rows: QuerySet[Any], size: int, *, count: int | None = None) -> Page[Any]:
+def page_of(
+    request: HttpRequest, rows: QuerySet[Any] | MergedRows, size: int, *, count: int | None = None
+) -> Page[Any]:
     """Return the page of `rows` whose number is in the URL parameter `page`. If there is no such page, return the first
     or the last page. `size`: rows per page. `count`: the number of rows, if known.
     """
-    paginator = Paginator(rows, size)
+    paginator = Paginator(rows, size)  # type: ignore[arg-type]  # it only counts and slices
     if count is not None:
         paginator.count = count
     return paginator.get_page(request.GET.get("page", "1"))

@@ -11,12 +11,15 @@ from portal.parts.empty import Empty, EmptyAction
 from portal.parts.filters import FilterField, Filters, choice, search
 from portal.parts.tables import Column, Table
 from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, paging_of, tenants_of
-from portal.sigma.reads.jobs import jobs_visible, with_owners
+from portal.sigma.reads.jobs import archived_jobs_visible, jobs_visible, with_owners
+from quota.paging import MergedRows
 from quota.vocabulary.permissions import Principal
 from scheduling.jobs.health import with_health
 from scheduling.packages.listing import packages_visible, shown
 
 PAGE_SIZE = 50
+# The list of dead jobs ends after so many jobs. The filters find older ones.
+MOST_ENDED = 2_000
 STATES = ["live", "pending", "running", "dead"]
 
 
@@ -29,8 +32,13 @@ def job_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         jobs = jobs.exclude(state="dead")
     else:
         jobs = jobs.filter(state=chosen["state"])
-    jobs = narrowed(jobs, chosen, cell="cell__name", tenant="tenant__name", q="name__contains")
-    found = page_of(request, jobs, PAGE_SIZE)
+    fields = {"cell": "cell__name", "tenant": "tenant__name", "q": "name__contains"}
+    jobs = narrowed(jobs, chosen, **fields)
+    if chosen["state"] == "dead":
+        archived = narrowed(archived_jobs_visible(principal), chosen, **fields)
+        found = page_of(request, MergedRows(jobs, archived, order="-id", most=MOST_ENDED), PAGE_SIZE)
+    else:
+        found = page_of(request, jobs, PAGE_SIZE)
     found.object_list = with_health(with_owners(found.object_list))
     if any(chosen[name] for name in ("cell", "tenant", "q")) or chosen["state"] != "live":
         link = EmptyAction(_("Show all live jobs"), reverse("sigma:jobs"))

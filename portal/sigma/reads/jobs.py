@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, Model, Q, QuerySet
 
 from quota.model_rows import read_models
 from quota.models import Tenant
+from quota.paging import MergedRows
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
-from scheduling.access.selectors import STILL_STOPPING, job_update_shown
+from scheduling.access.selectors import STILL_STOPPING, job_update_shown, only_archived
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.states import JobState
+from scheduling.history.archive.recall import recall, with_archived
 from scheduling.jobs.health import with_health
-from scheduling.models import Cell, Job, Task, Update
+from scheduling.models import ArchivedJob, Cell, Job, Task, Update
 
 # The most jobs whose health one page computes. Only jobs with a task that is not up are counted.
 MOST_LOOKED_AT = 1000
+M = TypeVar("M", bound=Model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,15 @@ class UpdateProgress:
 
 def jobs_visible(principal: Principal) -> QuerySet[Job]:
     """Return the jobs of all cells that the principal may see."""
-    rows = Job.objects.select_related("cell", "tenant")
+    return _of_tenants(Job.objects.select_related("cell", "tenant"), principal)
+
+
+def archived_jobs_visible(principal: Principal) -> QuerySet[ArchivedJob]:
+    """Return the entries of the jobs of all cells that are only in the archive and that the principal may see."""
+    return _of_tenants(only_archived(), principal)
+
+
+def _of_tenants(rows: QuerySet[M], principal: Principal) -> QuerySet[M]:
     if Scope.READ not in principal.scopes:
         return rows.none()
     if principal.tenant is not None:
@@ -51,12 +63,13 @@ def jobs_visible(principal: Principal) -> QuerySet[Job]:
     return rows.filter(Q(tenant__name__in=list(principal.roles)) | Q(cell__name__in=cells))
 
 
-def with_owners(jobs: Iterable[Job]) -> list[Job]:
-    """Return the jobs with their cells and tenants loaded. Makes two queries.
+def with_owners(jobs: Iterable[Job | ArchivedJob]) -> list[Job]:
+    """Return the jobs with their cells and tenants loaded. Makes two queries. Jobs that are only in the archive are
+    read from there.
 
     All jobs of a cell share one `Cell` object, and all jobs of a tenant share one `Tenant` object.
     """
-    rows = list(jobs)
+    rows = with_archived(jobs)
     cells = Cell.objects.in_bulk({job.cell_id for job in rows})
     tenants = Tenant.objects.in_bulk({job.tenant_id for job in rows})
     for job in rows:
@@ -74,7 +87,8 @@ def failing_by_tenant(principal: Principal, tenant_ids: Sequence[int]) -> Counte
 def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: str = "") -> Job:
     """Return the job with this name and this `uid`. Raises `NotFound` if there is none, or the caller may not see it.
 
-    Without `uid`, return the live job with this name. If no live job has the name, return the job that ended last.
+    Without `uid`, return the live job with this name. If no live job has the name, return the job that ended last,
+    which may be only in the archive.
     """
     full = f"{cell}/{tenant}/{name}"
     if not may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell):
@@ -86,12 +100,22 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
         except ValueError:
             raise NotFound("job", f"{full} (uid {uid[:40]})") from None
     for found in read_models(Cell, "SELECT {columns} FROM scheduling_cell AS t WHERE name = %s", [cell]):
-        for which in [_OF_UID] if uid else [_LIVE, _LAST]:
-            for job in read_models(Job, _NAMED + which, {**values, "cell": found.id}, alias="j"):
-                job.cell = found
-                job.tenant = Tenant.from_db(None, ("id", "name"), (job.tenant_id, tenant))
-                return job
+        job = _read_named(found, values)
+        if job is None and recall(principal, found, tenant, name, uid=uid):
+            job = _read_named(found, values)
+        if job is not None:
+            return job
     raise NotFound("job", full)
+
+
+def _read_named(cell: Cell, values: Mapping[str, str]) -> Job | None:
+    """Return the job that `job_named` describes if PostgreSQL has its row. Makes at most two queries."""
+    for which in [_OF_UID] if "uid" in values else [_LIVE, _LAST]:
+        for job in read_models(Job, _NAMED + which, {**values, "cell": cell.id}, alias="j"):
+            job.cell = cell
+            job.tenant = Tenant.from_db(None, ("id", "name"), (job.tenant_id, values["tenant"]))
+            return job
+    return None
 
 
 # These statements are SQL, because the ORM needs more time than PostgreSQL for a query of one row.
@@ -137,6 +161,10 @@ def update_progress(job: Job) -> UpdateProgress | None:
 
 
 def namesakes(job: Job) -> list[Job]:
-    """Return the ten newest other jobs of the same name, newest first."""
-    rows = Job.objects.filter(cell_id=job.cell_id, tenant_id=job.tenant_id, name=job.name)
-    return with_health(rows.exclude(pk=job.pk).order_by("-id")[:10])
+    """Return the ten newest other jobs of the same name, newest first. Those that are only in the archive have only
+    their UID, their name, their outcome, and when they were submitted and ended.
+    """
+    same = {"cell_id": job.cell_id, "tenant_id": job.tenant_id, "name": job.name}
+    rows = Job.objects.filter(**same).exclude(pk=job.pk)
+    found = MergedRows(rows, only_archived().filter(**same), order="-id")[:10]
+    return with_health(one.brief() if isinstance(one, ArchivedJob) else one for one in found)

@@ -1,11 +1,12 @@
-"""Copies closed days of the journal and of usage to the archive, and drops partitions that are archived and old.
+"""Copies closed days of the journal and of usage, and ended jobs, to the archive, and drops what is archived and old.
 
     rows ─► draft ─► read back ─► store ─► hashed in the store ─► manifest
     partition: all rows in the manifest, files hashed again ─► marked ─► detached ─► dropped
+    ended jobs: in the manifest and in the index, file hashed again ─► marked ─► deleted, in bounded transactions
 
-The archiver may be killed at any point: the next run repeats the step. A file has the same name when it is written
-again, and a row of the manifest is written only after the file was verified. A session lock of PostgreSQL per cell
-makes sure that only one archiver runs.
+The archiver may be killed at any point: the next run repeats the step. A file of a day has the same name when it is
+written again, and files that are not in the manifest are deleted. A row of the manifest is written only after the file
+was verified. A session lock of PostgreSQL per cell makes sure that only one archiver runs.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pyarrow as pa
 import structlog
+from django.db import transaction
 from django.utils import timezone
 
-from scheduling.history.archive import parquet, ranges
+from scheduling.history.archive import ended, old_specs, parquet, ranges
+from scheduling.history.archive.ended import ENDED, EndedJobs
+from scheduling.history.archive.job_rows import rows_of_jobs
+from scheduling.history.archive.old_specs import OldSpecs
 from scheduling.history.archive.parquet import UnreadableArchive
 from scheduling.history.archive.ranges import EVENTS, TABLES, USAGE, DayRange, OldPartition
 from scheduling.history.archive.store import sha256_of
@@ -41,12 +47,15 @@ class ArchiveFailed(Exception):
 
 @dataclass(slots=True)
 class Archived:
-    """What a run of the archiver did: numbers of files, rows and bytes written, partitions dropped, files deleted."""
+    """What a run of the archiver did: numbers of files, rows and bytes written, partitions dropped, jobs deleted from
+    PostgreSQL, files deleted.
+    """
 
     files: int = 0
     rows: int = 0
     bytes: int = 0
     partitions: int = 0
+    jobs: int = 0
     deleted: int = 0
 
 
@@ -82,17 +91,28 @@ class Archiver:
         return self.done
 
     def archive_cell(self, cell: Cell, *, now: dt.datetime) -> None:
-        """Archive all closed days of a cell, then drop its old partitions of events and its expired files."""
+        """Archive all closed days of a cell, then drop its old partitions of events, its ended jobs that are old, and
+        its expired files.
+        """
         for table in TABLES:
             while (wanted := ranges.next_range(cell, table, now=now)) is not None:
                 self._store(cell, wanted)
         for old in ranges.old_partitions_of_events(cell, now=now):
             self._drop_events(cell, old)
         partitions.drop_detached(Event._meta.db_table)
+        # The events and the usage of the jobs are archived by now. They are stored with the names of the jobs' tenants.
+        self._delete_jobs(cell, now=now)
+        while (jobs := ended.next_jobs(cell, now=now)) is not None:
+            self._store(cell, jobs)
+            self._delete_jobs(cell, now=now)
+        while (specs := old_specs.next_specs(cell, now=now)) is not None:
+            self._store(cell, specs)
         for file in ranges.expired_files(cell, now=now):
             self._files.delete(file.key)
             self._at("deleted")
-            ArchiveFile.objects.filter(pk=file.pk).update(state=ArchiveState.DELETED)
+            with transaction.atomic():
+                ended.forget(file)
+                ArchiveFile.objects.filter(pk=file.pk).update(state=ArchiveState.DELETED)
             self.done.deleted += 1
 
     def _store(self, cell: Cell, wanted: DayRange) -> ArchiveFile:
@@ -105,7 +125,7 @@ class Archiver:
         try:
             self._at("began")
             try:
-                written = parquet.write(draft, table, cell.name, rows_of(cell.id, wanted))
+                written = parquet.write(draft, table, cell.name, _rows(cell, wanted))
                 self._at("written")
                 if parquet.read_back(draft) != written:
                     raise ArchiveFailed(f"the draft of {file.key} does not contain the rows that were written to it")
@@ -124,15 +144,20 @@ class Archiver:
             draft.unlink(missing_ok=True)
         self._check(file)
         self._at("checked")
-        ArchiveFile.objects.update_or_create(
-            cell=cell,
-            table=wanted.table,
-            first=wanted.first,
-            defaults={
-                name: getattr(file, name)
-                for name in ("day", "last", "rows", "bytes", "sha256", "content", "schema_version", "written_at")
-            },
-        )
+        with transaction.atomic():
+            recorded, _ = ArchiveFile.objects.update_or_create(
+                cell=cell,
+                table=wanted.table,
+                first=wanted.first,
+                defaults={
+                    name: getattr(file, name)
+                    for name in ("day", "last", "rows", "bytes", "sha256", "content", "schema_version", "written_at")
+                },
+            )
+            if isinstance(wanted, EndedJobs):
+                ended.index(recorded, wanted.jobs)
+            elif isinstance(wanted, OldSpecs):
+                old_specs.delete(recorded, wanted)
         self._at("recorded")
         self.done.files, self.done.rows = self.done.files + 1, self.done.rows + file.rows
         self.done.bytes += file.bytes
@@ -140,12 +165,14 @@ class Archiver:
         return file
 
     def _clear(self, cell: Cell, wanted: DayRange) -> None:
-        """Delete files of the day that the manifest does not contain. An archiver that was killed has left them."""
-        folder = f"{cell.name}/{wanted.table}/day={wanted.day:%Y-%m-%d}"
-        known = {
-            file.key
-            for file in ArchiveFile.objects.filter(cell=cell, table=wanted.table, day=wanted.day).select_related("cell")
-        }
+        """Delete files that the manifest does not contain. An archiver that was killed has left them. They are of the
+        same day if the range is a day. The next run may choose other jobs and specs, so of these the files of all days
+        are looked at.
+        """
+        folder, files = f"{cell.name}/{wanted.table}", ArchiveFile.objects.filter(cell=cell, table=wanted.table)
+        if wanted.table in TABLES:
+            folder, files = f"{folder}/day={wanted.day:%Y-%m-%d}", files.filter(day=wanted.day)
+        known = {file.key for file in files.select_related("cell")}
         for found in list(self._files.listing(folder)):
             if found.key not in known:
                 self._files.delete(found.key)
@@ -165,9 +192,20 @@ class Archiver:
                 self._check(file)
             except ArchiveFailed as error:
                 log.warning("a file of the archive is written again", file=file.key, reason=str(error))
-                self._store(file.cell, DayRange(file.table, file.day, file.first, file.last))
+                days = DayRange(file.table, file.day, file.first, file.last)
+                self._store(file.cell, ended.jobs_of_file(file) if file.table == ENDED else days)
         ids = [file.pk for file in files]
         ArchiveFile.objects.filter(pk__in=ids, state=ArchiveState.STORED).update(state=ArchiveState.SOLE)
+
+    def _delete_jobs(self, cell: Cell, *, now: dt.datetime) -> None:
+        """Delete the rows of old jobs that are in the archive."""
+        files = ended.files_to_clear(cell, now=now)
+        self._keep_only_in_archive([file for file in files if file.state == ArchiveState.STORED])
+        self._at("jobs marked")
+        while gone := ended.delete_some(cell, now=now):
+            self._at("jobs deleted")
+            self.done.jobs += gone
+            log.info("rows of ended jobs deleted", cell=cell.name, jobs=gone)
 
     def _drop_events(self, cell: Cell, old: OldPartition) -> None:
         files = _files_that_cover([cell.id], EVENTS, old)
@@ -191,6 +229,12 @@ class Archiver:
         self._at("dropped")
         self.done.partitions += 1
         log.info("partition dropped", partition=old.name)
+
+
+def _rows(cell: Cell, wanted: DayRange) -> Iterator[pa.Table]:
+    if isinstance(wanted, EndedJobs | OldSpecs):
+        return rows_of_jobs(wanted)
+    return rows_of(cell.id, wanted)
 
 
 def _files_that_cover(cells: list[int], table: str, old: OldPartition) -> list[ArchiveFile]:

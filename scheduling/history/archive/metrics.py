@@ -9,17 +9,18 @@ from django.utils import timezone
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from scheduling.history.archive import ended
 from scheduling.history.archive.ranges import TABLES, lag_s
 from scheduling.models import ArchiveFile, ArchiveState, Cell
 
 
 class ArchiveCollector(Collector):
-    """Collects the metrics of the archive. Makes two queries, and four for each cell."""
+    """Collects the metrics of the archive. Makes two queries, and five for each cell."""
 
     def collect(self) -> Iterator[Metric]:
         labels = ["cell", "table"]
         lag = GaugeMetricFamily(
-            "borg_archive_lag_seconds", "How long the oldest day that is not archived has been complete", labels=labels
+            "borg_archive_lag_seconds", "How long the oldest rows that are not archived have been due", labels=labels
         )
         rows = GaugeMetricFamily("borg_archive_rows", "Rows in the archive", labels=labels)
         size = GaugeMetricFamily("borg_archive_bytes", "Bytes of the files of the archive", labels=labels)
@@ -28,6 +29,7 @@ class ArchiveCollector(Collector):
         for cell in cells.values():
             for table in TABLES:
                 lag.add_metric([cell.name, table], lag_s(cell, table, now=now))
+            lag.add_metric([cell.name, ended.ENDED], ended.lag_s(cell, now=now))
         files = ArchiveFile.objects.exclude(state=ArchiveState.DELETED).order_by()
         for row in files.values("cell_id", "table").annotate(rows=Sum("rows"), bytes=Sum("bytes")):
             of = [cells[row["cell_id"]].name, row["table"]]

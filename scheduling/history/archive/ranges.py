@@ -1,4 +1,4 @@
-"""Which rows of a cell the archiver copies next, and which partitions of PostgreSQL it may drop.
+"""Which events and usage of a cell the archiver copies next, and which partitions of PostgreSQL it may drop.
 
 A day (UTC) is copied once it is *closed*: no more rows of the day can arrive. The days of a table are copied in order.
 The module imports no Parquet library, so that web and Celery processes can use it.
@@ -41,13 +41,13 @@ def next_range(cell: Cell, table: str, *, now: dt.datetime) -> DayRange | None:
     if day is None or _closes(table, day) > now:
         return None
     if table == USAGE:
-        first = int(_midnight(day).timestamp())
+        first = int(midnight(day).timestamp())
         return DayRange(table, day, first, first + DAY_S - 1)
     after = archived_until(cell, table)
     end = query(
         "SELECT revision FROM scheduling_event WHERE cell_id = %s AND revision > %s AND time >= %s"
         " ORDER BY revision LIMIT 1",
-        [cell.id, after, _midnight(day) + dt.timedelta(days=1)],
+        [cell.id, after, midnight(day) + dt.timedelta(days=1)],
     )
     # Times of events may go back when a clock is set. A file then contains some events of the day before.
     ((first, last),) = query(
@@ -84,10 +84,11 @@ def _oldest_day(cell: Cell, table: str) -> dt.date | None:
 
 
 def _closes(table: str, day: dt.date) -> dt.datetime:
-    return _midnight(day) + dt.timedelta(days=1) + SETTLED[table]
+    return midnight(day) + dt.timedelta(days=1) + SETTLED[table]
 
 
-def _midnight(day: dt.date) -> dt.datetime:
+def midnight(day: dt.date) -> dt.datetime:
+    """Return the beginning of a day (UTC)."""
     return dt.datetime.combine(day, dt.time(), dt.UTC)
 
 
@@ -147,7 +148,7 @@ def expired_files(cell: Cell, *, now: dt.datetime) -> list[ArchiveFile]:
 
 
 def due(*, now: dt.datetime) -> bool:
-    """Return whether the archiver has something to do."""
+    """Return whether events or usage have to be archived or dropped, or files are too old."""
     return bool(old_partitions_of_usage(now=now)) or any(
         any(lag_s(cell, table, now=now) > 0 for table in TABLES)
         or old_partitions_of_events(cell, now=now)

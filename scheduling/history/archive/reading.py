@@ -17,9 +17,10 @@ import msgspec
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import CapabilityKind, Principal, Scope
+from scheduling.core.vocabulary.states import JobState
 from scheduling.history.archive.ranges import EVENTS
 from scheduling.history.archive.store import store
-from scheduling.models import ArchiveFile, ArchiveState, Cell, Event, Job
+from scheduling.models import ArchivedJob, ArchiveFile, ArchiveState, Cell, Event, Job
 from scheduling.storage.files import NotThere, StoreAway
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class ArchivePage:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedEvents:
-    """A selection of a cell's archived events. `since`: the day of the oldest event that may be found. `kinds`: only
-    events of these kinds; empty: of all.
+    """A selection of a cell's archived events. `since`, `until`: the days of the oldest and of the newest event that
+    may be found. `kinds`: only events of these kinds; empty: of all.
 
     `job_id`: only events of this job. Otherwise `everything` selects all events. If it is false, the selection has the
     events of machines, and those of jobs of the tenants `users` (None: of all tenants).
@@ -54,6 +55,7 @@ class ArchivedEvents:
     cell: Cell
     job_id: int | None = None
     since: dt.date = dt.date.min
+    until: dt.date = dt.date.max
     kinds: Collection[str] = ()
     everything: bool = False
     users: Collection[str] | None = ()
@@ -95,7 +97,7 @@ class ArchivedEvents:
 
     def _files(self, position: Position, *, newest_first: bool) -> Iterator[ArchiveFile]:
         files = ArchiveFile.objects.filter(
-            cell=self.cell, table=EVENTS, state=ArchiveState.SOLE, day__gte=self.since
+            cell=self.cell, table=EVENTS, state=ArchiveState.SOLE, day__range=(self.since, self.until)
         ).select_related("cell")
         if newest_first:
             return files.filter(first__lte=position[0]).order_by("-first").iterator()
@@ -153,8 +155,13 @@ class ArchivedEvents:
 
 
 def archived_events_of_job(job: Job, *, kinds: Collection[str] = ()) -> ArchivedEvents:
-    """Return the selection of the archived events of a job."""
-    return ArchivedEvents(job.cell, job.id, since=job.created_at.astimezone(dt.UTC).date(), kinds=kinds)
+    """Return the selection of the archived events of a job. Makes one query if the job has ended."""
+    since, until = job.created_at.astimezone(dt.UTC).date(), dt.date.max
+    if job.state == JobState.DEAD:
+        # A job is archived after its last event.
+        for at in ArchivedJob.objects.filter(pk=job.id).values_list("file__written_at", flat=True):
+            until = at.astimezone(dt.UTC).date()
+    return ArchivedEvents(job.cell, job.id, since=since, until=until, kinds=kinds)
 
 
 def archived_events_of_cell(principal: Principal, cell: Cell) -> ArchivedEvents:

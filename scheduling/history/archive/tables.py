@@ -9,7 +9,7 @@ tenant that owns the row; null if none does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -19,6 +19,8 @@ from django.db import connection
 from psycopg.abc import Buffer
 from pyarrow import csv
 
+from scheduling.history.archive.ended import ENDED
+from scheduling.history.archive.old_specs import SPECS
 from scheduling.history.archive.ranges import EVENTS, USAGE, DayRange
 
 ROWS_PER_GROUP = 65_536
@@ -63,6 +65,14 @@ _EVENTS = {
     "request_id": ("request_id", _TEXT),
     "caused_by_revision": ("caused_by_revision", _I64),
     "caused_by_seq": ("caused_by_seq", _I32),
+    "data": ("data", _TEXT),
+}
+_JOBS = {
+    "collection_id": ("collection_id", _I64),
+    "kind": ("kind", _TEXT),
+    "number": ("number", _I32),
+    "time": ("time AT TIME ZONE 'UTC'", _TIME),
+    "actor": ("actor", _TEXT),
     "data": ("data", _TEXT),
 }
 _USAGE = {
@@ -116,6 +126,8 @@ ARCHIVE_TABLES = {
         _USAGE,
         user=_TEXT,
     ),
+    ENDED: _table(ENDED, "scheduling_job", "", "collection_id", _JOBS, user=_TEXT),
+    SPECS: _table(SPECS, "scheduling_jobspec", "", "id", {"id": ("id", _I64), **_JOBS}, user=_TEXT),
 }
 
 
@@ -124,9 +136,18 @@ def rows_of(cell_id: int, wanted: DayRange) -> Iterator[pa.Table]:
     `ValueError` if a row was lost on the way.
     """
     table = ARCHIVE_TABLES[wanted.table]
+    return copied(table, (_statement(cell_id, table, first, last) for first, last in _parts(wanted)))
+
+
+def copied(
+    table: ArchiveTable, statements: Iterable[str], *, rows_per_group: int = ROWS_PER_GROUP
+) -> Iterator[pa.Table]:
+    """Yield the rows that COPY statements return, as tables of at most `rows_per_group` rows with the schema of
+    `table`. Raises `ValueError` if a row was lost on the way.
+    """
     with closing(_Tenants()) as tenants:
-        for first, last in _parts(wanted):
-            for rows, text in _chunks(_statement(cell_id, table, first, last)):
+        for statement in statements:
+            for rows, text in _chunks(statement, rows_per_group):
                 found = _parsed(table, text)
                 if found.num_rows != rows:
                     raise ValueError(
@@ -156,13 +177,13 @@ def _parts(wanted: DayRange) -> Iterator[tuple[int, int]]:
             yield first, first + _HOUR_S - 1
 
 
-def _chunks(statement: str) -> Iterator[tuple[int, bytes]]:
-    """Yield rows as CSV, with their number. PostgreSQL sends one message per row."""
+def _chunks(statement: str, most: int) -> Iterator[tuple[int, bytes]]:
+    """Yield at most `most` rows as CSV, with their number. PostgreSQL sends one message per row."""
     many: list[Buffer] = []
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
         for row in copy:
             many.append(row)
-            if len(many) == ROWS_PER_GROUP:
+            if len(many) == most:
                 yield len(many), b"".join(many)
                 many = []
     if many:

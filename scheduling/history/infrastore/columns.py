@@ -226,7 +226,7 @@ TABLES: dict[str, TableInfo] = {
         shared=True,
     ),
     "jobs": TableInfo(
-        "Jobs and alloc sets as they are now, or were at their end.",
+        "Jobs and alloc sets as they are now, or were at their end, without jobs that are only in the archive.",
         _columns(
             """
             collection_id int: the id

@@ -1,0 +1,66 @@
+"""Which old versions of the specs of live jobs the archiver copies next. Their rows are deleted in the transaction that
+records their file, so that a version is in PostgreSQL or in the archive, and never in both.
+
+A version goes `ended_jobs_keep_days` after a later version replaced it, if nothing refers to it. The current version of
+a job and the one before it, to which an undo returns, always stay.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+from scheduling.history.archive.ended import keep
+from scheduling.history.archive.ranges import DayRange, midnight
+from scheduling.journal.sql import execute, query
+from scheduling.models import ArchiveFile, ArchiveState, Cell
+
+SPECS = "old_specs"
+# The most versions of one file and of one transaction.
+MOST = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class OldSpecs(DayRange):
+    """Versions of specs that become one file. `day`: the day (UTC) on which the newest of them was written. `first`,
+    `last`: the smallest and the largest id of their rows. `ids`: the ids of their rows.
+    """
+
+    ids: tuple[int, ...]
+
+
+# Version 1 of a job with an idempotency key is compared with repeated submissions.
+_UNUSED = """
+    FROM scheduling_job AS j JOIN scheduling_jobspec AS s ON s.job_id = j.id
+    WHERE j.cell_id = %(cell)s AND j.state <> 'dead' AND j.spec_version > 2 AND s.version < j.spec_version - 1
+    AND NOT (s.version = 1 AND j.key <> '')
+    AND EXISTS (SELECT FROM scheduling_jobspec AS later WHERE later.job_id = s.job_id AND later.version > s.version
+                AND later.created_at < %(before)s)
+    AND NOT EXISTS (SELECT FROM scheduling_task AS t WHERE t.job_id = s.job_id AND t.spec_version = s.version)
+    AND NOT EXISTS (SELECT FROM scheduling_update AS u WHERE u.job_id = s.job_id AND u.state = 'open'
+                    AND s.version IN (u.from_version, u.to_version))"""
+
+
+def next_specs(cell: Cell, *, now: dt.datetime) -> OldSpecs | None:
+    """Return the oldest versions that are due, or None if there are none."""
+    rows = query(f"SELECT s.id, s.created_at {_UNUSED} ORDER BY s.id LIMIT {MOST}", _values(cell, now))
+    if not rows:
+        return None
+    ids = tuple(identity for identity, _ in rows)
+    return OldSpecs(SPECS, max(at for _, at in rows).astimezone(dt.UTC).date(), ids[0], ids[-1], ids)
+
+
+def delete(file: ArchiveFile, specs: OldSpecs) -> None:
+    """Delete the rows of versions. The caller records their file in the same transaction."""
+    execute("DELETE FROM scheduling_jobspec WHERE id = ANY(%s)", [list(specs.ids)])
+    ArchiveFile.objects.filter(pk=file.pk).update(state=ArchiveState.SOLE)
+
+
+def due(*, now: dt.datetime) -> bool:
+    """Return whether versions of a cell's jobs have to be archived."""
+    return any(query(f"SELECT {_UNUSED} LIMIT 1", _values(cell, now)) for cell in Cell.objects.order_by("id"))
+
+
+def _values(cell: Cell, now: dt.datetime) -> dict[str, Any]:
+    return {"cell": cell.id, "before": midnight((now - keep(cell)).date())}
