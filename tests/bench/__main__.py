@@ -23,6 +23,7 @@ BENCHES = {
     "growth": "tests.bench.growth",
     "reclaim": "tests.bench.reclaim",
     "archive": "tests.bench.archive",
+    "ended_jobs": "tests.bench.ended_jobs",
     "packages": "tests.bench.packages",
     "journal": "tests.bench.journal",
     "simulate": "tests.bench.simulate",
