@@ -74,7 +74,7 @@ def master_begin(sender: Consumer, **_: object) -> None:
     try:
         wanted = [
             (cell, scheduler)
-            for cell in Cell.objects.all()
+            for cell in Cell.operated.all()
             for scheduler in schedulers.wanted(cell_settings.load(cell.settings))
             if schedulers.queue_of(cell.name, scheduler) in queues
         ]
@@ -112,7 +112,7 @@ def capacity_samples() -> None:
     year.
     """
     now = timezone.now()
-    for cell in Cell.objects.order_by("id"):
+    for cell in Cell.operated.order_by("id"):
         capacity.capacity_sample(cell, now=now)
     if dropped := capacity.samples_drop_old(now=now):
         log.info("old capacity samples deleted", rows=dropped)
@@ -122,7 +122,7 @@ def capacity_samples() -> None:
 def metering_run() -> None:
     """Take a sample of the reservations of every cell, and report the usage of each completed hour to `quota`."""
     now = timezone.now()
-    for cell in Cell.objects.order_by("id"):
+    for cell in Cell.operated.order_by("id"):
         metering.look(cell, now=now)
         for hour in metering.meter_due(cell, now=now, keep_hours=settings.BORG_USAGE_KEEP_HOURS, meter=meter):
             log.info("hour metered", cell=cell.name, hour=hour.isoformat())
@@ -135,7 +135,7 @@ def lapses_run() -> None:
     up.
     """
     expiries_watch()
-    for cell in Cell.objects.order_by("id"):
+    for cell in Cell.operated.order_by("id"):
         if dropped := [*quota_expiry.expiries_drop(cell), *spent_budgets.spent_budgets_drop(cell)]:
             log.info("jobs demoted to the free priority", cell=cell.name, jobs=[job.name for job in dropped])
 
@@ -151,7 +151,7 @@ def failing_jobs() -> None:
 def statistics() -> None:
     """Count what the new events of every cell say about evictions, starts and delays."""
     now = timezone.now()
-    for cell in Cell.objects.order_by("id"):
+    for cell in Cell.operated.order_by("id"):
         reader.statistics_read(cell, now=now)
 
 
@@ -175,7 +175,7 @@ def journal_partitions() -> None:
 def checkpoints_run() -> None:
     """Save a checkpoint of each cell whose newest one is too old, and delete old checkpoints."""
     now = timezone.now()
-    for cell in Cell.objects.order_by("id"):
+    for cell in Cell.operated.order_by("id"):
         if saving.due(cell, now=now):
             checkpoint_save(cell.name)
         if dropped := saving.checkpoints_drop_old(cell, now=now):
@@ -197,7 +197,7 @@ def sessions_clear() -> None:
 
 @shared_task(name="scheduling.packages_sweep", ignore_result=True)
 def packages_sweep() -> None:
-    for cell in Cell.objects.order_by("id"):
+    for cell in Cell.operated.order_by("id"):
         try:
             gone = sweep.packages_sweep(cell)
         except StoreAway as error:

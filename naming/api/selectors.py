@@ -234,7 +234,7 @@ def names_stamp() -> str:
     newest = query(
         "SELECT c.id, c.history_ordinal, e.revision FROM scheduling_cell c LEFT JOIN LATERAL ("
         "  SELECT revision FROM scheduling_event WHERE cell_id = c.id AND kind = ANY(%s)"
-        "  ORDER BY revision DESC LIMIT 1) AS e ON true ORDER BY c.id",
+        "  ORDER BY revision DESC LIMIT 1) AS e ON true WHERE c.study_of IS NULL ORDER BY c.id",
         [list(NAMING_KINDS)],
     )
     return json.dumps(newest)
@@ -254,7 +254,7 @@ def service_visible(principal: Principal, name: ServiceName) -> Cell:
     jobs of the service's tenant.
     """
     visible = may(principal, Action.JOB_VIEW, tenant=name.tenant, cell=name.cell)
-    cell = Cell.objects.filter(name=name.cell).first() if visible else None
+    cell = Cell.operated.filter(name=name.cell).first() if visible else None
     if cell is None:
         raise NotFound("service", name.path)
     return cell
@@ -279,7 +279,7 @@ def live_job(name: JobName) -> Job | None:
 _LIVE_JOB = """
     SELECT {columns}, c.revision, c.history_ordinal FROM scheduling_job AS j
     JOIN scheduling_cell AS c ON c.id = j.cell_id JOIN quota_tenant AS t ON t.id = j.tenant_id
-    WHERE c.name = %s AND t.name = %s AND j.name = %s AND j.state <> %s"""
+    WHERE c.name = %s AND t.name = %s AND j.name = %s AND j.state <> %s AND c.study_of IS NULL"""
 
 
 def jobs_of_service(name: ServiceName) -> list[Job]:
@@ -289,11 +289,11 @@ def jobs_of_service(name: ServiceName) -> list[Job]:
 
 
 def _live_jobs(filters: Mapping[str, str]) -> QuerySet[Job]:
-    """Return the live jobs that match all filters, oldest first. `filters`: field names and their required values;
-    empty values are ignored.
+    """Return the live jobs that match all filters, oldest first, without those of study cells. `filters`: field names
+    and their required values; empty values are ignored.
     """
     given = {field: value for field, value in filters.items() if value}
-    jobs = Job.objects.filter(**given).exclude(state=JobState.DEAD.value)
+    jobs = Job.objects.filter(**given, cell__study_of__isnull=True).exclude(state=JobState.DEAD.value)
     return jobs.select_related("cell", "tenant").order_by("id")
 
 

@@ -25,7 +25,7 @@ from scheduling.models.machines import REMOVED
 
 def cell_facts() -> list[ZoneFacts]:
     """Return the `ZoneFacts` of all cells, ordered by cell id."""
-    rows = Cell.objects.order_by("id").values_list(
+    rows = Cell.operated.order_by("id").values_list(
         "id", "name", "revision", "history_ordinal", "history_id", "created_at"
     )
     return [

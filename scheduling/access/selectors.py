@@ -27,9 +27,16 @@ from scheduling.spec.masking import masked
 M = TypeVar("M", bound=Model)
 
 
+def may_study(principal: Principal) -> bool:
+    """Return whether the principal may see study cells. Only SREs may, because a study cell contains jobs of all
+    tenants.
+    """
+    return principal.sre and principal.tenant is None
+
+
 def cells_visible(principal: Principal) -> QuerySet[Cell]:
     """Return the cells that the principal may see, in the order of their ids."""
-    rows = Cell.objects.order_by("id")
+    rows = (Cell.objects if may_study(principal) else Cell.operated).order_by("id")
     if principal.cell is not None:
         rows = rows.filter(name=principal.cell)
     return rows if may(principal, Action.CELL_VIEW) else rows.none()
@@ -41,7 +48,8 @@ def cell_named(principal: Principal, name: str) -> Cell:
     """
     if may(principal, Action.CELL_VIEW) and principal.cell in (None, name):
         for cell in read_models(Cell, "SELECT {columns} FROM scheduling_cell AS t WHERE name = %s", [name]):
-            return cell
+            if cell.study_of is None or may_study(principal):
+                return cell
     raise NotFound("cell", name, known=list(cells_visible(principal).values_list("name", flat=True)[:10]))
 
 

@@ -63,6 +63,7 @@ class CellAdmin(ServiceAdmin):
         "history_id",
         "history_ordinal",
         "extra_resources",
+        "study_of",
         "created_at",
         "in_force",
         "leases_shown",
@@ -84,7 +85,15 @@ class CellAdmin(ServiceAdmin):
         if obj is None:
             return first
         used = (_("Utilisation"), {"fields": ["utilisation_shown"]})
-        state = ["revision", "history_id", "history_ordinal", "extra_resources", "created_at", "leases_shown"]
+        state = [
+            "revision",
+            "history_id",
+            "history_ordinal",
+            "extra_resources",
+            "study_of",
+            "created_at",
+            "leases_shown",
+        ]
         return [*first, (_("In force"), {"fields": ["in_force"]}), used, (_("State"), {"fields": state})]
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:

@@ -12,10 +12,21 @@ from scheduling.api.fields import MachineStateField, Quantities, Texts
 from scheduling.models import Cell, Machine
 
 
+class OriginSerializer(serializers.Serializer[Any]):
+    """The origin of a study cell: the cell that was copied, and the revision."""
+
+    cell = serializers.CharField()
+    revision = serializers.IntegerField()
+    history = serializers.CharField()
+    redacted = serializers.BooleanField()
+
+
 class CellSerializer(ReadSerializer):
+    study_of = OriginSerializer(allow_null=True)
+
     class Meta:
         model = Cell
-        fields = ["name", "cluster", "site", "revision", "history_id", "extra_resources", "created_at"]
+        fields = ["name", "cluster", "site", "revision", "history_id", "extra_resources", "study_of", "created_at"]
         read_only_fields = fields
 
 

@@ -35,6 +35,20 @@ def cell_create(
     require(principal, Action.CELL_ADMIN)
     loaded = cell_settings.accept(settings or {})
     cell = Cell(name=name, cluster=cluster, site=site, settings=settings or {})
+    with transaction.atomic():
+        check_new(cell)
+        cell.save()
+        with journal.write(cell.id, principal) as entry:
+            entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
+    cell.refresh_from_db()
+    return cell
+
+
+def check_new(cell: Cell) -> None:
+    """Check that a cell that is not stored yet can be created. Raises `Rejected` if a value is not valid, and
+    `Conflict` if the name is in use.
+    """
+    name = cell.name
     try:
         cell.clean_fields()
     except ValidationError as error:
@@ -43,14 +57,8 @@ def cell_create(
         raise Rejected("invalid", detail, fields=fields) from error
     if name in RESERVED_NAMES:
         raise invalid("name", f"{name!r} is reserved for the DNS zone itself; choose another name", "reserved-name")
-    with transaction.atomic():
-        if Cell.objects.filter(name=name).exists():
-            raise Conflict("cell-exists", f"cell {name} already exists; choose another name", fields={"name": "taken"})
-        cell.save()
-        with journal.write(cell.id, principal) as entry:
-            entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
-    cell.refresh_from_db()
-    return cell
+    if Cell.objects.filter(name=name).exists():
+        raise Conflict("cell-exists", f"cell {name} already exists; choose another name", fields={"name": "taken"})
 
 
 def cell_set(*, principal: Principal, cell: Cell, settings: dict[str, Any]) -> Cell:

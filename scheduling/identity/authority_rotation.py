@@ -60,7 +60,7 @@ def standing() -> RotationProgress:
         if path.exists():
             certificate = load_certificate(path)
             part[name] = (fingerprint_of(certificate), certificate.not_valid_after_utc)
-    machines = Machine.objects.exclude(state=REMOVED)
+    machines = Machine.objects.filter(cell__study_of__isnull=True).exclude(state=REMOVED)
     behind = machines.exclude(authority=digest).order_by("cell_id", "hostname")
     return RotationProgress(part, machines.count(), list(behind.values_list("hostname", flat=True)))
 

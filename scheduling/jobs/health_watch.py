@@ -35,7 +35,7 @@ def failing_jobs_watch(*, now: dt.datetime) -> int:
     """
     restarted = Task.objects.filter(job=OuterRef("pk"), restarts__gt=1)
     known = set(FailingJob.objects.values_list("job_id", flat=True))
-    live = Job.objects.exclude(state=JobState.DEAD.value)
+    live = Job.objects.filter(cell__study_of__isnull=True).exclude(state=JobState.DEAD.value)
     suspects = live.filter(Q(tasks_up=0) | Exists(restarted) | Q(pk__in=known)).order_by("id")
     states: dict[int, JobHealth] = {}
     ids = list(suspects.values_list("id", flat=True))

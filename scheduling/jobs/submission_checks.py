@@ -96,7 +96,8 @@ def check_numbers(items: Sequence[Item]) -> None:
     if not items:
         return
     rows = query(
-        "SELECT tenant_id, count(*) FROM scheduling_job WHERE tenant_id = ANY(%s) AND state <> %s GROUP BY tenant_id",
+        "SELECT tenant_id, count(*) FROM scheduling_job WHERE tenant_id = ANY(%s) AND state <> %s"
+        " AND cell_id NOT IN (SELECT id FROM scheduling_cell WHERE study_of IS NOT NULL) GROUP BY tenant_id",
         [list({item.tenant.id for item in items}), JobState.DEAD.value],
     )
     numbers = Counter[int](dict(rows))

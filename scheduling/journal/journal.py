@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 from django.db import transaction
 
+from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.changes import Cause
@@ -130,7 +131,7 @@ def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
 
     Locks the cell's row until the end of the outermost transaction. Lock rows of other tables only after this, in the
     order of their ids. A block that appends no event is rolled back. Readers are woken when the outermost transaction
-    has committed.
+    has committed. Raises `Conflict` for a study cell.
     """
     try:
         with transaction.atomic():
@@ -147,12 +148,16 @@ def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
 
 def _begin(cell_id: int, principal: Principal) -> JournalEntry:
     rows = query(
-        "UPDATE scheduling_cell SET revision = revision + 1 WHERE id = %s RETURNING revision, clock_timestamp()",
+        "UPDATE scheduling_cell SET revision = revision + 1 WHERE id = %s"
+        " RETURNING revision, clock_timestamp(), name, study_of IS NOT NULL",
         [cell_id],
     )
     if not rows:
         raise LookupError(f"no cell with id {cell_id}")
-    revision, time = rows[0]
+    revision, time, name, is_study = rows[0]
+    if is_study:
+        cure = "make the change in the original cell, or simulate it with `borgctl faux`"
+        raise Conflict("study-cell", f"cell {name} is a copy for study, which nobody can change; {cure}")
     if revision % PARTITION == _LATEST:
         query("SELECT scheduling_event_partition_make(%s, %s)", [cell_id, revision + PARTITION])
     return JournalEntry(cell_id, revision, time, principal)
@@ -204,12 +209,12 @@ def newest(cell_id: int) -> int:
 
 
 def ensure_partitions(*, ahead: int = 2) -> int:
-    """Create the missing partitions of the journal for the next `ahead` x `PARTITION` revisions of each cell. Return
-    how many were created. Writers are not blocked.
+    """Create the missing partitions of the journal for the next `ahead` x `PARTITION` revisions of each cell, except
+    study cells. Return how many were created. Writers are not blocked.
     """
     rows = query(
         "SELECT count(*) FILTER (WHERE scheduling_event_partition_make(id, revision + part * %s))"
-        " FROM scheduling_cell, generate_series(0, %s) AS part",
+        " FROM scheduling_cell, generate_series(0, %s) AS part WHERE study_of IS NULL",
         [PARTITION, ahead],
     )
     return int(rows[0][0])

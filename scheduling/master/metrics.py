@@ -55,12 +55,12 @@ machine_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Collects the metrics of all cells. Makes nine queries and sends one Redis command, for any number of cells and
-    jobs.
+    """Collects the metrics of all cells except study cells. Makes nine queries and sends one Redis command, for any
+    number of cells and jobs.
     """
 
     def collect(self) -> Iterator[Metric]:
-        cells = {cell.id: cell for cell in Cell.objects.only("name", "revision")}
+        cells = {cell.id: cell for cell in Cell.operated.only("name", "revision")}
         revision = GaugeMetricFamily("borg_cell_revision", "Newest revision of the cell's journal", labels=["cell"])
         for cell in cells.values():
             revision.add_metric([cell.name], cell.revision)
@@ -68,7 +68,8 @@ class CellCollector(Collector):
         # The counters of jobs, because a scrape must not count the tasks of the whole cell.
         states = ("pending", "running", "dead", "up")
         live = (
-            Job.objects.exclude(state=JobState.DEAD.value)
+            Job.objects.filter(cell__in=cells)
+            .exclude(state=JobState.DEAD.value)
             .order_by()
             .values_list("cell_id")
             .annotate(*(Sum(f"tasks_{state}") for state in states))
@@ -86,7 +87,7 @@ class CellCollector(Collector):
             up.add_metric([name], of["up"])
         yield up
         machines = GaugeMetricFamily("borg_machines", "Machines, by state", labels=["cell", "state"])
-        for row in Machine.objects.order_by().values("cell_id", "state").annotate(n=Count("id")):
+        for row in Machine.objects.filter(cell__in=cells).order_by().values("cell_id", "state").annotate(n=Count("id")):
             machines.add_metric([cells[row["cell_id"]].name, row["state"]], row["n"])
         yield machines
         yield _notices(cells)
@@ -162,6 +163,8 @@ def _queues(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
         "borg_oldest_pending_seconds", "How long the oldest pending task has waited", labels=labels
     )
     for queue in queue_health.queues():
+        if queue.cell_id not in cells:
+            continue
         of = [cells[queue.cell_id].name, queue.band, str(queue.priority)]
         tasks.add_metric(of, queue.tasks)
         oldest.add_metric(of, queue.oldest_s)

@@ -65,7 +65,7 @@ def unheld() -> list[tuple[str, Scheduler]]:
     """
     held = lease.held()
     missing: list[tuple[str, Scheduler]] = []
-    for cell_id, name, settings in Cell.objects.order_by("id").values_list("id", "name", "settings"):
+    for cell_id, name, settings in Cell.operated.order_by("id").values_list("id", "name", "settings"):
         try:
             schedulers = wanted(cell_settings.load(settings))
         except Rejected as refusal:

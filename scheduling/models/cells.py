@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -12,10 +13,20 @@ from quota.models.fields import DnsLabelField
 from scheduling.policy.brakes import BrakeKind, BrakeState
 
 
+class OperatedCells(models.Manager["Cell"]):
+    """The cells with machines that run tasks: all cells except study cells."""
+
+    def get_queryset(self) -> models.QuerySet[Cell]:
+        return super().get_queryset().filter(study_of__isnull=True)
+
+
 class Cell(models.Model):
     """A set of machines managed as a unit (§2.2). `revision`: the number of the newest change in the cell's journal. A
     transaction locks a cell by locking the cell's row in this table. `journal_floor`: events up to this revision may be
     only in the archive.
+
+    `study_of`: None, or the origin of a *study cell*: a copy of a cell at one moment, which nobody can change
+    (`scheduling.history.studies`). No scheduler, Borglet, DNS zone or meter serves a study cell.
 
     After the database is restored from a backup, `history_id` is new and `history_ordinal` is higher. If Borglets then
     run tasks that this database does not contain, these tasks are quarantined and not killed.
@@ -32,7 +43,11 @@ class Cell(models.Model):
         models.CharField(max_length=63), default=list, blank=True, verbose_name=_("further named resources")
     )
     settings = models.JSONField(_("settings"), default=dict, blank=True)
+    study_of = models.JSONField(_("study of"), null=True, default=None, editable=False)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    objects: ClassVar[models.Manager[Cell]] = models.Manager()
+    operated = OperatedCells()
 
     class Meta:
         ordering = ["name"]

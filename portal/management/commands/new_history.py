@@ -17,6 +17,6 @@ class Command(BaseCommand):
     help = "Start a new history of every cell. Run it once after restoring a backup, before anything starts."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        for cell in Cell.objects.order_by("id"):
+        for cell in Cell.operated.order_by("id"):
             cell_new_history(principal=system("restore"), cell=cell)
             self.stdout.write(f"{cell.name}: history {cell.history_id} ({cell.history_ordinal})")

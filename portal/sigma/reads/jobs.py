@@ -15,7 +15,7 @@ from quota.models import Tenant
 from quota.paging import MergedRows
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
-from scheduling.access.selectors import STILL_STOPPING, job_update_shown, only_archived
+from scheduling.access.selectors import STILL_STOPPING, job_update_shown, may_study, only_archived
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.states import JobState
 from scheduling.history.archive.recall import recall, with_archived
@@ -55,6 +55,8 @@ def archived_jobs_visible(principal: Principal) -> QuerySet[ArchivedJob]:
 def _of_tenants(rows: QuerySet[M], principal: Principal) -> QuerySet[M]:
     if Scope.READ not in principal.scopes:
         return rows.none()
+    if not may_study(principal):
+        rows = rows.filter(cell__study_of__isnull=True)
     if principal.tenant is not None:
         rows = rows.filter(tenant__name=principal.tenant)
     if principal.sre or principal.has(CapabilityKind.ANY_JOB, ""):
@@ -100,6 +102,8 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
         except ValueError:
             raise NotFound("job", f"{full} (uid {uid[:40]})") from None
     for found in read_models(Cell, "SELECT {columns} FROM scheduling_cell AS t WHERE name = %s", [cell]):
+        if found.study_of is not None and not may_study(principal):
+            break
         job = _read_named(found, values)
         if job is None and recall(principal, found, tenant, name, uid=uid):
             job = _read_named(found, values)

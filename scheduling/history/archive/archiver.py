@@ -73,7 +73,7 @@ class Archiver:
         a cell failed; the other cells are archived all the same.
         """
         failures = []
-        for cell in Cell.objects.order_by("id"):
+        for cell in Cell.operated.order_by("id"):
             try:
                 with _lock(cell.id) as own:
                     if own:
@@ -215,7 +215,7 @@ class Archiver:
         self._drop(Event._meta.db_table, old)
 
     def _drop_usage(self, *, now: dt.datetime) -> None:
-        cells = list(Cell.objects.order_by("id").values_list("id", flat=True))
+        cells = list(Cell.operated.order_by("id").values_list("id", flat=True))
         for old in ranges.old_partitions_of_usage(now=now):
             self._keep_only_in_archive(_files_that_cover(cells, USAGE, old))
             self._drop(usage_windows.TABLE, old)

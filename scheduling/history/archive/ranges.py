@@ -130,7 +130,8 @@ def old_partitions_of_usage(*, now: dt.datetime) -> list[OldPartition]:
     """
     until = query(
         "SELECT coalesce(min(coalesce(f.last, 0)), 0) FROM scheduling_cell AS c LEFT JOIN LATERAL"
-        ' (SELECT max(last) AS last FROM scheduling_archivefile WHERE cell_id = c.id AND "table" = %s) AS f ON true',
+        ' (SELECT max(last) AS last FROM scheduling_archivefile WHERE cell_id = c.id AND "table" = %s) AS f ON true'
+        " WHERE c.study_of IS NULL",
         [USAGE],
     )[0][0]
     return [
@@ -153,5 +154,5 @@ def due(*, now: dt.datetime) -> bool:
         any(lag_s(cell, table, now=now) > 0 for table in TABLES)
         or old_partitions_of_events(cell, now=now)
         or expired_files(cell, now=now)
-        for cell in Cell.objects.order_by("id")
+        for cell in Cell.operated.order_by("id")
     )
