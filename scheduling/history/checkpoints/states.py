@@ -1,4 +1,5 @@
-"""The state of a cell at any revision or time: the nearest checkpoint before it, and the events of the journal since.
+"""The state of a cell at any revision or time: the nearest checkpoint before it, and the events since. Events that
+PostgreSQL no longer has come from the archive.
 
 checkpoint at revision 4,000 ─► state ─► events of the revisions 4,001 to 4,711 ─► state at revision 4,711
 """
@@ -15,7 +16,7 @@ from scheduling.history.checkpoints import file
 from scheduling.history.checkpoints.file import CheckpointError
 from scheduling.history.checkpoints.folder import StoredCheckpoint, checkpoints_of
 from scheduling.history.checkpoints.recorded import RecordedState
-from scheduling.history.checkpoints.replaying import first_after, follow, journal_news
+from scheduling.history.checkpoints.replaying import EventsMissing, archived_revision_at, follow, news_between
 from scheduling.history.checkpoints.tables import state_of
 from scheduling.journal.sql import query
 from scheduling.models import Cell
@@ -25,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 def state_at(cell: Cell, *, revision: int | None = None, time: dt.datetime | None = None) -> RecordedState:
     """Return the state of a cell at a revision, or after the last change before a time, or at present. Raises
-    `Rejected` if the cell was never there, or if the journal no longer contains the events that are needed.
+    `Rejected` if the cell was never there, if events that are needed no longer exist, or if the archive cannot be read.
     """
     now = int(query("SELECT revision FROM scheduling_cell WHERE id = %s", [cell.id])[0][0])
     if time is not None:
@@ -34,36 +35,39 @@ def state_at(cell: Cell, *, revision: int | None = None, time: dt.datetime | Non
     if not 0 <= wanted <= now:
         raise invalid("revision", f"{wanted} is not a revision of cell {cell.name}; give 0 to {now}")
     state = _nearest(cell, wanted)
-    begins = first_after(cell.id, state.revision)
-    if wanted > state.revision and begins != state.revision + 1:
+    checkpoint = state.revision
+    try:
+        follow(state, news_between(cell, after=checkpoint, upto=wanted, kinds=list(state._handlers)), upto=wanted)
+    except EventsMissing as missing:
         detail = (
             f"{wanted} of cell {cell.name} cannot be rebuilt: the nearest checkpoint before it is at revision"
-            f" {state.revision}, and the journal begins at {begins}; give the revision of a checkpoint, or a later one"
+            f" {checkpoint}, and {missing}; give the revision of a checkpoint, or a later one"
         )
-        raise invalid("revision", detail, "history-missing")
-    kinds = list(state._handlers)
-    follow(state, journal_news(cell.id, after=state.revision, upto=wanted, kinds=kinds), upto=wanted)
+        raise invalid("revision", detail, "history-missing") from None
     return state
 
 
 def replay(cell_id: int) -> RecordedState | None:
-    """Return the present state of a cell, from its newest checkpoint and the journal. Return None if there is no
-    checkpoint and the beginning of the journal is missing.
+    """Return the present state of a cell, from its newest checkpoint and the events since. Return None if there is no
+    checkpoint and the first events no longer exist. Raises `Rejected` if the archive cannot be read.
     """
     cell = Cell.objects.get(pk=cell_id)
     state = _nearest(cell, cell.revision)
-    if cell.revision > state.revision and first_after(cell_id, state.revision) != state.revision + 1:
+    try:
+        news = news_between(cell, after=state.revision, upto=cell.revision, kinds=list(state._handlers))
+        follow(state, news, upto=cell.revision)
+    except EventsMissing:
         return None
-    news = journal_news(cell_id, after=state.revision, upto=cell.revision, kinds=list(state._handlers))
-    follow(state, news, upto=cell.revision)
     return state
 
 
 def revision_at(cell: Cell, time: dt.datetime, *, newest: int) -> int:
-    """Return the revision that the cell had at a time. Raises `Rejected` if this was before all that is stored."""
+    """Return the revision that the cell had at a time. Raises `Rejected` if this was before all that is stored, or if
+    the archive cannot be read.
+    """
     at = time.timestamp()
     known = [one.header.revision for one in _own(cell) if one.header.taken_at <= at]
-    low, high = max(known, default=0), newest  # the cell had `low` at `time`, or is older than the journal
+    low, high = max(known, default=0), newest
     while low < high:  # times ascend with revisions, because both are taken while the cell is locked
         middle = (low + high + 1) // 2
         rows = query(
@@ -75,6 +79,10 @@ def revision_at(cell: Cell, time: dt.datetime, *, newest: int) -> int:
             low = max(middle, min(int(rows[0][0]), high))
         else:
             high = middle - 1
+    try:
+        low = archived_revision_at(cell, time, after=low)
+    except EventsMissing as missing:
+        raise invalid("time", f"the revision at {time.isoformat()} is unknown: {missing}", "history-missing") from None
     if low == 0 and not known and time < cell.created_at:
         raise invalid("time", f"{time.isoformat()} is before cell {cell.name} was created; give a later time")
     return low
