@@ -15,6 +15,7 @@ from scheduling.api import (
     quarantine,
     sql,
     statistics,
+    studies,
     tasks,
     usage,
 )
@@ -57,6 +58,7 @@ _cell = [
     path("packages/", packages.PackagesView.as_view(), name="packages"),
     path("packages/<str:tenant>/<str:name>/<str:reference>/", packages.PackageView.as_view(), name="package"),
     path("checkpoints/", checkpoints.CheckpointsView.as_view(), name="checkpoints"),
+    path("checkpoints:restore", studies.CheckpointRestoreView.as_view(), name="checkpoints-restore"),
     path("checkpoints/<int:revision>/", checkpoints.CheckpointView.as_view(), name="checkpoint"),
     path("checkpoints/<int:revision>/content/", checkpoints.CheckpointContentView.as_view(), name="checkpoint-content"),
     path(
@@ -69,4 +71,5 @@ _cell = [
 urlpatterns = [
     path("cells/", cells.CellsView.as_view(), name="cells"),
     path("cells/<str:cell>/", include(_cell)),  # type: ignore[arg-type]
+    path("studies/<str:cell>/", studies.StudyView.as_view(), name="study"),
 ]

@@ -1,21 +1,26 @@
-"""Commands for checkpoints: files with the state of a cell at one revision."""
+"""Commands for checkpoints, files with the state of a cell at one revision, and for study cells made from them."""
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output
+from portal.cli import output, periods
+from portal.cli.client import part
 from portal.cli.context import CellOption, Commands, Context, DryRun
-from portal.cli.failure import CommandFailed
+from portal.cli.failure import CommandFailed, bad_usage
 
-checkpoint = Commands(help="Checkpoints, the state of a cell at one revision: save, list, show, download.")
+checkpoint = Commands(help="Checkpoints, the state of a cell at one revision: save, list, show, restore, import.")
 
 _PAUSE_S = 0.25
 
+_MOST_DIGITS = 18
+
+Into = Annotated[str, typer.Option(help="Name of the new study cell.")]
 Revision = Annotated[int, typer.Argument(min=0, help="Revision of the checkpoint; see `borgctl checkpoint list`.")]
 
 
@@ -101,6 +106,72 @@ def checkpoint_export(
     replaced by hashes, and commands and environments are left out. Sizes, times and ids stay.
     """
     _download(session, f"{_path(session, cell)}{revision}/redacted/", out)
+
+
+@checkpoint.command("restore")
+def checkpoint_restore(
+    session: Context,
+    at: Annotated[str, typer.Option(help="Revision, or a time like 2h (ago) or 2026-11-21T20:15Z.")],
+    into: Into,
+    cell: CellOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Create a study cell with the state that a cell had at a revision or time. The cell itself does not change.
+
+    Nobody can change a study cell. No scheduler, machine, DNS name or invoice belongs to it, and only SREs see it.
+    """
+    moment = {"revision": int(at)} if at.isdecimal() and len(at) < _MOST_DIGITS else {"time": _time(at)}
+    path = f"{session.cell_path(cell)}checkpoints:restore"
+    answer = session.client.post(path, {"into": into, **moment}, slow=True, dry_run=dry_run)
+    return session.say(answer, _created(answer, dry_run))
+
+
+@checkpoint.command("import")
+def checkpoint_import(
+    session: Context,
+    file: Annotated[Path, typer.Argument(help="File of a checkpoint, or a redacted copy of one.")],
+    into: Into,
+    dry_run: DryRun = False,
+) -> None:
+    """Create a study cell from the file of a checkpoint, for example a redacted copy from another installation."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise CommandFailed("input", f"cannot read {file}: {error.strerror}") from error
+    answer = session.client.upload(_study(into), iter([content]), len(content), dry_run=dry_run)
+    return session.say(answer, _created(answer, dry_run))
+
+
+@checkpoint.command("discard")
+def checkpoint_discard(
+    session: Context, study: Annotated[str, typer.Argument(help="Name of the study cell.")], dry_run: DryRun = False
+) -> None:
+    """Delete a study cell with its journal and checkpoints. Other cells cannot be deleted."""
+    return session.delete(_study(study), f"Study cell {study}", "deleted", dry_run=dry_run)
+
+
+def _time(given: str) -> str:
+    try:
+        if (ago_s := periods.duration_s(given)) is not None:
+            return (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=ago_s)).isoformat()
+        at = dt.datetime.fromisoformat(given)
+    except (ValueError, OverflowError):
+        what = "write a revision such as 4711, or 10m, 2h, 3d, or a time like 2026-11-21T20:15Z"
+        raise bad_usage(f"--at {given!r} is neither a revision nor a time: {what}", at=what) from None
+    return (at if at.tzinfo else at.astimezone()).isoformat()
+
+
+def _study(name: str) -> str:
+    return f"/api/v1/studies/{part(name)}/"
+
+
+def _created(answer: dict[str, Any], dry_run: bool) -> str:
+    numbers = ", ".join(f"{answer[what]} {what}" for what in ("machines", "jobs", "tasks"))
+    made = (
+        f" {answer['made_specs']} job files are unknown, and were made from the tasks." if answer["made_specs"] else ""
+    )
+    copied = f"revision {answer['revision']} of cell {answer['of']}"
+    return f"Study cell {answer['cell']} {output.would_be(dry_run)} created from {copied}: {numbers}.{made}"
 
 
 def _download(session: Context, path: str, out: Path) -> None:

@@ -62,8 +62,10 @@ class Client:
         """Send a GET request. Return the JSON of the answer."""
         return self._call("GET", path, params=query)
 
-    def post(self, path: str, body: Any = None, **query: Any) -> Any:
-        return self._call("POST", path, json=body if body is not None else {}, params=query)
+    def post(self, path: str, body: Any = None, *, slow: bool = False, **query: Any) -> Any:
+        """Send a POST request. Return the JSON of the answer. `slow`: the answer may take minutes."""
+        timeout = {"timeout": _UPLOAD_TIMEOUT} if slow else {}
+        return self._call("POST", path, json=body if body is not None else {}, params=query, **timeout)
 
     def submit(self, path: str, body: Any, **query: Any) -> Any:
         """Send a POST request with an idempotency key. If the request is repeated, the portal executes it only once."""
@@ -73,9 +75,12 @@ class Client:
     def put(self, path: str, body: Any, **query: Any) -> Any:
         return self._call("PUT", path, json=body, params=query)
 
-    def upload(self, path: str, chunks: Iterator[bytes], size: int, *, digest: str, **query: Any) -> Any:
-        """Upload an archive of `size` bytes. The portal answers after it has checked the whole archive."""
-        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size), "X-Package-Digest": digest}
+    def upload(self, path: str, chunks: Iterator[bytes], size: int, *, digest: str = "", **query: Any) -> Any:
+        """Upload a file of `size` bytes. The portal answers after it has checked the whole file. `digest`: of a
+        package.
+        """
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        headers |= {"X-Package-Digest": digest} if digest else {}
         return self._call("PUT", path, content=chunks, headers=headers, params=query, timeout=_UPLOAD_TIMEOUT)
 
     def delete(self, path: str, **query: Any) -> Any:

@@ -42,7 +42,10 @@ READS, WRITES, LONG = 4, 8, 4
 WAIT_SHARE = 0.2
 _MOST_WAITING = 200
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_LONG = re.compile(r"/metrics|/api/v1/(schema/|feeds/.*|cells/[^/]+/(jobs:bulk/?|packages/.*|jobs/.*/logs/.*))")
+_LONG = re.compile(
+    r"/metrics|/api/v1/(schema/|feeds/.*|studies/.*"
+    r"|cells/[^/]+/(jobs:bulk/?|checkpoints:restore|packages/.*|jobs/.*/logs/.*))"
+)
 
 _Answer = tuple[dict[str, Any], bytes]
 

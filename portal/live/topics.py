@@ -187,6 +187,7 @@ class Behind:
 # Events that do not change the row of a machine.
 _NOT_OF_MACHINES = frozenset(
     {
+        "cell.copied",
         "cell.lease",
         "cell.brake",
         "packages.held",

@@ -4,6 +4,7 @@ Cases:
 * `save` (s): the rows of a cell that runs are read and written to a file. `size_mb`: of the file; `longest_wait_ms`:
   the longest wait for a lock of a statement of jobs that are submitted meanwhile, sampled every 5 ms;
 * `load` (s): the file is read, and its state built;
+* `restore` (s): a study cell is created with the present state of the cell, and compared with it;
 * `validate` (s): `validate` from this checkpoint;
 * `replay` (events/s): all events of the journal, read from PostgreSQL and applied. `changing`: only those that change
   the state, without the reports that are skipped in PostgreSQL.
@@ -37,8 +38,9 @@ def measure() -> Iterator[dict[str, Any]]:
         from scheduling.models import Cell
 
         cell_id = Cell.objects.values_list("id", flat=True).get(name=where.client("admin").profile.cell)
-        for case, run in (("save", _save), ("load", _load), ("validate", _validate), ("replay", _replay)):
-            if case in wanted(["save", "load", "validate", "replay"]):
+        cases = {"save": _save, "load": _load, "restore": _restore, "validate": _validate, "replay": _replay}
+        for case, run in cases.items():
+            if case in wanted(list(cases)):
                 yield {"case": case, **run(where, cell_id), "load": round(os.getloadavg()[0], 1)}
 
 
@@ -73,6 +75,25 @@ def _load(where: Installation, cell_id: int) -> dict[str, Any]:
     return {**_timed(load), "unit": "s"}
 
 
+def _restore(where: Installation, cell_id: int) -> dict[str, Any]:
+    from quota.vocabulary.permissions import system
+    from scheduling.history.checkpoints.saving import checkpoint_write
+    from scheduling.history.studies.deletion import study_delete
+    from scheduling.history.studies.studies import Study, study_restore
+    from scheduling.models import Cell
+
+    checkpoint_write(cell_id)
+    cell, made = Cell.objects.get(pk=cell_id), list[Study]()
+
+    def restore() -> None:
+        made.append(study_restore(principal=system("bench"), cell=cell, into=f"study{len(made)}"))
+
+    figures = _timed(restore)
+    for study in made:
+        study_delete(principal=system("bench"), cell=study.cell)
+    return {**figures, "unit": "s", "tasks": made[0].tasks}
+
+
 def _validate(where: Installation, cell_id: int) -> dict[str, Any]:
     from scheduling.history.checkpoints.rows import load_recorded
     from scheduling.history.checkpoints.saving import checkpoint_write
@@ -85,7 +106,7 @@ def _validate(where: Installation, cell_id: int) -> dict[str, Any]:
 
 def _replay(where: Installation, cell_id: int) -> dict[str, Any]:
     from scheduling.history.checkpoints.recorded import RecordedState
-    from scheduling.history.checkpoints.replaying import follow, journal_news
+    from scheduling.history.checkpoints.replaying import follow, news_between
     from scheduling.models import Cell, Event
 
     cell = Cell.objects.get(pk=cell_id)
@@ -99,7 +120,7 @@ def _replay(where: Installation, cell_id: int) -> dict[str, Any]:
         def counted() -> Iterator[list[Any]]:
             nonlocal applied
             kinds = list(state._handlers)
-            for batch in journal_news(cell_id, after=0, upto=cell.revision, kinds=kinds):
+            for batch in news_between(cell, after=0, upto=cell.revision, kinds=kinds):
                 applied += len(batch)
                 yield batch
 

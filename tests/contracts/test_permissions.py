@@ -268,6 +268,10 @@ DOORS = (
     Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/", ("sre",), 404),
     Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/content/", ("sre",), 404),
     Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/redacted/", ("sre",), 404),
+    Door("post", "api/v1/cells/{cell}/checkpoints:restore", ("sre",), 422, body={"into": "copy", "revision": 10**9}),
+    # study cells; none exists
+    Door("put", "api/v1/studies/{cell}/", ("sre",), 409, body={}),
+    Door("delete", "api/v1/studies/{cell}/", ("sre",), 409),
     # SQL; the rows that each role sees are tested with the queries
     Door("post", "api/v1/cells/{cell}/sql/", ALL, 422, body={"query": "SELECT FROM"}),
     Door("get", "api/v1/cells/{cell}/sql/schema/", ALL),

@@ -12,6 +12,7 @@ import pytest
 from django.db import connection, transaction
 
 from quota.vocabulary.errors import Rejected
+from quota.vocabulary.permissions import system
 from scheduling.core.cell.state import CellState
 from scheduling.history.checkpoints import saving
 from scheduling.history.checkpoints.file import read
@@ -20,6 +21,7 @@ from scheduling.history.checkpoints.rows import header_of, load_recorded, read_c
 from scheduling.history.checkpoints.saving import checkpoint_write
 from scheduling.history.checkpoints.states import replay, state_at
 from scheduling.history.checkpoints.tables import tables_of
+from scheduling.history.studies.studies import study_restore
 from scheduling.journal import journal
 from scheduling.journal.sql import execute
 from scheduling.master.snapshot import load_state
@@ -27,9 +29,11 @@ from scheduling.master.validate import validate
 from scheduling.models import Cell
 from tests.integration import rows, world
 from tests.integration.checkpoint_history import History
+from tests.integration.ranks import by_rank
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
 REVISIONS = 150
+SRE = system("sre")
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +73,8 @@ def test_the_state_at_a_hundred_random_revisions_equals_the_original() -> None:
         while record is not None and record.revision <= revision:
             warm.apply(record.event, revision=record.revision, time=record.time.timestamp())
             record = next(news, None)
+        study = study_restore(principal=SRE, cell=cell, into=f"copy{revision}", revision=revision)
+        assert by_rank(load_state(study.cell.id)) == by_rank(warm)
         state = state_at(cell, revision=revision)
         assert state.revision == revision
         assert state.diff(warm) == []

@@ -43,6 +43,18 @@ class CellSet(_Event, frozen=True, tag="cell.set"):
     extra_resources: tuple[str, ...] | None = None
 
 
+class CellCopied(_Event, frozen=True, tag="cell.copied"):
+    """This cell was created as a copy of a cell, for study. Its machines, jobs and tasks are those that the other cell
+    had at a revision, with other ids. `cell`: the name of the other cell. `history`: the id of its history. `redacted`:
+    names in the copy are hashes.
+    """
+
+    cell: str
+    revision: int
+    history: str
+    redacted: bool = False
+
+
 class LeaseTaken(_Event, frozen=True, tag="cell.lease"):
     """A new master took over the cell (§3.1). Writes of masters with a lower `epoch` are rejected."""
 
@@ -350,6 +362,7 @@ class ShellClosed(_IncarnationEvent, frozen=True, tag="shell.closed"):
 
 Event = (
     CellSet
+    | CellCopied
     | LeaseTaken
     | BrakeSet
     | MachineSet

@@ -146,7 +146,7 @@ def _delete(ids: list[int]) -> None:
 
 def due(*, now: dt.datetime) -> bool:
     """Return whether jobs of a cell have to be archived, or rows of archived jobs deleted."""
-    return any(query(_DUE, _values(cell, now)) for cell in Cell.objects.order_by("id"))
+    return any(query(_DUE, _values(cell, now)) for cell in Cell.operated.order_by("id"))
 
 
 def lag_s(cell: Cell, *, now: dt.datetime) -> float:

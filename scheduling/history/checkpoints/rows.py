@@ -55,8 +55,14 @@ def read_cell(cell_id: int) -> tuple[Header, Tables]:
     """Return the header and the tables of a cell at its present revision. Reads one repeatable-read snapshot and takes
     no lock, so no writer waits. Raises `LookupError` if there is no such cell.
     """
-    with transaction.atomic(), collection_paused():
+    with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        return read_here(cell_id)
+
+
+def read_here(cell_id: int) -> tuple[Header, Tables]:
+    """Return the same as `read_cell`, as the present transaction sees it. The rows must not change meanwhile."""
+    with collection_paused():
         header = header_of(cell_id)
         tables = {"machines": _machines(cell_id), "packages": _packages(cell_id), "jobs": _jobs(cell_id)}
         ids = tables["jobs"]["job_id"].to_pylist()

@@ -8,13 +8,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 from django.conf import settings
 
+from scheduling.history.checkpoints.file import Header
 from scheduling.history.checkpoints.folder import checkpoints_of, folder_of, path_of
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
+
+if TYPE_CHECKING:
+    from scheduling.history.checkpoints.tables import Tables
 
 log = structlog.get_logger(__name__)
 
@@ -28,14 +33,19 @@ def checkpoint_write(cell_id: int) -> Path:
     Reads one repeatable-read snapshot and takes no lock, so no writer waits. Imports heavy libraries: other processes
     than commands call `checkpoint_save`.
     """
-    from scheduling.history.checkpoints import file
     from scheduling.history.checkpoints.rows import header_of, read_cell
 
     header = header_of(cell_id)
     for known in checkpoints_of(header.cell):
         if (known.header.revision, known.header.history) == (header.revision, header.history):
             return known.path
-    header, tables = read_cell(cell_id)
+    return store(*read_cell(cell_id))
+
+
+def store(header: Header, tables: Tables) -> Path:
+    """Write a checkpoint to the folder of its cell, completely or not at all. Return the file."""
+    from scheduling.history.checkpoints import file
+
     target = path_of(header.cell, header.revision)
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, partial = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".partial")

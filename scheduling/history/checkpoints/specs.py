@@ -35,13 +35,14 @@ def specs_of(job_ids: list[int]) -> pyarrow.Table:
     columns = {
         "job_id": pa.array([row[0] for row in rows], pa.int64()),
         "version": pa.array([row[1] for row in rows], pa.int32()),
-        "spec": pa.array([_without_values(row[2]) for row in rows], pa.string()),
+        "spec": pa.array([without_values(row[2]) for row in rows], pa.string()),
         "packages": pa.array([row[3] for row in rows], pa.string()),
     }
     return pa.table(columns)
 
 
-def _without_values(text: str) -> str:
+def without_values(text: str) -> str:
+    """Return a stored spec, JSON text, in which the values of all environment variables are empty."""
     if '"env"' not in text:
         return text
     file = msgspec.json.decode(text)

@@ -1,0 +1,159 @@
+"""What a study cell is made from: the state of a cell at a moment, or the file of a checkpoint."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+from django.utils import timezone
+
+from quota.models.fields import DNS_LABEL
+from quota.vocabulary.errors import Rejected
+from quota.vocabulary.resources import SIZE
+from scheduling.cells.cells import MAX_EXTRA_RESOURCES
+from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING
+from scheduling.history.checkpoints import file
+from scheduling.history.checkpoints.file import CheckpointError, Header
+from scheduling.history.checkpoints.folder import checkpoints_of
+from scheduling.history.checkpoints.specs import without_values
+from scheduling.history.checkpoints.states import state_at
+from scheduling.history.checkpoints.tables import Tables, schema, tables_of
+from scheduling.history.studies.renumbering import with_full_limits
+from scheduling.history.studies.specs import StoredSpec, Version, specs_in, versions_used
+from scheduling.journal.sql import query
+from scheduling.models import Cell
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_NAMES = (("machines", "hostname"), ("jobs", "name"), ("jobs", "tenant"))
+_TEXTS = (("machines", "attributes"), ("jobs", "labels"))
+_OF_TASKS = ("id", "state", "requirement", "machine_id", "last", "incarnation", "alloc", "devices", "spec_version")
+_SECTIONS = ("machines", "packages", "jobs", "departures", "crashes", "updates")
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """The state of a cell at one revision. `header`: of its checkpoint. `specs`: the specs that are known, without
+    values of environment variables.
+    """
+
+    header: Header
+    tables: Tables
+    specs: dict[Version, StoredSpec]
+
+
+def original_at(cell: Cell, *, revision: int | None = None, time: dt.datetime | None = None) -> Original:
+    """Return the state of a cell at a revision or time. Raises the errors of `state_at`."""
+    state = state_at(cell, revision=revision, time=time)
+    tables = with_full_limits(tables_of(state), axis=state.axis)
+    header = Header(
+        cell=cell.name,
+        revision=state.revision,
+        taken_at=timezone.now().timestamp(),
+        history=str(cell.history_id),
+        extra_resources=state.extra_resources,
+    )
+    return Original(header, tables, _specs_known(cell, versions_used(tables), header))
+
+
+def _specs_known(cell: Cell, wanted: Set[Version], header: Header) -> dict[Version, StoredSpec]:
+    """Return the specs that the database has, and those of checkpoints for jobs that it no longer has."""
+    found = {}
+    for job, version, spec, packages in query(
+        "SELECT job_id, version, spec::text, packages::text FROM scheduling_jobspec WHERE job_id = ANY(%s)",
+        [sorted({job for job, _ in wanted})],
+    ):
+        if (job, version) in wanted:
+            spec, packages = without_values(spec), msgspec.json.decode(packages)
+            found[job, version] = StoredSpec(msgspec.json.decode(spec), packages)
+    for stored in checkpoints_of(cell.name):
+        if wanted <= found.keys():
+            break
+        if stored.header.history == header.history:
+            try:
+                with stored.path.open("rb") as source:
+                    _, tables = file.read(source)
+            except (OSError, CheckpointError):
+                continue  # deleted meanwhile, or damaged
+            found = {version: one for version, one in specs_in(tables["specs"]).items() if version in wanted} | found
+    return found
+
+
+def original_in(source: BinaryIO) -> Original:
+    """Return the state in the file of a checkpoint. Raises `Rejected`, which names the section, if the file is damaged,
+    too new, or does not describe a cell.
+    """
+    try:
+        header, tables = file.read(source)
+    except CheckpointError as error:
+        raise Rejected("checkpoint-damaged", str(error), fields={"section": error.section}) from error
+    if len(header.extra_resources) > MAX_EXTRA_RESOURCES:
+        raise _unusual("header", f"it has {len(header.extra_resources)} resources")
+    for section in _SECTIONS:
+        tables[section] = _checked(section, tables)
+    _check_tasks(tables)
+    for section, column in _NAMES:
+        for name in tables[section][column].to_pylist():
+            if not re.fullmatch(DNS_LABEL, name):
+                raise _unusual(section, f"its column {column} contains {name[:80]!r}, which is not a name")
+    for section, column in _TEXTS:
+        for text in tables[section][column].to_pylist():
+            try:
+                msgspec.json.decode(text, type=dict[str, str])
+            except msgspec.MsgspecError as error:
+                raise _unusual(section, f"its column {column} contains {text[:80]!r}") from error
+    section = "requirements"
+    try:
+        tables = with_full_limits(tables, axis=SIZE + len(header.extra_resources))
+        section = "specs"
+        return Original(header, tables, specs_in(tables["specs"]) if "specs" in tables else {})
+    except (ValueError, KeyError, msgspec.MsgspecError) as error:
+        raise _unusual(section, str(error)) from error
+
+
+def _checked(section: str, tables: Tables) -> pyarrow.Table:
+    """Return a section with exactly the columns that it should have."""
+    import pyarrow
+
+    wanted = schema(section)
+    if section not in tables:
+        raise _unusual(section, "it is missing")
+    try:
+        table = tables[section].select(wanted.names).cast(wanted)
+    except (KeyError, pyarrow.ArrowException) as error:
+        raise _unusual(section, str(error)) from error
+    _check_nulls(section, table)
+    return table
+
+
+def _check_tasks(tables: Tables) -> None:
+    import pyarrow.types
+
+    for section in ("tasks", "requirements", "reservations"):
+        if section not in tables:
+            raise _unusual(section, "it is missing")
+        _check_nulls(section, tables[section])
+    fields = {field.name: field.type for field in tables["tasks"].schema}
+    for name in _OF_TASKS:
+        if name not in fields or not pyarrow.types.is_integer(fields[name]):
+            raise _unusual("tasks", f"its column {name} is missing, or contains no numbers")
+    if not set(tables["tasks"]["state"].unique().to_pylist()) <= {PENDING, RUNNING, DEAD}:
+        raise _unusual("tasks", "its column state contains unknown states")
+    if not pyarrow.types.is_floating(fields.get("since")) or not pyarrow.types.is_list(fields.get("ports")):
+        raise _unusual("tasks", "its column since or ports is missing, or contains other values")
+
+
+def _check_nulls(section: str, table: pyarrow.Table) -> None:
+    empty = [name for name in table.column_names if table[name].null_count]
+    if empty:
+        raise _unusual(section, f"its column {empty[0]} contains empty values")
+
+
+def _unusual(section: str, problem: str) -> Rejected:
+    detail = f"Cannot read the checkpoint: the section {section} is unusual: {problem}. Export the checkpoint again"
+    return Rejected("checkpoint-damaged", detail, fields={"section": section})
