@@ -9,7 +9,7 @@ import quota.models.fields
 class Migration(migrations.Migration):
     dependencies = [
         ("quota", "0016_expired_quota_by_its_name"),
-        ("scheduling", "0036_the_journal_is_counted"),
+        ("scheduling", "0037_study_cells"),
     ]
 
     operations = [
