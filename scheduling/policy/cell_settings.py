@@ -108,8 +108,13 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     checkpoint_interval_h: float = 1.0
     """Hours between checkpoints of a cell that changes; 0: only on request."""
 
+    checkpoint_events: float = 100_000.0
+    """A checkpoint is also saved after this number of events, so that every past moment is near a checkpoint; 0: only
+    by time."""
+
     checkpoint_keep_days: float = 60.0
-    """Days for which the first checkpoint of each day is kept. All checkpoints of the last 24 hours are kept too."""
+    """Days for which checkpoints are kept: the first of each day, and as many others that at most `checkpoint_events`
+    events are between two. All checkpoints of the last 24 hours are kept too."""
 
     shortage_at: float = 0.97
     """If tasks use more than this share of a machine's RAM or disk, some of them are evicted (§6.2); 0: never."""

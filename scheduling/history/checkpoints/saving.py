@@ -10,11 +10,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 from django.conf import settings
 
 from scheduling.history.checkpoints.file import Header
 from scheduling.history.checkpoints.folder import checkpoints_of, folder_of, path_of
+from scheduling.history.checkpoints.thinning import DAY_S, superfluous
+from scheduling.journal.sql import query
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
 
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_DAY_S = 86400.0
 _WITHIN_S = 600.0
 
 
@@ -39,7 +41,8 @@ def checkpoint_write(cell_id: int) -> Path:
     for known in checkpoints_of(header.cell):
         if (known.header.revision, known.header.history) == (header.revision, header.history):
             return known.path
-    return store(*read_cell(cell_id))
+    header, tables = read_cell(cell_id)
+    return store(msgspec.structs.replace(header, events=_events_until(cell_id, header)), tables)
 
 
 def store(header: Header, tables: Tables) -> Path:
@@ -72,35 +75,60 @@ def checkpoint_save(cell: Cell) -> None:
 
 
 def due(cell: Cell, *, now: dt.datetime) -> bool:
-    """Return whether the cell's newest checkpoint is older than the cell's settings allow, and the cell has changed
-    since.
+    """Return whether the cell has changed since its newest checkpoint, and the checkpoint is older, or the events since
+    are more, than the cell's settings allow.
     """
-    interval_h = cell_settings.load(cell.settings).checkpoint_interval_h
-    if not interval_h:
+    chosen = cell_settings.load(cell.settings)
+    if not chosen.checkpoint_interval_h:
         return False
     own = [known.header for known in checkpoints_of(cell.name) if known.header.history == str(cell.history_id)]
     if not own:
         return cell.revision > 0
     newest = max(own, key=lambda header: header.revision)
-    return cell.revision > newest.revision and now.timestamp() - newest.taken_at >= interval_h * 3600
+    if cell.revision <= newest.revision:
+        return False
+    if now.timestamp() - newest.taken_at >= chosen.checkpoint_interval_h * 3600:
+        return True
+    most = int(chosen.checkpoint_events)
+    return 0 < most <= _events_between(cell.id, newest.revision, cell.revision, most=most)
 
 
 def checkpoints_drop_old(cell: Cell, *, now: dt.datetime) -> int:
-    """Delete old checkpoints of a cell. Return how many. All checkpoints of the last 24 hours stay. Of each earlier
-    day (UTC) the first stays, for as many days as the cell's settings say.
-    """
-    keep_s = cell_settings.load(cell.settings).checkpoint_keep_days * _DAY_S
-    kept_days: set[tuple[str, int]] = set()
-    dropped = 0
-    for known in sorted(checkpoints_of(cell.name), key=lambda known: known.header.taken_at):
-        taken_at, day = known.header.taken_at, (known.header.history, int(known.header.taken_at // _DAY_S))
-        age_s = now.timestamp() - taken_at
-        if age_s > _DAY_S and (age_s > keep_s or day in kept_days):
-            known.path.unlink(missing_ok=True)
-            dropped += 1
-        else:
-            kept_days.add(day)
+    """Delete old checkpoints of a cell, as its settings say. Return how many."""
+    chosen = cell_settings.load(cell.settings)
+    known = checkpoints_of(cell.name)
+    unneeded = superfluous(
+        [one.header for one in known],
+        now=now.timestamp(),
+        keep_s=chosen.checkpoint_keep_days * DAY_S,
+        most_events=int(chosen.checkpoint_events),
+    )
+    for one in known:
+        if one.header in unneeded:
+            one.path.unlink(missing_ok=True)
     for forgotten in folder_of(cell.name).glob(".*.partial"):
-        if now.timestamp() - forgotten.stat().st_mtime > _DAY_S:
+        if now.timestamp() - forgotten.stat().st_mtime > DAY_S:
             forgotten.unlink(missing_ok=True)
-    return dropped
+    return len(unneeded)
+
+
+def _events_until(cell_id: int, header: Header) -> int:
+    """Return the number of events for the header of a new checkpoint."""
+    earlier = [
+        one.header
+        for one in checkpoints_of(header.cell)
+        if one.header.history == header.history and one.header.revision < header.revision
+    ]
+    if not earlier:
+        return 0
+    before = max(earlier, key=lambda one: one.revision)
+    return before.events + _events_between(cell_id, before.revision, header.revision)
+
+
+def _events_between(cell_id: int, low: int, high: int, *, most: int | None = None) -> int:
+    """Return the number of events after the revision `low` up to `high`, at most `most`."""
+    statement = (
+        "SELECT count(*) FROM (SELECT FROM scheduling_event"
+        " WHERE cell_id = %s AND revision > %s AND revision <= %s LIMIT %s) AS counted"
+    )
+    return int(query(statement, [cell_id, low, high, most])[0][0])
