@@ -73,6 +73,8 @@ BORG_ARCHIVE = env.text("BORG_ARCHIVE") or (BORG_HOME / "archive").as_uri()
 BORG_LINK_CERTIFICATE, BORG_LINK_KEY = env.text("BORG_LINK_CERTIFICATE"), env.text("BORG_LINK_KEY")
 BORG_USAGE_KEEP_HOURS = env.number("BORG_USAGE_KEEP_HOURS")
 BORG_SQL_SECONDS, BORG_SQL_MEMORY_MIB = env.number("BORG_SQL_SECONDS"), env.number("BORG_SQL_MEMORY_MIB")
+# Whether past states of cells are rebuilt in a process of its own (`scheduling.history.moments`).
+BORG_MOMENT_PROCESS = True
 BORG_MAX_TASKS_PER_JOB = env.number("BORG_MAX_TASKS_PER_JOB")
 BORG_MAX_BULK_JOBS = env.number("BORG_MAX_BULK_JOBS")
 BORG_MAX_WATCHES = env.number("BORG_MAX_WATCHES")

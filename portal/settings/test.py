@@ -14,6 +14,8 @@ BORG_DNS_SNAPSHOT = BORG_DNS_SNAPSHOT if env.text("BORG_DNS_SNAPSHOT") else None
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 # Serve static files from the source, so that nothing has to be collected before a test.
 STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+# The process of past moments would not see the transaction of a test.
+BORG_MOMENT_PROCESS = False
 STATIC_ROOT = None  # type: ignore[assignment]
 WHITENOISE_USE_FINDERS = True
 # Look up static files per request. Otherwise each `Client` of a test would list all files first.

@@ -1,0 +1,132 @@
+"""The process that rebuilds past states for one web process, and the client of this process.
+
+    web process ─ first request ─► `manage.py moments` ─ keeps a few states ─► ends after IDLE_S without a request
+
+So web processes need no memory for states, and other requests do not wait for a replay.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from typing import IO
+
+import msgspec
+import structlog
+
+from quota.vocabulary.errors import Rejected
+from scheduling.history.moments.messages import LENGTH, MomentAnswer, MomentRequest, PastMoment
+
+log = structlog.get_logger(__name__)
+
+# A request that takes longer is given up, and its process ended. It is below the deadline of HTTP requests.
+LONGEST_S = 40.0
+# The process ends after so many seconds without a request.
+IDLE_S = 600.0
+_RETRY_AFTER_S = 5
+_CHUNK = 1 << 16
+
+
+class ProcessEnded(Exception):
+    """The error for a process that ended before it answered."""
+
+
+class TooSlow(Exception):
+    """The error for a process that did not answer in time."""
+
+
+class MomentProcess:
+    """A process that answers one request at a time. It is started when it is needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def moment(self, request: MomentRequest) -> PastMoment:
+        """Return the moment that the request asks for. Raises `Rejected` if it cannot be rebuilt, if the process is
+        busy for too long, or if it fails.
+        """
+        if not self._lock.acquire(timeout=LONGEST_S / 2):
+            raise _unavailable("other moments are being rebuilt")
+        try:
+            answer = self._answer(msgspec.json.encode(request))
+        finally:
+            self._lock.release()
+        if answer.moment is None:
+            raise Rejected(answer.code, answer.detail, fields=answer.fields, status=answer.status)
+        return answer.moment
+
+    def close(self) -> None:
+        """End the process, if it runs."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _answer(self, request: bytes) -> MomentAnswer:
+        try:
+            try:
+                answer = self._exchanged(request)
+            except ProcessEnded:  # it was idle
+                self.close()
+                answer = self._exchanged(request)
+        except TooSlow as error:
+            self.close()
+            raise _unavailable(f"the state was not rebuilt within {LONGEST_S:g} s") from error
+        except ProcessEnded as error:
+            self.close()
+            log.error("the process of past moments failed", error=str(error))
+            raise _unavailable("the process that rebuilds past states has ended") from error
+        return msgspec.json.decode(answer, type=MomentAnswer)
+
+    def _exchanged(self, request: bytes) -> bytes:
+        process = self._process = self._process or _started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        deadline = time.monotonic() + LONGEST_S
+        try:
+            write_message(process.stdin, request)
+        except OSError as error:
+            raise ProcessEnded(str(error)) from error
+        (length,) = LENGTH.unpack(_read(process.stdout, LENGTH.size, deadline))
+        return _read(process.stdout, length, deadline)
+
+
+def write_message(stream: IO[bytes], message: bytes) -> None:
+    """Write a message with its length."""
+    stream.write(LENGTH.pack(len(message)) + message)
+    stream.flush()
+
+
+def _read(stream: IO[bytes], size: int, deadline: float) -> bytes:
+    """Return so many bytes. Raises `TooSlow` after the deadline, and `ProcessEnded` at the end of the stream."""
+    parts = []
+    while size:
+        if not select.select([stream], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TooSlow
+        part = os.read(stream.fileno(), min(size, _CHUNK))
+        if not part:
+            raise ProcessEnded("it closed its output")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _started() -> subprocess.Popen[bytes]:
+    # No process reads the metrics of the child.
+    env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": ""}
+    command = [sys.executable, "-m", "django", "moments"]
+    return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+
+
+def _unavailable(why: str) -> Rejected:
+    detail = f"the past state cannot be shown now, because {why}; try again in {_RETRY_AFTER_S} seconds"
+    return Rejected("moment-unavailable", detail, figures={"retry_after_s": _RETRY_AFTER_S}, status=503)
