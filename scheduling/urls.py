@@ -6,6 +6,7 @@ from django.urls import include, path
 
 from scheduling.api import (
     brakes,
+    causes,
     cells,
     checkpoints,
     drains,
@@ -37,6 +38,7 @@ _job = [
 _cell = [
     path("", cells.CellDetailView.as_view(), name="cell"),
     path("events/", cells.CellEventsView.as_view(), name="cell-events"),
+    path("events/<str:place>/", causes.EventView.as_view(), name="cell-event"),
     path("statistics/", statistics.StatisticsView.as_view(), name="cell-statistics"),
     path("join-tokens/", cells.JoinTokensView.as_view(), name="join-tokens"),
     path("machines/", cells.MachinesView.as_view(), name="machines"),

@@ -120,6 +120,36 @@ def events(
 
 
 @app.command()
+def event(
+    session: Context, place: Annotated[str, typer.Argument(metavar="REVISION.SEQ")], cell: CellOption = None
+) -> None:
+    """Show the causes and the effects of an event. `borgctl events` lists the events with their revisions."""
+    answer = session.client.get(f"{session.cell_path(cell)}events/{place}/")
+    if session.json:
+        return output.as_json(answer)
+    own = {"link": "", "kind": answer["event"]["kind"], "time": answer["event"]["time"], "event": answer["event"]}
+    rows = [
+        *(("cause", one) for one in reversed(answer["causes"])),
+        ("event", own),
+        *(("effect", one) for one in answer["effects"]),
+    ]
+    output.table(("", "HOW", "REVISION", "TIME", "EVENT", "SUBJECT", "MACHINE", "BY"), map(_linked, rows), empty="")
+    return None
+
+
+def _linked(row: tuple[str, dict[str, Any]]) -> tuple[str | None, ...]:
+    """Return the cells of a linked event."""
+    what, one = row
+    shown = one["event"]
+    place = f"{shown['revision']}.{shown['seq']}" if shown else None
+    subject = (
+        _about(shown) if shown else f"priority {one['priority']} ({one['band']})" if one["band"] else "not visible"
+    )
+    machine, actor = (shown["machine"], shown["actor"]) if shown else (None, None)
+    return what, one["link"].replace("-", " "), place, output.when(one["time"]), one["kind"], subject, machine, actor
+
+
+@app.command()
 def logs(
     session: Context,
     task: Annotated[str, typer.Argument(metavar="JOB/N")],

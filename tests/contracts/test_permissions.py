@@ -244,6 +244,7 @@ DOORS = (
     Door("get", "api/v1/cells/", ALL),
     Door("get", "api/v1/cells/{cell}/", ALL),
     Door("get", "api/v1/cells/{cell}/events/", ALL),
+    Door("get", "api/v1/cells/{cell}/events/{place}/", ALL),
     Door("get", "api/v1/cells/{cell}/statistics/", ("sre",)),
     Door("post", "api/v1/cells/{cell}/join-tokens/", ("sre",), 201, body={}),
     Door("get", "api/v1/cells/{cell}/machines/", ALL),
@@ -359,6 +360,7 @@ class World:
             key=self.key,
             brake="stops",
             revision=1,
+            place="1.0",
             service="front",
             host="m1",
             grant=self.grant,
@@ -496,6 +498,7 @@ PAGE_PARTS = {
     "key": "none",
     "hostname": "m1",
     "number": 1,
+    "place": "1.0",
 }
 
 
