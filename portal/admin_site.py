@@ -26,7 +26,7 @@ from unfold.sites import UnfoldAdminSite
 from unfold.templatetags import unfold_list
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from portal.console import capacity, names, statistics
+from portal.console import capacity, moments, names, statistics
 from portal.console.attention import add_market_messages
 from portal.console.journal import JournalAdmin
 from portal.gallery.pages import console_gallery
@@ -43,6 +43,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
         _("Cells"),
         (_("Cells"), "hub", "scheduling_cell"),
         (_("Machines"), "dns", "scheduling_machine"),
+        (_("Cell at a moment"), "history", "moments"),
         (_("Names"), "travel_explore", "names"),
         (_("SQL over the history"), "terminal", "sigma:sql"),
         (_("Drains"), "water_drop", "scheduling_drain"),
@@ -109,7 +110,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
     (_("Schedules"), (_("Periodic tasks"), "schedule", "django_celery_beat_periodictask")),
 )
 # Pages that do not list the rows of a model.
-_OWN_PAGES = frozenset({"capacity", "names", "statistics"})
+_OWN_PAGES = frozenset({"capacity", "moments", "names", "statistics"})
 
 
 def kept_headers(headers: Callable[[Any], Iterable[Any]]) -> Callable[[Any], list[Any]]:
@@ -177,6 +178,7 @@ class SreSite(UnfoldAdminSite):
         """Return the URLs of the console. They include those of pages that belong to no model."""
         return [
             path("capacity/", self.admin_view(partial(capacity.page, site=self)), name="capacity"),
+            path("moments/", self.admin_view(partial(moments.page, site=self)), name="moments"),
             path("names/", self.admin_view(partial(names.page, site=self)), name="names"),
             path("statistics/", self.admin_view(partial(statistics.page, site=self)), name="statistics"),
             path("capacity.csv", self.admin_view(capacity.download), name="capacity-csv"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from portal.sigma import cells, home, names, notices, tokens
+from portal.sigma.history import event, moment
 from portal.sigma.jobs import events, job, lists, submit, task, update
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
 from portal.sigma.shop import confirm
@@ -20,6 +21,8 @@ urlpatterns = [
     path("", home.home, name="home"),
     path("cells/", cells.cell_list, name="cells"),
     path("cells/<str:cell>/", cells.cell, name="cell"),
+    path("cells/<str:cell>/at/", moment.moment, name="moment"),
+    path("cells/<str:cell>/events/<str:place>/", event.event, name="event"),
     path("jobs/", lists.job_list, name="jobs"),
     path(_JOB, job.job, name="job"),
     path(_JOB + "kill/", job.kill, name="kill"),

@@ -38,6 +38,8 @@ PAGES = {
     "home": "/",
     "cells": "/cells/",
     "cell": "/cells/cc/",
+    "moment": "/cells/cc/at/",
+    "event": "/cells/cc/events/3.0/",
     "jobs": "/jobs/",
     "job": "/jobs/cc/ubar/jfoo/",
     "job-steady": "/jobs/cc/ubar/steady/",

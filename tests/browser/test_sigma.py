@@ -37,6 +37,22 @@ def test_a_cell_page_follows_its_machines_without_a_reload(page, world) -> None:
     assert not unloaded(page)
 
 
+def test_a_past_moment_of_a_cell_leads_to_the_causes_of_an_event(page, world) -> None:
+    sign_in(page)
+    page.goto("/cells/cc/")
+    page.get_by_role("link", name="Show a past moment").click()
+    tasks = page.get_by_role("table", name="Tasks", exact=True)
+    expect(tasks.get_by_role("row", name="ubar/jfoo/0")).to_contain_text("running")
+    page.get_by_role("link", name="Previous event").click()
+    expect(tasks.get_by_role("row", name="ubar/jfoo/0")).to_contain_text("pending")
+    page.get_by_role("link", name="Next event").click()
+    expect(tasks.get_by_role("row", name="ubar/jfoo/0")).to_contain_text("running")
+    page.get_by_role("link", name="task 0 was placed on m1").click()
+    expect(page.get_by_role("table", name="Causes")).to_contain_text("job jfoo was submitted")
+    page.get_by_role("link", name="Show the cell at this moment").click()
+    expect(tasks.get_by_role("row", name="ubar/jfoo/0")).to_contain_text("running")
+
+
 def test_a_job_page_follows_its_tasks_without_a_reload(page, world) -> None:
     sign_in(page)
     page.goto(JOB)

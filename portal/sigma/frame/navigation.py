@@ -43,7 +43,11 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
-        _("Cells"), (NavigationLink("cells", _("Cells"), ("cell",)), NavigationLink("sql", _("SQL"), ("sql-delete",)))
+        _("Cells"),
+        (
+            NavigationLink("cells", _("Cells"), ("cell", "moment", "event")),
+            NavigationLink("sql", _("SQL"), ("sql-delete",)),
+        ),
     ),
     Section(
         _("Quota"),

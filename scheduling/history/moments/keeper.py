@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from quota.vocabulary.errors import Rejected
 from scheduling.history.checkpoints.folder import checkpoints_of
 from scheduling.history.checkpoints.recorded import RecordedState
-from scheduling.history.checkpoints.replaying import first_after, follow, journal_news
+from scheduling.history.checkpoints.replaying import EventsMissing, follow, news_between
 from scheduling.history.checkpoints.states import state_at
 from scheduling.history.moments.copying import copied
 from scheduling.models import Cell
@@ -87,16 +87,17 @@ class StateKeeper:
         return anchor
 
     def _moved(self, cell: Cell, kept: _Kept, revision: int) -> RecordedState | None:
-        """Return the state at a revision, from an earlier one. Return None if PostgreSQL lacks some of the events."""
-        if first_after(cell.id, kept.state.revision) != kept.state.revision + 1:
-            return None
+        """Return the state at a revision, from an earlier one. Return None if some of the events are missing."""
         if kept.anchor:
             state = copied(kept.state)
         else:
             self._kept.remove(kept)  # if an event cannot be applied, the state is not valid any more
             state = kept.state
         kinds = list(state._handlers)
-        follow(state, journal_news(cell.id, after=state.revision, upto=revision, kinds=kinds), upto=revision)
+        try:
+            follow(state, news_between(cell, after=state.revision, upto=revision, kinds=kinds), upto=revision)
+        except EventsMissing:
+            return None
         return state
 
     def _keep(self, kept: _Kept) -> None:

@@ -1,0 +1,42 @@
+"""The console page of a cell at any moment of the past."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from unfold.widgets import SELECT_CLASSES
+
+from portal.console.capacity import chosen_cell
+from portal.sigma.history.moment_view import moment_context, moment_of_revision
+from quota.tenancy.access import principal_of_user
+from quota.vocabulary.errors import Rejected
+
+
+def page(request: HttpRequest, site: Any) -> HttpResponse:
+    """Return the page. `site`: the admin site, which provides the template context of all pages. A moment that cannot
+    be shown is explained on the page.
+    """
+    cell, cells = chosen_cell(request)
+    principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
+    context: dict[str, Any] = {
+        **site.each_context(request),
+        "title": _("Cell at a moment"),
+        "cell": cell,
+        "cells": cells,
+        "field_classes": " ".join(SELECT_CLASSES),
+    }
+    status = 200
+    if cell is not None:
+        try:
+            if "revision" in request.GET:
+                return moment_of_revision(request, cell)
+            with timezone.override(principal.time_zone):
+                context |= moment_context(request, principal, cell)
+                return TemplateResponse(request, "console/moments.html", context).render()
+        except Rejected as problem:
+            context["problem"], status = problem, problem.status
+    return TemplateResponse(request, "console/moments.html", context, status=status)

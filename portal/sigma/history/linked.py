@@ -1,0 +1,86 @@
+"""Journal events as rows of tables, with the names of their jobs and links to their pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.parts.empty import Empty
+from portal.parts.tables import Cell, Column, Table
+from portal.sigma.reads import sentences
+from quota.vocabulary.permissions import Principal
+from scheduling.access.selectors import events_of_cell
+from scheduling.history.causes.chains import LinkedEvent
+from scheduling.history.causes.rules import Link
+from scheduling.models import Cell as CellRow
+from scheduling.models import Event, Job
+from scheduling.tasks.receipts import hostnames
+
+# The most events of one revision that a page shows.
+MOST_CHANGES = 20
+
+
+def link_title(link: Link | None) -> str:
+    """Return how a linked event is linked to the event before it, as a noun phrase."""
+    return {
+        None: "",
+        Link.REQUESTED: _("requested by"),
+        Link.PREEMPTED_BY: _("preempted by the placement"),
+        Link.QUEUED_BY: _("pending since"),
+        Link.PLACED_BY: _("on this machine since"),
+        Link.UPDATED_BY: _("part of the update"),
+        Link.LAST_TASK: _("end of the last task"),
+        Link.CAUSED: _("caused"),
+        Link.PREEMPTED: _("preempted"),
+        Link.ENDED: _("ended with"),
+        Link.PLACED: _("then"),
+        Link.GONE: _("processes ended"),
+        Link.JOB_ENDED: _("end of the job"),
+        Link.UPDATE_ENDED: _("end of the update"),
+    }[link]
+
+
+def event_link(cell: str, event: Event) -> str:
+    """Return the link to the page of an event."""
+    return reverse("sigma:event", args=[cell, f"{event.revision}.{event.seq}"])
+
+
+def link_table(caption: str, cell: CellRow, events: Sequence[LinkedEvent], empty: Empty) -> Table:
+    """Return a table of linked events. Makes at most one query."""
+    columns = (Column(_("Event")), Column(_("How")), Column(_("Time")), Column(_("Job")), Column(_("By")))
+    names = hostnames(one.event.machine_id for one in events if one.event.machine_id)
+    rows = []
+    for one in events:
+        event = one.event
+        what = Cell(sentence_of(one, names), "" if one.hidden else event_link(cell.name, event))
+        time = f"{timezone.localtime(event.time):%Y-%m-%d %H:%M:%S}"
+        rows.append((what, link_title(one.link), time, one.job or None, None if one.hidden else event.actor))
+    return Table(caption, columns, rows, empty)
+
+
+def sentence_of(one: LinkedEvent, names: dict[int, str]) -> str:
+    """Return the sentence of an event. If the user may not see its job, the sentence has no name."""
+    if not one.hidden:
+        return sentences.of(one.event, names)
+    if one.priority is None:
+        return _("an event that you may not see")
+    given = {"kind": one.event.kind, "priority": one.priority, "band": one.band}
+    return _("%(kind)s of a task with priority %(priority)d (%(band)s)") % given
+
+
+def change_table(principal: Principal, cell: CellRow, revision: int) -> Table:
+    """Return the events of a revision that the principal may see. Makes at most three queries."""
+    events = list(events_of_cell(principal, cell).filter(revision=revision).order_by("seq")[:MOST_CHANGES])
+    names = hostnames(event.machine_id for event in events if event.machine_id)
+    jobs = Job.objects.filter(pk__in={event.job_id for event in events if event.job_id is not None})
+    owners = {identity: f"{tenant}/{name}" for identity, tenant, name in jobs.values_list("id", "tenant__name", "name")}
+    columns = (Column(_("Event")), Column(_("Job")), Column(_("By")))
+    rows = [
+        (Cell(sentences.of(event, names), event_link(cell.name, event)), owners.get(event.job_id or 0), event.actor)
+        for event in events
+    ]
+    empty = Empty(_("You may not see the events of this change, or they are only in the archive."))
+    return Table(_("The last change before this moment"), columns, rows, empty)
