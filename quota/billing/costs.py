@@ -17,8 +17,9 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from django.db import connection
+from django.db.models import Sum
 
-from quota.models import Tenant
+from quota.models import MeteredHour, Tenant
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.resources import NAMES
 
@@ -143,6 +144,14 @@ def costs(
     whole = iter(_rounded([Decimal(value) for row in rows for value in row[1:]]))
     found = [Cost(row[0], next(whole), next(whole), next(whole)) for row in rows]
     return sorted(found, key=lambda cost: (-cost.total, cost.key))
+
+
+def job_usage_price(*, cell: str, job_uid: str) -> int:
+    """Return the price of all metered usage of a job, in micro-credits. `job_uid`: without hyphens. The cost of the
+    quota that the job requests is not included. Makes one query.
+    """
+    found = MeteredHour.objects.filter(cell=cell, job_uid=job_uid).aggregate(price=Sum("price"))
+    return int(found["price"] or 0)
 
 
 def _rounded(exact: Sequence[Decimal]) -> Iterator[int]:

@@ -109,6 +109,15 @@ def hostnames(machines: Iterable[int]) -> dict[int, str]:
     return dict(Machine.objects.filter(pk__in=ids).values_list("id", "hostname")) if ids else {}
 
 
+def parties_of(pairs: Iterable[Sequence[int]], *, sees: Callable[[str], bool]) -> dict[tuple[int, int], Party]:
+    """Return the parties of preemptions. `pairs`: (job id, index) of their tasks. `sees`: as for `receipts`. Makes at
+    most one query.
+    """
+    distinct = {(pair[0], pair[1]) for pair in pairs}
+    known = _parties({job for job, _ in distinct}, sees)
+    return {pair: _party(pair, known) for pair in distinct}
+
+
 def _parties(jobs: set[int], sees: Callable[[str], bool]) -> dict[int, tuple[str | None, int, str]]:
     if not jobs:
         return {}

@@ -8,12 +8,14 @@ from django.utils import timezone
 
 from portal.sigma.frame.page import page
 from portal.sigma.jobs.charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
+from portal.sigma.jobs.incarnations import complete, incarnation_table
 from portal.sigma.jobs.story import timeline_of
 from portal.sigma.jobs.why import explain
 from portal.sigma.reads import jobs as reads
 from portal.sigma.reads import sentences
 from portal.sigma.reads.journal import events_of, incarnations_of
 from portal.sigma.reads.names import names_of_task
+from quota.billing.costs import job_usage_price
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import alloc_names, port_names, task_at
 from scheduling.core.vocabulary.states import TaskState
@@ -29,12 +31,20 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
     job = reads.job_named(principal, cell, tenant, name, uid=request.GET.get("uid", ""))
     row = task_at(job, index)
     ports = list(zip(port_names(job, [row]).get(row.spec_version) or [], row.ports, strict=False))
-    history = incarnations_of(row)
-    found = receipts(
-        [one.event for one in history], sees=lambda owner: may(principal, Action.JOB_VIEW, tenant=owner, cell=cell)
-    )
+    row.job = job
+    archive = request.GET.get("archive") == "yes"
+    history = incarnations_of(row, archive=archive)
+
+    def sees(owner: str) -> bool:
+        return may(principal, Action.JOB_VIEW, tenant=owner, cell=cell)
+
+    found = receipts([one.event for one in history], sees=sees)
     verdict = PendingVerdict.objects.filter(job=job).first() if row.state == TaskState.PENDING else None
     now = timezone.now()
+    simulated = row.machine is not None and row.machine.attributes.get("runtime") == "simulated"
+    logs = f"/api/v1/cells/{cell}/jobs/{tenant}/{name}/tasks/{index}/logs/"
+    pays = may(principal, Action.BILLING_VIEW, tenant=tenant, cell=cell)
+    price = job_usage_price(cell=cell, job_uid=job.uid.hex) if pays else None
     windows = list(usage_windows.of_task(row, since=now - HISTORY))
     context = {
         "usage": usage_charts(windows, newest_sample(row), limit=row.limit, until=now),
@@ -49,12 +59,14 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "names": names_of_task(job, row, ports),
         "alloc": alloc_names([row]).get(row.alloc_id, ""),  # type: ignore[arg-type]
         "exit": sentences.exit_of(row.exit),
-        "history": history,
+        "incarnations": incarnation_table(job, row, [one.event for one in history], sees=sees, logs=logs),
+        "older": not archive and job.cell.journal_floor > 0 and not complete([one.event for one in history]),
+        "price": price,
         "timeline": timeline_of(history, until=now),
         "events": events_of(job, index=index, limit=50),
         "departures": list(Departure.objects.filter(task=row).select_related("machine")),
-        "logs": f"/api/v1/cells/{cell}/jobs/{tenant}/{name}/tasks/{index}/logs/",
-        "simulated": row.machine is not None and row.machine.attributes.get("runtime") == "simulated",
+        "logs": logs,
+        "simulated": simulated,
         "may_shell": row.state == TaskState.RUNNING and may_open_shells(principal, job),
         "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
     }

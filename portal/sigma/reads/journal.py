@@ -9,10 +9,14 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from portal.sigma.reads import sentences
+from scheduling.history.archive.reading import archived_events_of_job
 from scheduling.models import Event, Job, Machine, Task
 
 # The most causes that an event shows. Each step of the chain of causes takes one query for all events together.
 CHAIN = 3
+_OF_INCARNATIONS = ("task.placed", "task.evicted", "task.ended", "task.gone")
+# The most archived events of a job that the page of a task searches.
+_ARCHIVED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,11 @@ class EventSentence:
     sentence: str
     because: tuple[str, ...] = ()
 
+    @property
+    def place(self) -> str:
+        """Return the place of the event in the journal, such as `4711.0`."""
+        return f"{self.event.revision}.{self.event.seq}"
+
 
 def events_of(job: Job, *, index: int | None = None, limit: int = 25) -> list[EventSentence]:
     """Return the newest events of a job, or of its task with this `index`. Makes at most `CHAIN` + 2 queries."""
@@ -34,15 +43,20 @@ def events_of(job: Job, *, index: int | None = None, limit: int = 25) -> list[Ev
     return event_sentences(list(rows.order_by("-revision", "-seq")[:limit]))
 
 
-def incarnations_of(task: Task, *, limit: int = 100) -> list[EventSentence]:
-    """Return the events that began or ended an incarnation of a task, newest first."""
+def incarnations_of(task: Task, *, archive: bool = False, limit: int = 100) -> list[EventSentence]:
+    """Return the events that began or ended an incarnation of a task, newest first. `archive`: look in the archive
+    too, among the newest archived events of the job. Raises `Rejected` if the archive cannot be read.
+    """
     rows = Event.objects.filter(
-        cell_id=task.cell_id,
-        job_id=task.job_id,
-        task_index=task.index,
-        kind__in=["task.placed", "task.evicted", "task.ended", "task.gone"],
+        cell_id=task.cell_id, job_id=task.job_id, task_index=task.index, kind__in=_OF_INCARNATIONS
     )
-    return event_sentences(list(rows.order_by("-revision", "-seq")[:limit]))
+    found = list(rows.order_by("-revision", "-seq")[:limit])
+    if archive and len(found) < limit:
+        archived = archived_events_of_job(task.job, kinds=_OF_INCARNATIONS)
+        before = (found[-1].revision, found[-1].seq) if found else None
+        older = archived.before(before, limit=_ARCHIVED).events
+        found += [event for event in older if event.task_index == task.index][: limit - len(found)]
+    return event_sentences(found)
 
 
 def event_sentences(events: Sequence[Event]) -> list[EventSentence]:

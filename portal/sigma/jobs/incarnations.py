@@ -1,0 +1,127 @@
+"""The table of a task's incarnations: where each one ran, by which score, how it ended, and who preempted it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.parts.empty import Empty
+from portal.parts.tables import Cell, Column, Table
+from portal.sigma.reads import sentences
+from quota.vocabulary.resources import format_number
+from scheduling.models import Event, Job, Task
+from scheduling.tasks.receipts import Party, hostnames, parties_of
+
+
+@dataclass(slots=True)
+class Incarnation:
+    """One placement of a task. `placed`, `ended`, `gone`: the events, or None if they are not known."""
+
+    number: int
+    placed: Event | None = None
+    ended: Event | None = None
+    gone: Event | None = None
+    victims: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def machine_id(self) -> int:
+        """Return the id of the machine, or 0 if it is not known."""
+        event = self.placed or self.ended or self.gone
+        return event.machine_id or 0 if event is not None else 0
+
+
+def incarnations_in(events: Sequence[Event]) -> list[Incarnation]:
+    """Return the incarnations to which events of one task belong, newest first."""
+    found: dict[int, Incarnation] = {}
+    for event in events:
+        number = event.data.get("incarnation", 0)
+        if not number or (event.kind == "task.ended" and not event.machine_id):
+            continue  # a pending task was ended
+        one = found.setdefault(number, Incarnation(number))
+        if event.kind == "task.placed":
+            one.placed = event
+            one.victims = [(job, index) for job, index in event.data.get("victims") or ()]
+        elif event.kind == "task.gone":
+            one.gone = event
+        else:
+            one.ended = event
+    return sorted(found.values(), key=lambda one: -one.number)
+
+
+def complete(events: Sequence[Event]) -> bool:
+    """Return whether the events reach back to the first placement of the task."""
+    return any(event.kind == "task.placed" and event.data["incarnation"] == 1 for event in events)
+
+
+def incarnation_table(
+    job: Job, task: Task, events: Sequence[Event], *, sees: Callable[[str], bool], logs: str
+) -> Table:
+    """Return the table. `events`: those that began or ended an incarnation. `sees`: whether the reader may see the jobs
+    of a tenant. `logs`: the address of the task's logs. Makes at most two queries.
+    """
+    found = incarnations_in(events)
+    names = hostnames(one.machine_id for one in found if one.machine_id)
+    preemptors = [one.ended.data["preemptor"] for one in found if one.ended and one.ended.data.get("preemptor")]
+    parties = parties_of([*preemptors, *(pair for one in found for pair in one.victims)], sees=sees)
+    columns = (
+        Column(_("Incarnation")),
+        Column(_("Machine")),
+        Column(_("From")),
+        Column(_("Until")),
+        Column(_("Score"), number=True),
+        Column(_("Preempted for it")),
+        Column(_("How it ended")),
+        Column(_("Log")),
+    )
+    rows = []
+    for one in found:
+        placed, ended = one.placed, one.ended
+        score = placed.data.get("score") if placed is not None else None
+        rows.append(
+            (
+                one.number,
+                names.get(one.machine_id),
+                _timed(job, placed),
+                _timed(job, ended) if ended is not None else (_("now") if one.number == task.incarnation else None),
+                format_number(sum(score.values()), 3) if score else None,
+                ", ".join(_named(parties[pair]) for pair in one.victims) or None,
+                _ending(one, parties) or None,
+                Cell(_("log"), f"{logs}?incarnation={one.number}"),
+            )
+        )
+    return Table(_("Incarnations"), columns, rows, Empty(_("The task has not been placed yet.")))
+
+
+def _ending(one: Incarnation, parties: dict[tuple[int, int], Party]) -> str:
+    if one.ended is None:
+        return ""
+    data = one.ended.data
+    text = str(data.get("cause") or data.get("how", "")).replace("-", " ")
+    exit_ = data.get("exit") or (one.gone.data.get("exit") if one.gone is not None else None)
+    if preemptor := data.get("preemptor"):
+        text = _("preempted by %s") % _named(parties[preemptor[0], preemptor[1]])
+    elif data.get("detail"):
+        text = f"{text}: {data['detail']}"
+    return f"{text}; {sentences.exit_of(exit_)}" if exit_ else text
+
+
+def _named(party: Party) -> str:
+    if party.job is None and not party.band:
+        return _("an unknown task")
+    given = {"priority": party.priority, "band": party.band}
+    about = _("priority %(priority)d (%(band)s)") % given
+    return f"{party.job}/{party.index}, {about}" if party.job else _("a task with %s") % about
+
+
+def _timed(job: Job, event: Event | None) -> Cell | None:
+    """Return the time of an event, as a link to its page."""
+    if event is None:
+        return None
+    at: dt.datetime = timezone.localtime(event.time)
+    link = reverse("sigma:event", args=[job.cell.name, f"{event.revision}.{event.seq}"])
+    return Cell(f"{at:%Y-%m-%d %H:%M:%S}", link)
