@@ -37,6 +37,7 @@ BENCHES = {
     "dns-secondary": "tests.bench.dns_secondary",
     "dns-fuzz": "tests.bench.dns_fuzz",
     "checkpoint": "tests.bench.checkpoint",
+    "moment": "tests.bench.moment",
     "peers": "tests.bench.peers",
     "sql": "tests.bench.sql",
     "year": "tests.bench.year.run",
