@@ -181,6 +181,20 @@ def _is_file_store(text: str) -> bool:
 file_store = rule("the value is not a store; give file:///folder or s3://bucket/prefix", _is_file_store)
 
 
+def archive_keys(text: str) -> str:
+    """Return "" if the text is a list of keys that can encrypt the archive. Otherwise return the problem, in a text
+    that shows no key.
+    """
+    from scheduling.storage.sealed import read_keys
+
+    try:
+        read_keys(text)
+    except ValueError as error:
+        create = "python3 -c 'import base64, secrets; print(base64.b64encode(secrets.token_bytes(32)).decode())'"
+        return f"{error}; create each key with {create}, and separate keys by commas"
+    return ""
+
+
 def reverse_networks(text: str) -> str:
     """Return "" if the text is `none` or a comma-separated list of IP networks, none of which is /0. Otherwise return
     the problem.

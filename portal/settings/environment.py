@@ -128,6 +128,12 @@ SETTINGS: dict[str, Setting] = {
         "Store of the archive: file:///folder or s3://bucket/prefix; empty: archive/ in BORG_HOME.",
         checks.file_store,
     ),
+    "BORG_ARCHIVE_KEYS": Setting(
+        "",
+        "Keys that encrypt the archive and checkpoints: 32 bytes in base64, with commas; empty: no encryption.",
+        checks.archive_keys,
+        secret=True,
+    ),
     "BORG_LINK_CERTIFICATE": Setting(
         "", "File with a link certificate of another authority; empty: the portal issues it.", checks.file
     ),

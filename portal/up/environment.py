@@ -16,7 +16,7 @@ _FAMILIES = ("BORG_DNS_", "BORG_SMTP_", "BORG_MAX_")
 _TUNABLE = (
     *(name for name in SETTINGS if name.startswith(_FAMILIES) and name not in ("BORG_DNS_HOST", "BORG_DNS_PORT")),
     *("BORG_DEBUG", "BORG_ALLOWED_HOSTS", "BORG_PORTAL_URL", "BORG_USAGE_KEEP_HOURS", "BORG_LOG_LEVEL"),
-    *("BORG_PACKAGE_STORE", "BORG_ARCHIVE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    *("BORG_PACKAGE_STORE", "BORG_ARCHIVE", "BORG_ARCHIVE_KEYS", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
     *("BORG_MAIL_FROM", "BORG_WEBHOOK_NETWORKS"),
 )
 # Options of the Borglet that the operator can pass. Its home and its link address are set by `make up`.

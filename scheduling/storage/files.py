@@ -1,4 +1,4 @@
-"""The interface of file stores. The modules `folder` and `s3` implement it, and `choice` chooses one of them.
+"""The interface of file stores. The modules `folder`, `s3` and `sealed` implement it. `choice` opens one by its URL.
 
     writer ─► draft (a local file) ─► put ─► <key>, complete or not at all
     reader ─► read(key, offset) ─► chunks
@@ -22,17 +22,30 @@ class StoreAway(Exception):
     """Raised if the store cannot be reached or is damaged. The message names the folder or bucket, and the problem."""
 
 
-class NotThere(Exception):
+class DamagedFile(StoreAway):
+    """Raised if the bytes of a file are not those that were stored. The message names the file."""
+
+
+class UnknownKey(StoreAway):
+    """Raised if a file is encrypted with a key that this process does not have. The message names the file, the id of
+    the key, and the cure.
+    """
+
+
+class NotThere(LookupError):
     """Raised if the store does not contain the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file in the store. `age_s`: seconds since it was last put there."""
+    """A file in the store. `age_s`: seconds since it was last put there. `version`: a text that differs when the file
+    is replaced.
+    """
 
     key: str
     size_bytes: int
     age_s: float
+    version: str
 
 
 class FileStore(Protocol):

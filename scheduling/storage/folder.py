@@ -65,7 +65,7 @@ class FolderStore:
                 if path.is_file():
                     found = path.stat()
                     key = path.relative_to(self._folder).as_posix()
-                    yield StoredFile(key, found.st_size, now - found.st_mtime)
+                    yield StoredFile(key, found.st_size, now - found.st_mtime, f"{found.st_mtime_ns}-{found.st_ino}")
 
     def delete(self, key: str) -> None:
         with self._translated_errors():

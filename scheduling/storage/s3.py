@@ -6,6 +6,7 @@ The access keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from t
 from __future__ import annotations
 
 import datetime as dt
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -46,7 +47,12 @@ class S3Store:
         )
 
     def spool(self) -> Path:
-        return Path(tempfile.gettempdir())
+        folder = Path(tempfile.gettempdir()) / f"borg-{os.getuid()}"
+        with self._translated_errors():
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if folder.lstat().st_uid != os.getuid():  # another user could read and replace drafts
+                raise StoreAway(f"cannot use {folder}: another user owns it; delete it, or set TMPDIR")
+        return folder
 
     def put(self, key: str, draft: Path) -> None:
         with self._translated_errors():
@@ -90,7 +96,8 @@ class S3Store:
             for page in pages:
                 for found in page.get("Contents", ()):
                     key = found["Key"].removeprefix(self._prefix)
-                    yield StoredFile(key, found["Size"], (now - found["LastModified"]).total_seconds())
+                    age_s = (now - found["LastModified"]).total_seconds()
+                    yield StoredFile(key, found["Size"], age_s, found["ETag"])
 
     def delete(self, key: str) -> None:
         with self._translated_errors():

@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from tests.s3_server import s3_endpoint as s3_endpoint
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if "BORG_DATABASE_URL" not in os.environ:

@@ -3,62 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import URLError
 
-import boto3
 import pytest
 
 from scheduling.packages.store import ArchiveStore, open_store
 from scheduling.storage.files import CHUNK_BYTES, NotThere, StoreAway
 from tests.ports import free_port
+from tests.s3_server import KEYS
 
 DIGEST = "sha256:" + "ab" * 32
 CONTENT = os.urandom(2 * CHUNK_BYTES + 12345)
-KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "of-the-store"}
-
-
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory) -> Iterator[str]:
-    """A server in a process of its own, with a bucket."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    log = tmp_path_factory.mktemp("s3") / "log"
-    serve = f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{port}'])"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", serve], env={**os.environ, **KEYS}, stdout=output, stderr=output
-        )
-        try:
-            _answers(url, process, log)
-            boto3.client(
-                "s3",
-                endpoint_url=url,
-                region_name="us-east-1",
-                aws_access_key_id="tests",
-                aws_secret_access_key="of-the-store",
-            ).create_bucket(Bucket="packages")
-            yield url
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        assert process.poll() is None, log.read_text()
-        try:
-            with urllib.request.urlopen(f"{url}/moto-api/", timeout=2):
-                return
-        except (URLError, ConnectionError, TimeoutError):
-            time.sleep(0.1)
-    pytest.fail(f"the store did not answer: {log.read_text()}")
 
 
 @pytest.fixture(params=["file", "s3"])
@@ -68,7 +23,7 @@ def store(request, tmp_path, monkeypatch) -> ArchiveStore:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     prefix = f"borg/{tmp_path.name}"
-    return open_store(f"s3://packages/{prefix}?endpoint={request.getfixturevalue('endpoint')}")
+    return open_store(f"s3://packages/{prefix}?endpoint={request.getfixturevalue('s3_endpoint')}")
 
 
 def put(store: ArchiveStore, digest: str = DIGEST, content: bytes = CONTENT, *, cell: str = "cc") -> Path:
@@ -133,9 +88,9 @@ def test_a_store_that_is_away_says_where_it_was_looked_for(tmp_path, monkeypatch
             store.size("cc", DIGEST)
 
 
-def test_a_bucket_that_is_missing_or_closed_is_reported(endpoint, monkeypatch) -> None:
+def test_a_bucket_that_is_missing_or_closed_is_reported(s3_endpoint, monkeypatch) -> None:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    missing = open_store(f"s3://no-such-bucket/x?endpoint={endpoint}")
+    missing = open_store(f"s3://no-such-bucket/x?endpoint={s3_endpoint}")
     with pytest.raises((StoreAway, NotThere), match="no-such-bucket"):
         list(missing.listing("cc"))
