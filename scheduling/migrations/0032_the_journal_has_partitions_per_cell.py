@@ -1,11 +1,57 @@
 """Partition the journal by cell, then by revision, so that the oldest events of each cell can be dropped.
 
 A partition that contains only one cell's events is attached to the new table. Other events are copied.
+
+To attach a partition, PostgreSQL reads all its rows while nobody can use the table, unless a constraint already says
+that they fit. So the first two steps check the rows beside writers, and the third step only takes milliseconds.
 """
 
 from django.db import migrations
 
+# The name of the constraint contains the cell, and the first revision and the end of its range.
+CLAIM = """
+DO $$
+DECLARE
+    width CONSTANT bigint := 100000;
+    child regclass;
+    low bigint;
+    high bigint;
+    one bigint;
+    name text;
+BEGIN
+    FOR child IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'scheduling_event'::regclass LOOP
+        FOR name IN SELECT conname FROM pg_constraint WHERE conrelid = child AND conname LIKE 'one\\_cell\\_%' LOOP
+            EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', child, name);  -- of a start that was interrupted
+        END LOOP;
+        EXECUTE format('SELECT min(cell_id), max(cell_id) FROM %s', child) INTO low, high;
+        CONTINUE WHEN low IS NULL OR low <> high;
+        one := low;
+        EXECUTE format('SELECT min(revision), max(revision) FROM %s WHERE cell_id = %s', child, one) INTO low, high;
+        low := low / width * width;
+        high := (high / width + 2) * width;  -- writers may continue with the next range meanwhile
+        EXECUTE format(
+            'ALTER TABLE %s ADD CONSTRAINT %I CHECK (cell_id = %s AND revision >= %s AND revision < %s) NOT VALID',
+            child, format('one_cell_%s_%s_%s', one, low, high), one, low, high
+        );
+    END LOOP;
+END $$;
+"""
+CHECK = """
+DO $$
+DECLARE
+    claim record;
+BEGIN
+    FOR claim IN SELECT conrelid::regclass AS child, conname FROM pg_constraint
+        WHERE conrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'scheduling_event'::regclass)
+        AND conname LIKE 'one\\_cell\\_%'
+    LOOP
+        EXECUTE format('ALTER TABLE %s VALIDATE CONSTRAINT %I', claim.child, claim.conname);
+    END LOOP;
+END $$;
+"""
 EXPAND = """
+-- In the order of writers, who lock their cell before they write events. Otherwise both could wait for each other.
+LOCK TABLE scheduling_cell IN SHARE ROW EXCLUSIVE MODE;
 ALTER TABLE scheduling_event RENAME TO scheduling_event_before;
 ALTER INDEX scheduling_event_pkey RENAME TO scheduling_event_before_pkey;
 ALTER INDEX event_by_job RENAME TO event_by_job_before;
@@ -70,21 +116,21 @@ DECLARE
     low bigint;
     high bigint;
     one bigint;
+    claim text;
 BEGIN
     FOR child IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'scheduling_event_before'::regclass LOOP
-        EXECUTE format('SELECT min(cell_id), max(cell_id) FROM %s', child) INTO low, high;
-        CONTINUE WHEN low IS NULL;
-        IF low = high THEN
-            one := low;
-            EXECUTE format('SELECT min(revision), max(revision) FROM %s WHERE cell_id = %s', child, one) INTO low, high;
-            low := low / width * width;
-            high := high / width * width + width;
+        SELECT conname INTO claim FROM pg_constraint WHERE conrelid = child AND conname LIKE 'one\\_cell\\_%';
+        IF claim IS NOT NULL THEN
+            one := split_part(claim, '_', 3);
+            low := split_part(claim, '_', 4);
+            high := split_part(claim, '_', 5);
             EXECUTE format('ALTER TABLE scheduling_event_before DETACH PARTITION %s', child);
             EXECUTE format('ALTER TABLE %s RENAME TO %I', child, format('scheduling_event_%s_%s', one, low));
             EXECUTE format(
                 'ALTER TABLE scheduling_event ATTACH PARTITION %I FOR VALUES FROM (%s, %s) TO (%s, %s)',
                 format('scheduling_event_%s_%s', one, low), one, low, one, high
             );
+            EXECUTE format('ALTER TABLE %I DROP CONSTRAINT %I', format('scheduling_event_%s_%s', one, low), claim);
         ELSE
             FOR one, low IN EXECUTE format('SELECT DISTINCT cell_id, revision / %s FROM %s', width, child) LOOP
                 PERFORM scheduling_event_partition_make(one, low * width);
@@ -143,6 +189,11 @@ DROP TABLE scheduling_event_after;
 
 
 class Migration(migrations.Migration):
+    atomic = False  # each of the three steps is a transaction
     dependencies = [("scheduling", "0031_machines_are_counted_from_an_index")]
 
-    operations = [migrations.RunSQL(EXPAND, BACK)]
+    operations = [
+        migrations.RunSQL(CLAIM, migrations.RunSQL.noop),
+        migrations.RunSQL(CHECK, migrations.RunSQL.noop),
+        migrations.RunSQL(EXPAND, BACK),
+    ]

@@ -25,11 +25,12 @@ from typing import Any
 from tests.bench.databases import databases
 
 TARGET = 200_000
-_EVENTS = """
+EVENTS = """
 INSERT INTO scheduling_event (cell_id, revision, seq, time, kind, version, job_id, task_index, machine_id, actor,
     request_id, caused_by_revision, caused_by_seq, data)
-SELECT %(cell)s, 1 + n / 10, n %% 10, %(begin)s + n * (86000.0 / %(events)s) * interval '1 second', kind, 1, n / 3000,
-    n / 3 %% 1000, n * 7919 %% 10000, CASE n / 10 %% 50 WHEN 0 THEN 'user:ann' ELSE 'system:master' END, '',
+SELECT %(cell)s, 1 + n / 10, n %% 10, %(begin)s + n / 10 * (10 * %(seconds)s / %(events)s) * interval '1 second',
+    kind, 1, n / 3000, n / 3 %% 1000, n * 7919 %% 10000,
+    CASE n / 10 %% 50 WHEN 0 THEN 'user:ann' ELSE 'system:master' END, '',
     CASE WHEN kind = 'task.gone' THEN n / 10 END, CASE WHEN kind = 'task.gone' THEN 0 END,
     CASE kind WHEN 'task.placed' THEN jsonb_build_object('kind', kind, 'job_id', n / 3000, 'index', n / 3 %% 1000,
         'machine_id', n * 7919 %% 10000, 'incarnation', 1, 'ports', jsonb_build_array(20000 + n %% 5000),
@@ -76,7 +77,7 @@ def _measure(number: int) -> Iterator[dict[str, Any]]:
     execute("DELETE FROM scheduling_event")
     execute("ALTER TABLE scheduling_event ENABLE TRIGGER USER")
     day = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0) - dt.timedelta(days=20)
-    execute(_EVENTS, {"cell": cell.pk, "events": number, "begin": day})
+    execute(EVENTS, {"cell": cell.pk, "events": number, "begin": day, "seconds": 86_000.0})
     execute("VACUUM ANALYZE scheduling_event")
     stored = query("SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('scheduling_event')")[0][0]
 
