@@ -98,12 +98,12 @@ def masters_ensure() -> None:
 
 @shared_task(name="scheduling.archive", ignore_result=True)
 def archive_run() -> None:
-    """Copy closed days of events and usage, and old ended jobs, to the archive, then drop their rows. Does nothing if
-    nothing is due.
+    """Start the archiver if something is due: it copies closed days of events and usage, and old ended jobs, to the
+    archive, then drops their rows. Does not wait for it.
     """
     now = timezone.now()
     if ranges.due(now=now) or ended.due(now=now) or old_specs.due(now=now):
-        child.run()
+        child.start()
 
 
 @shared_task(name="scheduling.capacity_samples", ignore_result=True)
@@ -176,10 +176,13 @@ def checkpoints_run() -> None:
     """Save a checkpoint of each cell whose newest one is too old, and delete old checkpoints."""
     now = timezone.now()
     for cell in Cell.operated.order_by("id"):
-        if saving.due(cell, now=now):
-            checkpoint_save(cell.name)
-        if dropped := saving.checkpoints_drop_old(cell, now=now):
-            log.info("old checkpoints deleted", cell=cell.name, files=dropped)
+        try:
+            if saving.due(cell, now=now):
+                checkpoint_save(cell.name)
+            if dropped := saving.checkpoints_drop_old(cell, now=now):
+                log.info("old checkpoints deleted", cell=cell.name, files=dropped)
+        except StoreAway as error:
+            log.warning("store of checkpoints unreachable", cell=cell.name, error=str(error))
 
 
 @shared_task(name="scheduling.checkpoint_save", ignore_result=True)
