@@ -75,11 +75,9 @@ class CheckpointContentView(CellView):
     )
     def get(self, request: Request, cell: str, revision: int) -> FileResponse:
         """Download the file of a checkpoint. It contains data of all tenants, but no environment values."""
-        found = requests.checkpoint_verified(principal=self.principal, cell=self.cell(cell), revision=revision)
-        name = f"{found.header.cell}-{revision}.checkpoint"
-        return FileResponse(
-            found.path.open("rb"), as_attachment=True, filename=name, content_type="application/octet-stream"
-        )
+        found = requests.checkpoint_content(principal=self.principal, cell=self.cell(cell), revision=revision)
+        name = f"{cell}-{revision}.checkpoint"
+        return FileResponse(found, as_attachment=True, filename=name, content_type="application/octet-stream")
 
 
 class RedactedCheckpointView(CellView):

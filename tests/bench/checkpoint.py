@@ -21,7 +21,6 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from tests.bench.full_cell import full_cell, users
@@ -45,30 +44,32 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def _save(where: Installation, cell_id: int) -> dict[str, Any]:
-    files: list[Path] = []
+    from scheduling.history.archive.store import store
+    from scheduling.history.checkpoints.saving import checkpoint_write
+
+    saved: list[str] = []
 
     def save() -> None:
-        from scheduling.history.checkpoints.saving import checkpoint_write
-
-        for old in files:
-            old.unlink(missing_ok=True)
-        files[:] = [checkpoint_write(cell_id)]
+        for old in saved:
+            store().delete(old)
+        saved[:] = [checkpoint_write(cell_id)]
 
     with _Submitting(where) as waits:
         figures = _timed(save)
-    size = files[0].stat().st_size / 1e6
+    size = (store().size(saved[0]) or 0) / 1e6
     return {**figures, "unit": "s", "size_mb": round(size, 2), "longest_wait_ms": round(1000 * max(waits), 1)}
 
 
 def _load(where: Installation, cell_id: int) -> dict[str, Any]:
     from scheduling.history.checkpoints.file import read
+    from scheduling.history.checkpoints.folder import open_checkpoint
     from scheduling.history.checkpoints.saving import checkpoint_write
     from scheduling.history.checkpoints.tables import state_of
 
-    path = checkpoint_write(cell_id)
+    key = checkpoint_write(cell_id)
 
     def load() -> None:
-        with path.open("rb") as file:
+        with open_checkpoint(key) as file:
             header, tables = read(file)
         state_of(tables, extra_resources=header.extra_resources, revision=header.revision)
 

@@ -14,9 +14,10 @@ from django.db import connection, transaction
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
 from scheduling.core.cell.state import CellState
+from scheduling.history.archive.store import store
 from scheduling.history.checkpoints import saving
 from scheduling.history.checkpoints.file import read
-from scheduling.history.checkpoints.folder import checkpoints_of
+from scheduling.history.checkpoints.folder import checkpoints_of, open_checkpoint
 from scheduling.history.checkpoints.rows import header_of, load_recorded, read_cell
 from scheduling.history.checkpoints.saving import checkpoint_write
 from scheduling.history.checkpoints.states import replay, state_at
@@ -39,6 +40,7 @@ SRE = system("sre")
 @pytest.fixture(autouse=True)
 def home(settings, tmp_path: Path) -> Path:
     settings.BORG_HOME = tmp_path
+    settings.BORG_ARCHIVE = (tmp_path / "archive").as_uri()
     return tmp_path
 
 
@@ -110,37 +112,36 @@ def _check_a_journal_without_beginning(cell: Cell) -> None:
 def test_checkpoints_are_due_and_dropped_by_their_age(cell, machine, home) -> None:
     now = dt.datetime.now(dt.UTC)
     assert saving.due(fresh(cell), now=now)
-    path = checkpoint_write(cell.id)
-    assert checkpoint_write(cell.id) == path, "the revision is the same"
+    key = checkpoint_write(cell.id)
+    assert checkpoint_write(cell.id) == key, "the revision is the same"
     hour = dt.timedelta(hours=1)
     assert not saving.due(fresh(cell), now=now + 2 * hour), "nothing has changed"
     rows.a_machine(cell, "m2")
     assert not saving.due(fresh(cell), now=now + hour / 2)
     assert saving.due(fresh(cell), now=now + 2 * hour)
     checkpoint_write(cell.id)
-    first, second = sorted(one.path for one in checkpoints_of(cell.name))
+    first, second = sorted(one.key for one in checkpoints_of(cell.name))
     days = dt.timedelta(days=1)
     assert saving.checkpoints_drop_old(cell, now=now + 23 * hour) == 0
     assert saving.checkpoints_drop_old(cell, now=now + 3 * days) == 1, "the first of a day stays"
-    assert first.exists()
-    assert not second.exists()
+    assert store().size(first)
+    assert store().size(second) is None
     assert saving.checkpoints_drop_old(cell, now=now + 61 * days) == 1
     assert checkpoints_of(cell.name) == []
 
 
 def test_values_of_the_environment_are_in_no_checkpoint(cell, machine, ann) -> None:
     world.submit(ann, cell, world.with_task(env={"DB_PASSWORD": "hunter2", "MODE": "quick-mode"}))
-    path = checkpoint_write(cell.id)
-    with path.open("rb") as file:
+    with open_checkpoint(checkpoint_write(cell.id)) as file:
         _, tables = read(file)
     texts = [str(table.to_pylist()) for table in tables.values()]
     assert any("DB_PASSWORD" in text for text in texts)
     assert not any("hunter2" in text or "quick-mode" in text for text in texts)
 
 
-def test_sres_list_show_and_download_checkpoints(cell, machine, ann) -> None:
+def test_sres_list_show_and_download_checkpoints(cell, machine, ann, home) -> None:
     world.submit(ann, cell, world.a_file())
-    path = checkpoint_write(cell.id)
+    path = home / "archive" / checkpoint_write(cell.id)
     sre = world.bearer(world.a_user("sre", sre=True))
     base = f"/api/v1/cells/{cell.name}/checkpoints/"
     (listed,) = sre.get(base).json()

@@ -18,7 +18,7 @@ from scheduling.history.archive.archiver import Archiver
 from scheduling.history.archive.store import store
 from scheduling.history.checkpoints import file
 from scheduling.history.checkpoints.file import Header
-from scheduling.history.checkpoints.folder import checkpoints_of, folder_of
+from scheduling.history.checkpoints.folder import checkpoints_of
 from scheduling.history.checkpoints.redact import redact
 from scheduling.history.checkpoints.rows import load_recorded, read_cell
 from scheduling.history.checkpoints.saving import checkpoint_write
@@ -112,7 +112,7 @@ def test_a_study_cell_is_a_copy_that_nobody_can_change(cell, machine, ann, tenan
     assert sre.delete("/api/v1/studies/copy/").status_code == 204
     assert not Cell.objects.filter(name="copy").exists()
     assert not Event.objects.filter(cell_id=copy.id).exists()
-    assert not folder_of("copy").exists()
+    assert checkpoints_of("copy") == []
     assert query("SELECT count(*) FROM scheduling_event_partition WHERE cell_id = %s", [copy.id]) == [(0,)]
     assert validate(cell.id) == []
 
@@ -246,7 +246,8 @@ def test_sres_restore_and_import_over_rest(cell, machine, ann, monkeypatch, home
     assert (both.status_code, both.json()["fields"].keys()) == (422, {"revision"})
 
     (stored,) = checkpoints_of(cell.name)
-    content = stored.path.read_bytes()
+    with stored.open() as source:
+        content = source.read()
     damaged = sre.put("/api/v1/studies/two/", content[:-1], content_type="application/octet-stream")
     assert (damaged.status_code, damaged.json()["fields"]) == (422, {"section": "updates"})
     opened = sre.put("/api/v1/studies/two/", content, content_type="application/octet-stream")

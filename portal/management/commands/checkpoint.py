@@ -12,7 +12,7 @@ from scheduling.models import Cell
 
 
 class Command(BaseCommand):
-    help = "Save a checkpoint of a cell in BORG_HOME, and print the path of the file. Locks nothing."
+    help = "Save a checkpoint of a cell in the store of the archive, and print its name there. Locks nothing."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("cell")
@@ -21,4 +21,4 @@ class Command(BaseCommand):
         found = Cell.objects.filter(name=cell).first()
         if found is None:
             raise CommandError(f"Cannot save a checkpoint of cell {cell!r}: there is no such cell. Check the name.")
-        self.stdout.write(str(checkpoint_write(found.id)))
+        self.stdout.write(checkpoint_write(found.id))

@@ -19,7 +19,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import CapabilityKind, Principal, Scope
 from scheduling.core.vocabulary.states import JobState
 from scheduling.history.archive.ranges import EVENTS
-from scheduling.history.archive.store import store
+from scheduling.history.archive.store import local_file
 from scheduling.models import ArchivedJob, ArchiveFile, ArchiveState, Cell, Event, Job
 from scheduling.storage.files import NotThere, StoreAway
 
@@ -80,7 +80,7 @@ class ArchivedEvents:
         try:
             for file in self._files(position, newest_first=newest_first):
                 try:
-                    with store().local(file.key) as path, open_file(path, name=file.key) as opened:
+                    with local_file(file) as path, open_file(path, name=file.key) as opened:
                         for number in self._groups(opened, position, newest_first=newest_first):
                             if groups == MOST_GROUPS:
                                 return ArchivePage(found, _edge(opened, number, newest_first=newest_first))

@@ -1,32 +1,60 @@
-"""The file store of the archive: a folder, or S3.
+"""The file store of the archive: a folder, or S3. It is encrypted if `BORG_ARCHIVE_KEYS` contains a key.
 
 <store>/<cell>/<table>/day=YYYY-MM-DD/<first>-<last>.parquet
+<store>/<cell>/checkpoints/<revision>.checkpoint
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from django.conf import settings
 
+from scheduling.models import ArchiveFile
 from scheduling.storage.choice import open_files
-from scheduling.storage.files import FileStore, NotThere
+from scheduling.storage.files import DamagedFile, FileStore, NotThere
+from scheduling.storage.sealed import SealedStore, read_keys
 
 
 def store() -> FileStore:
-    """Return the store of the archive. Raises `ValueError` if the setting BORG_ARCHIVE is wrong."""
-    return open_files(settings.BORG_ARCHIVE, setting="BORG_ARCHIVE")
+    """Return the store of the archive and of checkpoints. Raises `ValueError` if BORG_ARCHIVE or BORG_ARCHIVE_KEYS is
+    wrong.
+    """
+    return SealedStore(
+        open_files(settings.BORG_ARCHIVE, setting="BORG_ARCHIVE"),
+        read_keys(settings.BORG_ARCHIVE_KEYS),
+        drafts=Path(settings.BORG_HOME) / "drafts",
+        setting="BORG_ARCHIVE_KEYS",
+    )
+
+
+@contextmanager
+def local_file(file: ArchiveFile) -> Iterator[Path]:
+    """Yield the path of a file of the manifest on this host, as `FileStore.local` does. If an erasure has replaced the
+    file meanwhile, the path is that of the new one.
+    """
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(store().local(file.key))
+        except NotThere:
+            file.refresh_from_db(fields=["generation"])
+            path = stack.enter_context(store().local(file.key))
+        yield path
 
 
 def sha256_of(files: FileStore, key: str) -> str:
-    """Read a file of the store completely, and return its SHA-256, or "" if the store does not have the file. Raises
-    `StoreAway` if the store cannot be reached.
+    """Read a file of the store completely, and return the SHA-256 of its content, or "" if the file is missing or
+    cannot be decrypted because it is damaged. Raises `StoreAway` if the store cannot be reached, or if the key of the
+    file is missing.
     """
     found = hashlib.sha256()
     try:
         with files.read(key) as chunks:
             for chunk in chunks:
                 found.update(chunk)
-    except NotThere:
+    except (NotThere, DamagedFile):
         return ""
     return found.hexdigest()

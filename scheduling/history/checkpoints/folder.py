@@ -1,43 +1,72 @@
-"""The folder with the checkpoints of each cell: `checkpoints/CELL/REVISION.checkpoint` in BORG_HOME."""
+"""The checkpoints of each cell in the store of the archive: `CELL/checkpoints/REVISION.checkpoint`."""
 
 from __future__ import annotations
 
+import functools
+import io
 from dataclasses import dataclass
-from pathlib import Path
+from typing import BinaryIO
 
 from django.conf import settings
 
+from scheduling.history.archive.store import store
 from scheduling.history.checkpoints.file import CheckpointError, Header, read_header
+from scheduling.storage.files import NotThere
 
 _SUFFIX = ".checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A checkpoint in the folder."""
+    """A checkpoint in the store. `key`: its name there."""
 
-    path: Path
+    key: str
     header: Header
     size_bytes: int
 
+    def open(self) -> BinaryIO:
+        """Return the file, which the caller closes. Raises `NotThere` if it was deleted meanwhile, and `StoreAway` if
+        it cannot be read.
+        """
+        return open_checkpoint(self.key)
 
-def folder_of(cell: str) -> Path:
-    """Return the folder with the checkpoints of a cell. It may not exist yet."""
-    return Path(settings.BORG_HOME) / "checkpoints" / cell
+
+def checkpoints_under(cell: str) -> str:
+    """Return the folder in the store that has the checkpoints of a cell."""
+    return f"{cell}/checkpoints"
 
 
-def path_of(cell: str, revision: int) -> Path:
-    """Return the file of a cell's checkpoint at a revision. It may not exist."""
-    return folder_of(cell) / f"{revision:015d}{_SUFFIX}"
+def key_of(cell: str, revision: int) -> str:
+    """Return the name in the store of a cell's checkpoint at a revision. It may not exist."""
+    return f"{checkpoints_under(cell)}/{revision:015d}{_SUFFIX}"
+
+
+def open_checkpoint(key: str) -> BinaryIO:
+    """Return the file of a checkpoint, as `StoredCheckpoint.open` does."""
+    with store().local(key) as path:
+        return path.open("rb")  # a temporary copy stays until the caller closes it
 
 
 def checkpoints_of(cell: str) -> list[StoredCheckpoint]:
-    """Return the checkpoints of a cell, highest revision first. Files whose header is damaged are left out."""
+    """Return the checkpoints of a cell, highest revision first. Files whose header is damaged are left out. Raises
+    `StoreAway` if the store cannot be reached.
+    """
     found = []
-    for path in sorted(folder_of(cell).glob(f"*{_SUFFIX}"), reverse=True):
+    for file in reversed(list(store().listing(checkpoints_under(cell)))):
         try:
-            with path.open("rb") as file:
-                found.append(StoredCheckpoint(path, read_header(file), path.stat().st_size))
-        except (FileNotFoundError, CheckpointError):
-            continue  # deleted meanwhile, or never readable again
+            header = _header(settings.BORG_ARCHIVE, file.key, file.version)
+        except NotThere:
+            continue  # deleted meanwhile
+        if header is not None:
+            found.append(StoredCheckpoint(file.key, header, file.size_bytes))
     return found
+
+
+@functools.lru_cache(maxsize=10_000)
+def _header(_store: str, key: str, _version: str) -> Header | None:
+    """Return the header of a checkpoint, or None if it is damaged. The cache avoids a request per file and listing."""
+    with store().read(key) as chunks:
+        try:
+            return read_header(io.BytesIO(next(chunks, b"")))
+        except CheckpointError:
+            return None

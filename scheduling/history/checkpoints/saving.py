@@ -1,4 +1,4 @@
-"""Saves checkpoints of cells in a folder of BORG_HOME, and deletes old ones."""
+"""Saves checkpoints of cells in the store of the archive, and deletes old ones."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import msgspec
 import structlog
 from django.conf import settings
 
+from scheduling.history.archive.store import store
 from scheduling.history.checkpoints.file import Header
-from scheduling.history.checkpoints.folder import checkpoints_of, folder_of, path_of
+from scheduling.history.checkpoints.folder import checkpoints_of, key_of
 from scheduling.history.checkpoints.thinning import DAY_S, superfluous
 from scheduling.journal.sql import query
 from scheduling.models import Cell
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _WITHIN_S = 600.0
+_DRAFT = "checkpoint-"
 
 
-def checkpoint_write(cell_id: int) -> Path:
-    """Save a checkpoint of a cell at its present revision, and return the file. If the file exists, it is kept.
+def checkpoint_write(cell_id: int) -> str:
+    """Save a checkpoint of a cell at its present revision, and return its name in the store. If it exists, it is kept.
 
     Reads one repeatable-read snapshot and takes no lock, so no writer waits. Imports heavy libraries: other processes
     than commands call `checkpoint_save`.
@@ -40,27 +42,25 @@ def checkpoint_write(cell_id: int) -> Path:
     header = header_of(cell_id)
     for known in checkpoints_of(header.cell):
         if (known.header.revision, known.header.history) == (header.revision, header.history):
-            return known.path
+            return known.key
     header, tables = read_cell(cell_id)
-    return store(msgspec.structs.replace(header, events=_events_until(cell_id, header)), tables)
+    return checkpoint_store(msgspec.structs.replace(header, events=_events_until(cell_id, header)), tables)
 
 
-def store(header: Header, tables: Tables) -> Path:
-    """Write a checkpoint to the folder of its cell, completely or not at all. Return the file."""
+def checkpoint_store(header: Header, tables: Tables) -> str:
+    """Write a checkpoint of a cell to the store, completely or not at all. Return its name in the store."""
     from scheduling.history.checkpoints import file
 
-    target = path_of(header.cell, header.revision)
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, partial = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".partial")
+    key, files = key_of(header.cell, header.revision), store()
+    descriptor, name = tempfile.mkstemp(dir=files.spool(), prefix=_DRAFT)
+    draft = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as out:
             file.write(out, header, tables)
-            out.flush()
-            os.fsync(descriptor)
-        Path(partial).replace(target)
+        files.put(key, draft)
     finally:
-        Path(partial).unlink(missing_ok=True)
-    return target
+        draft.unlink(missing_ok=True)
+    return key
 
 
 def checkpoint_save(cell: Cell) -> None:
@@ -97,6 +97,7 @@ def checkpoints_drop_old(cell: Cell, *, now: dt.datetime) -> int:
     """Delete old checkpoints of a cell, as its settings say. Return how many."""
     chosen = cell_settings.load(cell.settings)
     known = checkpoints_of(cell.name)
+    files = store()
     unneeded = superfluous(
         [one.header for one in known],
         now=now.timestamp(),
@@ -105,8 +106,8 @@ def checkpoints_drop_old(cell: Cell, *, now: dt.datetime) -> int:
     )
     for one in known:
         if one.header in unneeded:
-            one.path.unlink(missing_ok=True)
-    for forgotten in folder_of(cell.name).glob(".*.partial"):
+            files.delete(one.key)
+    for forgotten in files.spool().glob(f"{_DRAFT}*"):  # of processes that were killed
         if now.timestamp() - forgotten.stat().st_mtime > DAY_S:
             forgotten.unlink(missing_ok=True)
     return len(unneeded)

@@ -20,6 +20,7 @@ from scheduling.history.checkpoints.replaying import EventsMissing, archived_rev
 from scheduling.history.checkpoints.tables import state_of
 from scheduling.journal.sql import query
 from scheduling.models import Cell
+from scheduling.storage.files import StoreAway
 
 log = structlog.get_logger(__name__)
 
@@ -95,10 +96,10 @@ def _nearest(cell: Cell, revision: int) -> RecordedState:
         if stored.header.revision > revision:
             continue
         try:
-            with stored.path.open("rb") as source:
+            with stored.open() as source:
                 header, tables = file.read(source)
             return state_of(tables, extra_resources=extra, revision=header.revision)
-        except (OSError, CheckpointError, LookupError) as error:
+        except (OSError, CheckpointError, LookupError, StoreAway) as error:
             log.warning("checkpoint skipped", cell=cell.name, revision=stored.header.revision, error=str(error))
     return RecordedState(extra)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from quota.vocabulary.errors import Rejected
 from scheduling.history.archive import ranges
 from scheduling.history.archive.ranges import EVENTS, USAGE
-from scheduling.history.archive.store import store
+from scheduling.history.archive.store import local_file
 from scheduling.history.infrastore.columns import DERIVED
 from scheduling.history.infrastore.sources import ArchivedFiles
 from scheduling.models import ArchiveFile, ArchiveState, Cell
@@ -56,7 +56,7 @@ def _files(cell: Cell, table: str, begins: Sequence[dt.datetime | None]) -> list
 
 def _local(stack: ExitStack, file: ArchiveFile) -> Path:
     try:
-        return stack.enter_context(store().local(file.key))
+        return stack.enter_context(local_file(file))
     except (StoreAway, NotThere) as error:
         detail = f"the file {file.key} of the archive cannot be read: {error}; try again, or ask an SRE to repair it"
         raise Rejected("archive-away", detail, status=503) from error

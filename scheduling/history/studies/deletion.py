@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 
 import structlog
 from django.db import models, transaction
@@ -11,7 +10,8 @@ from django.db import models, transaction
 from quota.models import Tenant
 from quota.vocabulary.errors import Conflict
 from quota.vocabulary.permissions import Action, Principal, require
-from scheduling.history.checkpoints.folder import folder_of
+from scheduling.history.archive.store import store
+from scheduling.history.checkpoints.folder import checkpoints_under
 from scheduling.journal import partitions
 from scheduling.journal.sql import execute, query
 from scheduling.models import Cell, Event
@@ -55,9 +55,11 @@ def study_delete(*, principal: Principal, cell: Cell, dry_run: bool = False) -> 
 
 
 def _forget(cell_id: int, name: str) -> None:
-    """Drop the journal of a deleted cell, and delete the folder of its checkpoints."""
+    """Drop the journal of a deleted cell, and delete its checkpoints."""
     for (partition,) in query("SELECT name FROM scheduling_event_partition WHERE cell_id = %s", [cell_id]):
         partitions.detach(Event._meta.db_table, partition)
     partitions.drop_detached(Event._meta.db_table)
-    shutil.rmtree(folder_of(name), ignore_errors=True)
+    files = store()
+    for file in list(files.listing(checkpoints_under(name))):
+        files.delete(file.key)
     log.info("study cell deleted", cell=name)

@@ -26,6 +26,7 @@ from scheduling.history.studies.renumbering import with_full_limits
 from scheduling.history.studies.specs import StoredSpec, Version, specs_in, versions_used
 from scheduling.journal.sql import query
 from scheduling.models import Cell
+from scheduling.storage.files import NotThere
 
 if TYPE_CHECKING:
     import pyarrow
@@ -76,9 +77,9 @@ def _specs_known(cell: Cell, wanted: Set[Version], header: Header) -> dict[Versi
             break
         if stored.header.history == header.history:
             try:
-                with stored.path.open("rb") as source:
+                with stored.open() as source:
                     _, tables = file.read(source)
-            except (OSError, CheckpointError):
+            except (NotThere, CheckpointError):
                 continue  # deleted meanwhile, or damaged
             found = {version: one for version, one in specs_in(tables["specs"]).items() if version in wanted} | found
     return found

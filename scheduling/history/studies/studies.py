@@ -139,7 +139,7 @@ def _create(principal: Principal, name: str, original: Original, *, settings: di
             transaction.set_rollback(True)
         else:
             # A file without its cell does no harm: nothing uses files of another history.
-            saving.store(*copied)
+            saving.checkpoint_store(*copied)
     cell.revision += 1
     made = sum(specs[key] is not original.specs.get(key) for key in specs)
     numbers = {section: tables[section].num_rows for section in ("machines", "jobs", "tasks")}
