@@ -3,7 +3,7 @@
 from scheduling.models.capacity import CapacitySample
 from scheduling.models.cells import Brake, Cell, JoinToken, Lease
 from scheduling.models.events import Event
-from scheduling.models.history import ArchivedJob, ArchiveFile, ArchiveState, SavedQuery
+from scheduling.models.history import ArchivedJob, ArchiveFile, ArchiveState, Erasure, SavedQuery
 from scheduling.models.identities import IdentityKey
 from scheduling.models.jobs import FailingJob, Job, JobSpec, PendingVerdict, Update
 from scheduling.models.kept import KeptAlloc

@@ -1,4 +1,4 @@
-"""The manifest of the archive, the index of archived jobs, and saved SQL queries (`scheduling.history`)."""
+"""The manifest of the archive, the index of archived jobs, erasures, and saved SQL queries (`scheduling.history`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ArchiveFile(models.Model):
     `first`, `last`: the revisions (events) or the seconds since the epoch (usage) that the file covers. The files of
     these tables follow each other without a gap, so that no row is in two files. For `ended_jobs` and `old_specs` they
     are the smallest and the largest id of the jobs or specs in the file. `sha256`: of the file. `content`: a checksum
-    of the rows (`scheduling.history.archive.parquet`).
+    of the rows (`scheduling.history.archive.parquet`). `generation`: how often an erasure has replaced the file.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="archive_files")
@@ -35,6 +35,7 @@ class ArchiveFile(models.Model):
     day = models.DateField(_("day"))
     first = models.BigIntegerField(_("first"))
     last = models.BigIntegerField(_("last"))
+    generation = models.PositiveIntegerField(_("generation"), default=0, db_default=0)
     rows = models.BigIntegerField(_("rows"))
     bytes = models.BigIntegerField(_("bytes"))
     sha256 = models.CharField(_("SHA-256"), max_length=64)
@@ -58,7 +59,38 @@ class ArchiveFile(models.Model):
     @property
     def key(self) -> str:
         """The name of the file in the store."""
-        return f"{self.cell.name}/{self.table}/day={self.day:%Y-%m-%d}/{self.first}-{self.last}.parquet"
+        generation = f".{self.generation}" if self.generation else ""
+        return f"{self.cell.name}/{self.table}/day={self.day:%Y-%m-%d}/{self.first}-{self.last}{generation}.parquet"
+
+
+class Erasure(models.Model):
+    """A request to erase a person or a tenant from the history (`scheduling.history.erasure`).
+
+    `kind`: `person` or `tenant`. `name`: the identity; empty once it is erased. `tenant`: the row of the tenant. Rows
+    of its jobs that are archived later get the pseudonym too.
+    """
+
+    kind = models.CharField(_("kind"), max_length=16, choices=[("person", _("person")), ("tenant", _("tenant"))])
+    name = models.CharField(_("name"), max_length=200, blank=True)
+    tenant = models.OneToOneField(Tenant, models.SET_NULL, null=True, blank=True, related_name="erasure")
+    pseudonym = models.CharField(_("pseudonym"), max_length=63, unique=True)
+    started_at = models.DateTimeField(_("started"))
+    ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(fields=["kind", "name"], condition=~Q(name=""), name="one_open_erasure_per_name"),
+            models.CheckConstraint(
+                condition=Q(name="", ended_at__isnull=False) | (~Q(name="") & Q(ended_at__isnull=True)),
+                name="an_ended_erasure_forgets_the_name",
+            ),
+        ]
+        verbose_name = _("erasure")
+        verbose_name_plural = _("erasures")
+
+    def __str__(self) -> str:
+        return str(self.pseudonym)
 
 
 class ArchivedJob(models.Model):

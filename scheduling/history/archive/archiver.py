@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -32,13 +32,13 @@ from scheduling.history.archive.tables import ARCHIVE_TABLES, rows_of
 from scheduling.journal import partitions
 from scheduling.journal.sql import execute, query
 from scheduling.models import ArchiveFile, ArchiveState, Cell, Event
-from scheduling.storage.files import FileStore, StoreAway
+from scheduling.storage.files import DamagedFile, FileStore, NotThere, StoreAway
 from scheduling.usage import usage_windows
 
 log = structlog.get_logger(__name__)
 
 _LOCK = "scheduling_archive"
-_USAGE_LOCK = 0  # no cell has this id
+USAGE_LOCK = 0  # no cell has this id
 
 
 class ArchiveFailed(Exception):
@@ -75,13 +75,13 @@ class Archiver:
         failures = []
         for cell in Cell.operated.order_by("id"):
             try:
-                with _lock(cell.id) as own:
+                with archive_lock(cell.id) as own:
                     if own:
                         self.archive_cell(cell, now=now)
             except (ArchiveFailed, StoreAway) as error:
                 failures.append(f"cell {cell.name}: {error}")
         try:
-            with _lock(_USAGE_LOCK) as own:
+            with archive_lock(USAGE_LOCK) as own:
                 if own:
                     self._drop_usage(now=now)
         except (ArchiveFailed, StoreAway) as error:
@@ -94,6 +94,7 @@ class Archiver:
         """Archive all closed days of a cell, then drop its old partitions of events, its ended jobs that are old, and
         its expired files.
         """
+        self._check_key(cell)
         for table in TABLES:
             while (wanted := ranges.next_range(cell, table, now=now)) is not None:
                 self._store(cell, wanted)
@@ -115,13 +116,14 @@ class Archiver:
                 ArchiveFile.objects.filter(pk=file.pk).update(state=ArchiveState.DELETED)
             self.done.deleted += 1
 
-    def _store(self, cell: Cell, wanted: DayRange) -> ArchiveFile:
+    def _store(self, cell: Cell, wanted: DayRange, *, generation: int = 0) -> ArchiveFile:
         """Write one range to the store, verify it there, and record it in the manifest."""
         table = ARCHIVE_TABLES[wanted.table]
         file = ArchiveFile(
             cell=cell, table=wanted.table, day=wanted.day, first=wanted.first, last=wanted.last, rows=0, bytes=0
         )
-        draft = self._files.spool() / f"archive-{cell.id}"  # the lock of the cell protects it
+        file.generation = generation
+        draft = self._files.spool() / f"archive-{cell.history_id}"  # the lock of the cell protects it
         try:
             self._at("began")
             try:
@@ -151,7 +153,10 @@ class Archiver:
                 first=wanted.first,
                 defaults={
                     name: getattr(file, name)
-                    for name in ("day", "last", "rows", "bytes", "sha256", "content", "schema_version", "written_at")
+                    for name in (
+                        *("day", "last", "generation", "rows", "bytes"),
+                        *("sha256", "content", "schema_version", "written_at"),
+                    )
                 },
             )
             if isinstance(wanted, EndedJobs):
@@ -177,6 +182,15 @@ class Archiver:
             if found.key not in known:
                 self._files.delete(found.key)
 
+    def _check_key(self, cell: Cell) -> None:
+        """Raise `UnknownKey` if the newest file of the cell is encrypted with a key that is missing. Otherwise nobody
+        would notice the lost setting, and new files would have another key or no encryption.
+        """
+        newest = ArchiveFile.objects.filter(cell=cell, rows__gt=0).exclude(state=ArchiveState.DELETED).order_by("-id")
+        if (file := newest.select_related("cell").first()) is not None:
+            with suppress(NotThere, DamagedFile), self._files.read(file.key) as chunks:
+                next(chunks, b"")
+
     def _check(self, file: ArchiveFile) -> None:
         """Compare the file in the store with its manifest. Raises `ArchiveFailed` if it is damaged."""
         if sha256_of(self._files, file.key) != file.sha256:
@@ -193,7 +207,8 @@ class Archiver:
             except ArchiveFailed as error:
                 log.warning("a file of the archive is written again", file=file.key, reason=str(error))
                 days = DayRange(file.table, file.day, file.first, file.last)
-                self._store(file.cell, ended.jobs_of_file(file) if file.table == ENDED else days)
+                wanted = ended.jobs_of_file(file) if file.table == ENDED else days
+                self._store(file.cell, wanted, generation=file.generation)
         ids = [file.pk for file in files]
         ArchiveFile.objects.filter(pk__in=ids, state=ArchiveState.STORED).update(state=ArchiveState.SOLE)
 
@@ -246,7 +261,7 @@ def _files_that_cover(cells: list[int], table: str, old: OldPartition) -> list[A
 
 
 @contextmanager
-def _lock(number: int) -> Iterator[bool]:
+def archive_lock(number: int) -> Iterator[bool]:
     """Take the lock of a cell's archive for the `with` block. Yield False if another archiver has it."""
     ((own,),) = query("SELECT pg_try_advisory_lock(hashtext(%s), %s)", [_LOCK, number])
     try:
