@@ -8,14 +8,17 @@ import os
 import subprocess
 import sys
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from django.conf import settings
 from django.db import connection
 from django.utils import timezone
+from psycopg.errors import ProgramLimitExceeded
 
-from scheduling.history.archive import parquet, ranges
+from scheduling.history.archive import parquet, ranges, tables
 from scheduling.history.archive.archiver import Archiver
+from scheduling.history.archive.columns import read_columns
 from scheduling.history.archive.parquet import UnreadableArchive
 from scheduling.history.archive.store import store
 from scheduling.history.archive.tables import ARCHIVE_TABLES
@@ -186,6 +189,57 @@ def test_a_file_of_a_newer_version_is_rejected_with_the_cure(cell, tmp_path) -> 
     (tmp_path / "other.parquet").write_bytes(b"PAR1 is not enough")
     with pytest.raises(UnreadableArchive, match="damaged"):
         parquet.open_file(tmp_path / "other.parquet")
+
+
+def test_columns_of_all_types_arrive_with_their_nulls() -> None:
+    types = {
+        "long": pa.int64(),
+        "whole": pa.int32(),
+        "short": pa.int16(),
+        "flag": pa.bool_(),
+        "single": pa.float32(),
+        "double": pa.float64(),
+        "time": pa.timestamp("us"),
+        "text": pa.string(),
+        "floats": pa.list_(pa.float32()),
+    }
+    select = """SELECT * FROM (VALUES
+        (1::bigint, -2, 3::smallint, true, 0.5::real, 1e300::float8, '1969-07-20 20:17'::timestamp, 'é,"\n', '{1,2}'::real[]),
+        (NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
+        (9223372036854775807, 2147483647, 32767, false, -1, 0, '2026-11-27 00:00:00.000001', '', '{}'),
+        (0, 0, 0, false, 0, 0, '2000-01-01', 'z', '{0.25}')) AS rows"""  # noqa: E501
+    found = read_columns(types, select)
+    assert found.schema == pa.schema(list(types.items()))
+    found.validate(full=True)
+    first, null, third, last = found.to_pylist()
+    moon = dt.datetime(1969, 7, 20, 20, 17)
+    assert list(first.values()) == [1, -2, 3, True, 0.5, 1e300, moon, 'é,"\n', [1.0, 2.0]]
+    assert set(null.values()) == {None}
+    assert list(third.values())[:6] == [2**63 - 1, 2**31 - 1, 2**15 - 1, False, -1.0, 0.0]
+    assert (third["time"].microsecond, third["text"], third["floats"], last["floats"]) == (1, "", [], [0.25])
+    assert read_columns(types, f"{select} WHERE false").num_rows == 0
+
+
+def test_large_events_are_read_with_several_statements(cell, monkeypatch) -> None:
+    happened(cell, 50, at=ago(1))
+    monkeypatch.setattr(tables, "ROWS_PER_GROUP", 40)
+    monkeypatch.setattr(tables, "_STATEMENT_BYTES", 2_000)
+    read, limits = tables.read_part, []
+
+    def limited(table: tables.ArchiveTable, select: str) -> pa.Table:
+        limits.append(int(select.rpartition(" ")[2]))
+        if limits == [40]:
+            raise ProgramLimitExceeded("string buffer exceeds maximum allowed length")
+        return read(table, select)
+
+    monkeypatch.setattr(tables, "read_part", limited)
+    wanted = ranges.next_range(cell, "events", now=timezone.now())
+    assert wanted is not None
+    parts = list(tables.rows_of(cell.id, wanted))
+    assert limits[:2] == [40, 1]
+    assert 1 < max(limits[1:]) < 40
+    assert max(part.nbytes for part in parts) < 4_000
+    assert [row["revision"] for part in parts for row in part.to_pylist()] == [1 + n // 2 for n in range(100)]
 
 
 def test_only_one_archiver_works_on_a_cell(cell) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from quota.vocabulary.errors import Rejected
 from scheduling.history.archive.ended import EndedJobs
 from scheduling.history.archive.old_specs import OldSpecs
-from scheduling.history.archive.store import store
+from scheduling.history.archive.store import local_file
 from scheduling.models import ArchiveFile
 from scheduling.spec.masking import masked
 from scheduling.storage.files import NotThere, StoreAway
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # A reader of one job reads few rows of other jobs.
 ROWS_PER_GROUP = 4_096
+# A value of PostgreSQL has at most 1 GiB, and all rows of a statement become one. A job has up to 10,000 tasks.
+_IDS_PER_STATEMENT = 50
 # The table of PostgreSQL and the column with the name of a person, by kind.
 TABLES = {
     "job": ("scheduling_job", "submitted_by"),
@@ -37,7 +39,7 @@ TABLES = {
     "verdict": ("scheduling_pendingverdict", ""),
 }
 # `key`: a later job of the tenant may have the same idempotency key.
-_STATEMENT = """COPY (WITH ids AS (SELECT unnest('{{{ids}}}'::bigint[]) AS id)
+_STATEMENT = """WITH ids AS (SELECT unnest('{{{ids}}}'::bigint[]) AS id)
     SELECT collection_id, kind, number, time AT TIME ZONE 'UTC', actor, data FROM (
         SELECT j.id AS collection_id, 'job' AS kind, 0 AS number, j.ended_at AS time, j.submitted_by AS actor,
             to_jsonb(j) - '{{submitted_by,key}}'::text[] AS data FROM ids JOIN scheduling_job AS j USING (id)
@@ -49,23 +51,26 @@ _STATEMENT = """COPY (WITH ids AS (SELECT unnest('{{{ids}}}'::bigint[]) AS id)
             u.actor, to_jsonb(u) - 'actor' FROM ids JOIN scheduling_update AS u ON u.job_id = ids.id
         UNION ALL SELECT v.job_id, 'verdict', 0, v.at, '', to_jsonb(v)
             FROM ids JOIN scheduling_pendingverdict AS v ON v.job_id = ids.id
-    ) AS rows ORDER BY collection_id, kind, number) TO STDOUT (FORMAT csv)"""
+    ) AS rows ORDER BY collection_id, kind, number"""
 
 
-_SPECS = """COPY (SELECT s.id, s.job_id, 'spec', s.version, s.created_at AT TIME ZONE 'UTC', s.actor,
-    to_jsonb(s) - 'actor' FROM scheduling_jobspec AS s WHERE s.id = ANY('{{{ids}}}'::bigint[]) ORDER BY s.id)
-    TO STDOUT (FORMAT csv)"""
+_SPECS = """SELECT s.id, s.job_id, 'spec', s.version, s.created_at AT TIME ZONE 'UTC', s.actor,
+    to_jsonb(s) - 'actor' FROM scheduling_jobspec AS s WHERE s.id = ANY('{{{ids}}}'::bigint[]) ORDER BY s.id"""
 
 
 def rows_of_jobs(wanted: EndedJobs | OldSpecs) -> Iterator[pa.Table]:
     """Yield the rows of jobs or of old specs from PostgreSQL in their order, as tables with the schema of the archive.
     The values of environment variables that look like secrets are replaced by masks.
     """
-    from scheduling.history.archive.tables import ARCHIVE_TABLES, copied
+    from scheduling.history.archive.tables import ARCHIVE_TABLES, completed, read_part
 
     template, ids = (_STATEMENT, wanted.jobs) if isinstance(wanted, EndedJobs) else (_SPECS, wanted.ids)
-    statement = template.format(ids=",".join(map(str, ids)))
-    for rows in copied(ARCHIVE_TABLES[wanted.table], [statement], rows_per_group=ROWS_PER_GROUP):
+    table, ordered = ARCHIVE_TABLES[wanted.table], sorted(ids)
+    parts = (
+        read_part(table, template.format(ids=",".join(map(str, ordered[begin : begin + _IDS_PER_STATEMENT]))))
+        for begin in range(0, len(ordered), _IDS_PER_STATEMENT)
+    )
+    for rows in completed(table, parts, rows_per_group=ROWS_PER_GROUP):
         yield _without_secrets(rows)
 
 
@@ -102,7 +107,7 @@ def read_rows(file: ArchiveFile, jobs: Collection[int], kinds: Collection[str]) 
     ids, wanted = pa.array(sorted(jobs), pa.int64()), pa.array(sorted(kinds), pa.string())
     found: list[dict[str, Any]] = []
     try:
-        with suppress(NotThere), store().local(file.key) as path, open_file(path, name=file.key) as opened:
+        with suppress(NotThere), local_file(file) as path, open_file(path, name=file.key) as opened:
             for number in _groups(opened, sorted(jobs)):
                 searched = opened.read_row_group(number, columns=["collection_id", "kind"], use_threads=False)
                 mask = pc.and_(

@@ -1,7 +1,7 @@
 """The tables that the archiver copies: their columns in PostgreSQL and in Parquet, and how rows get from one to the
 other.
 
-    COPY … TO STDOUT (CSV) ─► chunks of whole rows ─► Arrow tables of at most `ROWS_PER_GROUP` rows
+    COPY … TO STDOUT, columns ─► Arrow tables of at most `ROWS_PER_GROUP` rows
 
 Times are in UTC without a time zone. Columns have the names of Google's trace of 2019 where they fit. `user` is the
 tenant that owns the row; null if none does.
@@ -10,21 +10,21 @@ tenant that owns the row; null if none does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from django.db import connection
-from psycopg.abc import Buffer
-from pyarrow import csv
+from psycopg.errors import ProgramLimitExceeded
 
+from scheduling.history.archive.columns import read_columns
 from scheduling.history.archive.ended import ENDED
 from scheduling.history.archive.old_specs import SPECS
 from scheduling.history.archive.ranges import EVENTS, USAGE, DayRange
+from scheduling.journal.sql import query
 
 ROWS_PER_GROUP = 65_536
-_HOUR_S = 3600
+_STATEMENT_BYTES = 128 << 20  # what one statement should read at most
+_WINDOW_S = 300
 _TIME = pa.timestamp("us")
 _FLOATS = pa.list_(pa.float32())
 
@@ -132,110 +132,101 @@ ARCHIVE_TABLES = {
 
 
 def rows_of(cell_id: int, wanted: DayRange) -> Iterator[pa.Table]:
-    """Yield the rows of a range from PostgreSQL in their order, as tables with the schema of the archive. Raises
-    `ValueError` if a row was lost on the way.
+    """Yield the rows of a range from PostgreSQL in their order, as tables with the schema of the archive and at most
+    `ROWS_PER_GROUP` rows. Raises `ValueError` if a row was lost on the way.
     """
     table = ARCHIVE_TABLES[wanted.table]
-    return copied(table, (_statement(cell_id, table, first, last) for first, last in _parts(wanted)))
+    select = f"SELECT {', '.join(table.sources.values())} FROM {table.table} WHERE cell_id = {cell_id}"
+    read = _events if table.name == EVENTS else _usage
+    return completed(table, read(table, select, wanted))
 
 
-def copied(
-    table: ArchiveTable, statements: Iterable[str], *, rows_per_group: int = ROWS_PER_GROUP
+def completed(
+    table: ArchiveTable, parts: Iterable[pa.Table], *, rows_per_group: int = ROWS_PER_GROUP
 ) -> Iterator[pa.Table]:
-    """Yield the rows that COPY statements return, as tables of at most `rows_per_group` rows with the schema of
-    `table`. Raises `ValueError` if a row was lost on the way.
+    """Yield the rows of `parts` with the derived columns, as tables of at most `rows_per_group` rows with the schema of
+    `table`.
     """
-    with closing(_Tenants()) as tenants:
-        for statement in statements:
-            for rows, text in _chunks(statement, rows_per_group):
-                found = _parsed(table, text)
-                if found.num_rows != rows:
-                    raise ValueError(
-                        f"PostgreSQL sent {rows} rows of {table.table}, and {found.num_rows} could be read"
-                    )
-                yield _completed(table, found, tenants)
+    tenants = _Tenants()
+    for group in _groups(parts, rows_per_group):
+        yield _completed(table, group, tenants)
 
 
-def _statement(cell_id: int, table: ArchiveTable, first: int, last: int) -> str:
-    condition = (
-        f"revision BETWEEN {first} AND {last}"
-        if table.name == EVENTS
-        else f"start_time >= to_timestamp({first}) AND start_time < to_timestamp({last + 1})"
-    )
-    return (
-        f"COPY (SELECT {', '.join(table.sources.values())} FROM {table.table} WHERE cell_id = {cell_id}"
-        f" AND {condition} ORDER BY {table.order}) TO STDOUT (FORMAT csv)"
-    )
+def read_part(table: ArchiveTable, select: str) -> pa.Table:
+    """Return the rows of a SELECT whose columns are the sources of `table`, without the derived columns."""
+    return read_columns({name: table.types[name] for name in table.sources}, select)
 
 
-def _parts(wanted: DayRange) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a range that are read with one statement each. Usage is sorted per hour, events are sorted."""
-    if wanted.table == EVENTS:
-        yield wanted.first, wanted.last
-    else:
-        for first in range(wanted.first, wanted.last, _HOUR_S):
-            yield first, first + _HOUR_S - 1
+def _events(table: ArchiveTable, select: str, wanted: DayRange) -> Iterator[pa.Table]:
+    """Yield the events of a range. A statement reads fewer rows if the events before it were large."""
+    place, limit = (wanted.first, -1), ROWS_PER_GROUP
+    while True:
+        part = f"(revision, seq) > ({place[0]}, {place[1]}) AND revision <= {wanted.last}"
+        try:
+            found = read_part(table, f"{select} AND {part} ORDER BY {table.order} LIMIT {limit}")
+        except ProgramLimitExceeded:  # a column has more than 1 GiB
+            if limit == 1:
+                raise
+            limit = max(limit // 64, 1)
+            continue
+        if found.num_rows:
+            yield found
+            place = (found["revision"][-1].as_py(), found["seq"][-1].as_py())
+        if found.num_rows < limit:
+            return
+        limit = max(min(_STATEMENT_BYTES * found.num_rows // found.nbytes, ROWS_PER_GROUP), 1)
 
 
-def _chunks(statement: str, most: int) -> Iterator[tuple[int, bytes]]:
-    """Yield at most `most` rows as CSV, with their number. PostgreSQL sends one message per row."""
-    many: list[Buffer] = []
-    with connection.cursor() as cursor, cursor.copy(statement) as copy:
-        for row in copy:
-            many.append(row)
-            if len(many) == most:
-                yield len(many), b"".join(many)
-                many = []
-    if many:
-        yield len(many), b"".join(many)
+def _usage(table: ArchiveTable, select: str, wanted: DayRange) -> Iterator[pa.Table]:
+    """Yield the usage of a range. Each statement reads five minutes."""
+    for first in range(wanted.first, wanted.last, _WINDOW_S):
+        part = f"start_time >= to_timestamp({first}) AND start_time < to_timestamp({first + _WINDOW_S})"
+        yield read_part(table, f"{select} AND {part} ORDER BY {table.order}")
 
 
-def _parsed(table: ArchiveTable, text: bytes) -> pa.Table:
-    types = {name: _TEXT if table.types[name] == _FLOATS else table.types[name] for name in table.sources}
-    return csv.read_csv(
-        pa.BufferReader(text),
-        csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=list(table.sources)),
-        csv.ParseOptions(newlines_in_values=True),
-        csv.ConvertOptions(
-            column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-        ),
-    ).combine_chunks()
+def _groups(tables: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
+    """Yield the rows of `tables` in tables of at most `most` rows, which are small only at the end."""
+    held: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        held.append(table)
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= most or size >= _STATEMENT_BYTES:
+            joined = pa.concat_tables(held)
+            for begin in range(0, rows, most):
+                yield joined.slice(begin, most)
+            held, rows, size = [], 0, 0
+    if rows:
+        yield pa.concat_tables(held)
 
 
 class _Tenants:
-    """The names of tenants by job id. They are read over a connection of their own, because the rows that are read
-    meanwhile occupy the other one.
-    """
+    """The names of tenants by job id."""
 
     def __init__(self) -> None:
-        self._connection = connection.copy()
         self._names: dict[int, str | None] = {}
 
     def of_jobs(self, jobs: pa.Array) -> pa.Array:
-        """Return the tenant of each job; null for null and for jobs that no longer exist."""
+        """Return the tenant of each job, or its pseudonym if it was erased; null for null and for jobs that no longer
+        exist.
+        """
         if unknown := [job for job in pc.unique(jobs).to_pylist() if job is not None and job not in self._names]:
             self._names |= dict.fromkeys(unknown)
-            with self._connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT j.id, t.name FROM scheduling_job AS j JOIN quota_tenant AS t ON t.id = j.tenant_id"
-                    " WHERE j.id = ANY(%s)",
-                    [unknown],
-                )
-                self._names |= dict(cursor.fetchall())
+            rows = query(
+                "SELECT j.id, coalesce(e.pseudonym, t.name) FROM scheduling_job AS j"
+                " JOIN quota_tenant AS t ON t.id = j.tenant_id"
+                " LEFT JOIN scheduling_erasure AS e ON e.tenant_id = t.id WHERE j.id = ANY(%s)",
+                [unknown],
+            )
+            self._names |= dict(rows)
         names = pa.array(self._names.values(), _TEXT)
         return names.take(pc.index_in(jobs, value_set=pa.array(self._names.keys(), _I64)))
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 def _completed(table: ArchiveTable, found: pa.Table, tenants: _Tenants) -> pa.Table:
     """Return the rows with the derived columns."""
+    found = found.combine_chunks()
     columns = {name: found[name] for name in found.column_names}
-    for name, kind in table.types.items():
-        if kind == _FLOATS:
-            parts = pc.split_pattern(pc.utf8_trim(found[name].combine_chunks(), "{}"), ",")
-            columns[name] = pa.ListArray.from_arrays(parts.offsets, parts.values.cast(pa.float32()))
     if "time_us" in table.types:
         columns["time_us"] = found["time"].cast(_I64)
     columns["user"] = tenants.of_jobs(found["collection_id"].combine_chunks())

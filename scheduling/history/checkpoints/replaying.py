@@ -17,7 +17,7 @@ from quota.vocabulary.errors import Rejected
 from scheduling.core.garbage import collection_paused
 from scheduling.core.vocabulary.events import Event, unpacked
 from scheduling.history.archive.ranges import EVENTS
-from scheduling.history.archive.store import store
+from scheduling.history.archive.store import local_file
 from scheduling.history.checkpoints.recorded import RecordedState
 from scheduling.journal.sql import query
 from scheduling.models import ArchiveFile, ArchiveState, Cell
@@ -123,7 +123,7 @@ def _opened(file: ArchiveFile) -> Iterator[pq.ParquetFile]:
     if file.state == ArchiveState.DELETED:
         raise EventsMissing(missing)
     try:
-        with store().local(file.key) as path, open_file(path, name=file.key) as content:
+        with local_file(file) as path, open_file(path, name=file.key) as content:
             yield content
     except NotThere:
         raise EventsMissing(missing) from None
