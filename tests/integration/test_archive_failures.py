@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -84,21 +85,22 @@ def in_postgres() -> set[tuple[int, int]]:
 
 def test_an_archiver_that_is_killed_at_any_step_loses_and_doubles_nothing(cell, folder, settings) -> None:
     everything = a_past(cell)
+    Cell.objects.filter(pk=cell.pk).update(settings={"archive_keep_days": 18.0})
     environment = os.environ | {
         "DJANGO_SETTINGS_MODULE": "portal.settings.test",
         "BORG_DATABASE_URL": database_url(),
         "BORG_ARCHIVE": settings.BORG_ARCHIVE,
     }
-    # "deleted" is never reached, because no file has expired yet.
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, *STEPS], env=environment, capture_output=True, text=True, check=True
     )
     killed = dict(line.split() for line in done.stdout.splitlines() if line.count(" ") == 1)
-    assert killed == dict.fromkeys(STEPS[:-1], str(int(signal.SIGKILL))) | {"deleted": "0"}
-    assert archived(cell) == everything
+    assert killed == dict.fromkeys(STEPS, str(int(signal.SIGKILL)))
+    run()
+    assert archived(cell) == everything[80:], "the first two days have expired"
     assert in_postgres() == {place for place in everything if place[0] > 2 * journal.PARTITION}
     assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")) == sorted(
-        file.key for file in ArchiveFile.objects.filter(rows__gt=0)
+        file.key for file in ArchiveFile.objects.filter(rows__gt=0).exclude(state="deleted")
     )
     assert list((folder / ".drafts").iterdir()) == [], "no draft is left over"
     with connection.cursor() as cursor:
@@ -171,6 +173,56 @@ def test_a_store_that_is_away_or_lies_keeps_the_rows_in_postgresql(cell, folder,
     settings.BORG_ARCHIVE = folder.as_uri()
     run()
     assert archived(cell) == everything
+
+
+class Failing:
+    """A store whose operation with a certain number fails, before or after it has had its effect."""
+
+    OPERATIONS = ("spool", "put", "read", "listing", "delete")
+
+    def __init__(self, number: int, *, after: bool) -> None:
+        self.files, self.left, self.after = store(), number, after
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.files, name)
+        if name not in self.OPERATIONS:
+            return method
+
+        def operation(*args: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left == 0 and not self.after:
+                raise StoreAway("the store is away")
+            found = method(*args, **options)
+            if self.left == 0:
+                raise StoreAway("the store does not answer")
+            return found
+
+        return operation
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_store_that_fails_at_any_operation_loses_and_doubles_nothing(cell, folder, after) -> None:
+    everything = a_past(cell)
+    Cell.objects.filter(pk=cell.pk).update(settings={"archive_keep_days": 18.0})
+    failed, number = 0, 1
+    while True:
+        failing = Failing(number, after=after)
+        try:
+            Archiver(failing).run(now=timezone.now())  # type: ignore[arg-type]
+        except ArchiveFailed:
+            failed += 1
+        kept = archived(cell)
+        assert kept == sorted(set(kept)), "no event is in two files"
+        expired = ArchiveFile.objects.filter(cell=cell, state="deleted")
+        ranges = [range(file.first, file.last + 1) for file in expired]
+        lost = set(everything) - set(kept) - in_postgres()
+        assert all(any(revision in one for one in ranges) for revision, _ in lost), "only expired events are gone"
+        if failing.left > 0:  # everything was done before the operation that should fail
+            break
+        number += 1
+    assert failed >= 5
+    assert archived(cell) == everything[80:]
+    assert in_postgres() == {place for place in everything if place[0] > 2 * journal.PARTITION}
 
 
 def test_a_full_disk_keeps_the_rows_in_postgresql(cell, folder) -> None:
