@@ -10,7 +10,7 @@ import pyarrow as pa
 from scheduling.core.vocabulary import events as ev
 from scheduling.core.vocabulary.requirement import Group, Requirement, task_id
 from scheduling.history.infrastore.columns import DERIVED, TABLES
-from scheduling.history.infrastore.tables import SCHEMAS, JobFacts, convert
+from scheduling.history.infrastore.tables import BEFORE, SCHEMAS, Conversion, JobFacts, machines_after
 
 AT = dt.datetime(2026, 11, 27, 12, 0, 0, 250)
 LIMIT = (1500, 2**30, 0, 0, 0, 0)
@@ -33,6 +33,10 @@ def journal(*events: Any, first: int = 1) -> pa.Table:
             }
         )
     return pa.Table.from_pylist(rows, schema=SCHEMAS["events"])
+
+
+def convert(events: pa.Table, jobs: dict[int, JobFacts], **more: Any) -> dict[str, pa.Table]:
+    return Conversion(jobs, **more).tables(events)
 
 
 def rows_of(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
@@ -132,7 +136,36 @@ def test_machines_and_their_attributes() -> None:
         ("a", "1", False),
         ("b", "", True),
     ]
-    assert rows_of(convert(log, {}, machines_before=[3])["machine_events"], "type")[0] == ("update",)
+
+
+def test_machines_are_followed_from_range_to_range() -> None:
+    """A range begins with the machines and attributes that the rows of earlier ranges contain."""
+    kept = {"hostname": "m", "address": "", "capacity": LIMIT}
+    events = [
+        ev.MachineSet(machine_id=3, **kept, attributes={"a": "1", "b": "2"}),
+        ev.MachineSet(machine_id=4, **kept),
+        ev.MachineState(machine_id=3, state="down", reason="silent"),
+        ev.MachineSet(machine_id=3, **kept, attributes={"a": "1"}),
+        ev.MachineRemoved(machine_id=3, reason="old"),
+        ev.MachineSet(machine_id=3, **kept, attributes={"a": "5"}),
+        ev.MachineSet(machine_id=4, **kept),
+    ]
+    whole = convert(journal(*events), {})
+    types = [row[0] for row in rows_of(whole["machine_events"], "type")]
+    assert types == ["add", "add", "down", "update", "remove", "add", "update"]
+    names = ("name", "value", "deleted")
+    assert rows_of(whole["machine_attributes"], *names)[2:] == [
+        ("a", "1", False),
+        ("b", "", True),
+        ("a", "", True),
+        ("a", "5", False),
+    ]
+    for cut in range(1, len(events)):
+        first = convert(journal(*events[:cut]), {})
+        for name, columns in BEFORE.items():
+            before = machines_after(name, rows_of(first[name], *columns))
+            second = convert(journal(*events[cut:], first=cut + 1), {}, machines=before)
+            assert rows_of(pa.concat_tables([first[name], second[name]]), *columns) == rows_of(whole[name], *columns)
 
 
 def test_reservations_are_one_row_per_task() -> None:

@@ -1,4 +1,5 @@
-"""Copy closed days of events and usage, and ended jobs, to the archive, and drop rows that are archived and old.
+"""Copy closed days of events and usage, and ended jobs, to the archive, write the tables that are derived from events,
+and drop rows that are archived and old.
 
 A Celery task starts this command when something is due. An operator may start it at any time.
 """
@@ -13,7 +14,10 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from scheduling.history.archive.archiver import ArchiveFailed, Archiver
+from scheduling.history.archive.parquet import UnreadableArchive
 from scheduling.history.archive.store import store
+from scheduling.history.infrastore.derived import derive
+from scheduling.storage.files import StoreAway
 
 
 class Command(BaseCommand):
@@ -21,7 +25,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            done = Archiver(store()).run(now=timezone.now())
-        except (ArchiveFailed, ValueError) as error:
+            files = store()
+            archiver = Archiver(files)
+            archiver.run(now=timezone.now())
+            derive(files, archiver)
+        except (ArchiveFailed, StoreAway, UnreadableArchive, ValueError) as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(json.dumps(asdict(done)))
+        self.stdout.write(json.dumps(asdict(archiver.done)))

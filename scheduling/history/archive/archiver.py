@@ -12,7 +12,7 @@ was verified. A session lock of PostgreSQL per cell makes sure that only one arc
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -117,7 +117,24 @@ class Archiver:
             self.done.deleted += 1
 
     def _store(self, cell: Cell, wanted: DayRange, *, generation: int = 0) -> ArchiveFile:
-        """Write one range to the store, verify it there, and record it in the manifest."""
+        return self.store(cell, wanted, _rows(cell, wanted), generation=generation)
+
+    def store(
+        self,
+        cell: Cell,
+        wanted: DayRange,
+        groups: Iterable[pa.Table],
+        *,
+        generation: int = 0,
+        state: ArchiveState | None = None,
+    ) -> ArchiveFile:
+        """Write the rows of one range to the store, verify the file there, and record it in the manifest. The caller
+        has the lock of the cell.
+
+        `groups`: the rows, as `parquet.write` takes them. `generation`: how often an erasure has replaced the file.
+        `state`: the new state of the file, if it is not the default for a new file. Raises `ArchiveFailed` if the file
+        cannot be written or is not what was written.
+        """
         table = ARCHIVE_TABLES[wanted.table]
         file = ArchiveFile(
             cell=cell, table=wanted.table, day=wanted.day, first=wanted.first, last=wanted.last, rows=0, bytes=0
@@ -127,7 +144,7 @@ class Archiver:
         try:
             self._at("began")
             try:
-                written = parquet.write(draft, table, cell.name, _rows(cell, wanted))
+                written = parquet.write(draft, table, cell.name, groups)
                 self._at("written")
                 if parquet.read_back(draft) != written:
                     raise ArchiveFailed(f"the draft of {file.key} does not contain the rows that were written to it")
@@ -157,7 +174,8 @@ class Archiver:
                         *("day", "last", "generation", "rows", "bytes"),
                         *("sha256", "content", "schema_version", "written_at"),
                     )
-                },
+                }
+                | ({"state": state.value} if state else {}),
             )
             if isinstance(wanted, EndedJobs):
                 ended.index(recorded, wanted.jobs)

@@ -21,8 +21,6 @@ from pyarrow import parquet as pq
 from scheduling.history.archive.tables import ARCHIVE_TABLES, ROWS_PER_GROUP, ArchiveTable
 
 _TABLE, _VERSION, _CELL = b"borg.table", b"borg.schema_version", b"borg.cell"
-# Columns with few different values.
-_DICTIONARIES = ["kind", "actor", "user", "version", "machine_id"]
 
 
 class UnreadableArchive(Exception):
@@ -73,11 +71,11 @@ def write(path: Path, table: ArchiveTable, cell: str, groups: Iterable[pa.Table]
             schema,
             compression="zstd",
             compression_level=1,
-            use_dictionary=[name for name in _DICTIONARIES if name in table.types],
+            use_dictionary=[name for name in table.dictionaries if name in table.types],
             column_encoding={
                 name: "DELTA_BINARY_PACKED"
                 for name, kind in table.types.items()
-                if (pa.types.is_int64(kind) or pa.types.is_int32(kind)) and name not in _DICTIONARIES
+                if (pa.types.is_int64(kind) or pa.types.is_int32(kind)) and name not in table.dictionaries
             },
             write_statistics=True,
         ) as writer:
@@ -139,7 +137,14 @@ def _digest(group: pa.Table) -> bytes:
 def _add_column(found: Any, array: pa.Array) -> None:
     """Add the values of an array to a hash. Nulls count as nulls, whatever is stored below them."""
     found.update(_bytes(pc.is_null(array).cast(pa.uint8())))
-    if pa.types.is_list(array.type):
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
+    if pa.types.is_map(array.type):
+        array = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+    if pa.types.is_struct(array.type):
+        for part in array.flatten():
+            _add_column(found, part)
+    elif pa.types.is_list(array.type):
         found.update(_bytes(pc.fill_null(pc.list_value_length(array), 0)))
         _add_column(found, pc.list_flatten(array))
     elif pa.types.is_string(array.type):

@@ -9,7 +9,7 @@ tenant that owns the row; null if none does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -20,6 +20,8 @@ from scheduling.history.archive.columns import read_columns
 from scheduling.history.archive.ended import ENDED
 from scheduling.history.archive.old_specs import SPECS
 from scheduling.history.archive.ranges import EVENTS, USAGE, DayRange
+from scheduling.history.infrastore.columns import DERIVED
+from scheduling.history.infrastore.tables import SCHEMAS
 from scheduling.journal.sql import query
 
 ROWS_PER_GROUP = 65_536
@@ -34,7 +36,8 @@ class ArchiveTable:
     """A table of the archive. `version`: of its schema; a change of the columns needs a new version.
 
     `sources`: columns or expressions of PostgreSQL, by the names of the columns in the file. The columns `user` and
-    `time_us` have no source. `place`: the column that the ranges of files count.
+    `time_us` have no source. `place`: the column that the ranges of files count. `dictionaries`: the columns with few
+    different values. Tables that are derived from the journal have no rows in PostgreSQL.
     """
 
     name: str
@@ -44,6 +47,7 @@ class ArchiveTable:
     place: str
     sources: Mapping[str, str]
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    dictionaries: Sequence[str] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -75,6 +79,7 @@ _JOBS = {
     "actor": ("actor", _TEXT),
     "data": ("data", _TEXT),
 }
+_FEW_OF_JOBS = ("collection_id", "kind", "number", "actor", "user")
 _USAGE = {
     "start_time": ("start_time AT TIME ZONE 'UTC'", _TIME),
     "end_time": ("end_time AT TIME ZONE 'UTC'", _TIME),
@@ -109,25 +114,46 @@ def _table(
     order: str,
     place: str,
     columns: Mapping[str, tuple[str, pa.DataType]],
+    dictionaries: Sequence[str],
     **derived: pa.DataType,
 ) -> ArchiveTable:
     sources = {column: source for column, (source, _) in columns.items()}
     types = {column: kind for column, (_, kind) in columns.items()} | derived
-    return ArchiveTable(name, 1, table, order, place, sources, types)
+    return ArchiveTable(name, 1, table, order, place, sources, types, dictionaries)
+
+
+def _derived(name: str) -> ArchiveTable:
+    types = {field.name: field.type for field in SCHEMAS[name]}
+    few = [column for column in types if column not in ("time", "time_us", "revision", "seq")]
+    return ArchiveTable(name, 1, "", "", "revision", {}, types, few)
 
 
 ARCHIVE_TABLES = {
-    EVENTS: _table(EVENTS, "scheduling_event", "revision, seq", "revision", _EVENTS, time_us=_I64, user=_TEXT),
+    EVENTS: _table(
+        EVENTS,
+        "scheduling_event",
+        "revision, seq",
+        "revision",
+        _EVENTS,
+        ("kind", "actor", "user", "version", "machine_id"),
+        time_us=_I64,
+        user=_TEXT,
+    ),
     USAGE: _table(
         USAGE,
         "scheduling_instance_usage",
         "start_time, collection_id, instance_index, incarnation",
         "start_time",
         _USAGE,
+        (
+            *("start_time", "end_time", "user", "collection_id", "instance_index", "incarnation", "machine_id"),
+            *("assigned_cpus", "assigned_memory", "sample_rate", "throttled_cpus", "threads", "oom_kills"),
+        ),
         user=_TEXT,
     ),
-    ENDED: _table(ENDED, "scheduling_job", "", "collection_id", _JOBS, user=_TEXT),
-    SPECS: _table(SPECS, "scheduling_jobspec", "", "id", {"id": ("id", _I64), **_JOBS}, user=_TEXT),
+    ENDED: _table(ENDED, "scheduling_job", "", "collection_id", _JOBS, _FEW_OF_JOBS, user=_TEXT),
+    SPECS: _table(SPECS, "scheduling_jobspec", "", "id", {"id": ("id", _I64), **_JOBS}, _FEW_OF_JOBS, user=_TEXT),
+    **{name: _derived(name) for name in DERIVED},
 }
 
 

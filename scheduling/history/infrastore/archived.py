@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from quota.vocabulary.errors import Rejected
-from scheduling.history.archive import ranges
 from scheduling.history.archive.ranges import EVENTS, USAGE
 from scheduling.history.archive.store import local_file
 from scheduling.history.infrastore.columns import DERIVED
+from scheduling.history.infrastore.pruning import begin_of
 from scheduling.history.infrastore.sources import ArchivedFiles
 from scheduling.models import ArchiveFile, ArchiveState, Cell
 from scheduling.storage.files import NotThere, StoreAway
@@ -25,33 +25,54 @@ def archived_files(cell: Cell, tables: Sequence[str], since: Mapping[str, dt.dat
     `tables`, `since`: the tables of the query, and the times before which it reads no row of them. Raises `Rejected` if
     the archive cannot be read.
     """
-    # The rows of machines depend on all earlier events of the machines.
-    begins = {name: None if name.startswith("machine_") else since.get(name) for name in tables}
-    wanted = {
-        EVENTS: [begin for name, begin in begins.items() if name in DERIVED or name == EVENTS],
-        USAGE: [begin for name, begin in begins.items() if name == USAGE],
-    }
+    manifest = Manifest(cell, tables)
+    local: dict[str, Path] = {}
     with ExitStack() as stack:
-        paths = {
-            table: [_local(stack, file) for file in _files(cell, table, of_tables)]
-            for table, of_tables in wanted.items()
-            if of_tables
-        }
-        last = ranges.archived_until(cell, USAGE)
+
+        def paths(files: Sequence[ArchiveFile]) -> list[Path]:
+            local.update({file.key: _local(stack, file) for file in files if file.key not in local})
+            return [local[file.key] for file in files]
+
+        begins = {name: begin_of(name, since) for name in tables}
+        until = manifest.until(USAGE)
         yield ArchivedFiles(
-            paths=paths,
-            revision=ranges.archived_until(cell, EVENTS),
-            usage_until=dt.datetime.fromtimestamp(last + 1, dt.UTC) if last else None,
+            paths={name: paths(manifest.files(name, since=begin)) for name, begin in begins.items()},
+            underived={
+                name: paths(manifest.underived(name, since=begin)) for name, begin in begins.items() if name in DERIVED
+            },
+            revision=manifest.until(EVENTS),
+            usage_until=dt.datetime.fromtimestamp(until + 1, dt.UTC) if until else None,
         )
 
 
-def _files(cell: Cell, table: str, begins: Sequence[dt.datetime | None]) -> list[ArchiveFile]:
-    """Return the files of a table, oldest first, without those of days before all times in `begins`."""
-    files = ArchiveFile.objects.filter(cell=cell, table=table, rows__gt=0).exclude(state=ArchiveState.DELETED)
-    known = [begin.date() for begin in begins if begin is not None]
-    if len(known) == len(begins):
-        files = files.filter(day__gte=min(known))
-    return list(files.select_related("cell").order_by("first"))
+class Manifest:
+    """The files of some tables of a cell's archive, and those of events and usage, as they are at one moment."""
+
+    def __init__(self, cell: Cell, tables: Iterable[str]) -> None:
+        self._files: dict[str, list[ArchiveFile]] = {name: [] for name in (*tables, EVENTS, USAGE)}
+        rows = ArchiveFile.objects.filter(cell=cell, table__in=self._files).order_by("first").defer("sha256", "content")
+        for file in rows:
+            file.cell = cell
+            self._files[file.table].append(file)
+
+    def until(self, table: str) -> int:
+        """Return the last revision, or the last second since the epoch, that the files of a table cover; 0 if there are
+        none.
+        """
+        return max((file.last for file in self._files[table]), default=0)
+
+    def files(self, table: str, *, since: dt.datetime | None = None) -> list[ArchiveFile]:
+        """Return the files of a table that have rows, oldest first, without those of days before `since`."""
+        return [
+            file
+            for file in self._files[table]
+            if file.rows and file.state != ArchiveState.DELETED and (since is None or file.day >= since.date())
+        ]
+
+    def underived(self, table: str, *, since: dt.datetime | None = None) -> list[ArchiveFile]:
+        """Return the files of events for which the derived table `table` has no file yet, oldest first."""
+        derived = {file.first for file in self._files[table]}
+        return [file for file in self.files(EVENTS, since=since) if file.first not in derived]
 
 
 def _local(stack: ExitStack, file: ArchiveFile) -> Path:

@@ -151,6 +151,8 @@ TABLES: dict[str, TableInfo] = {
             name text: the name of the attribute
             value text: its value
             deleted bool: whether the machine no longer has it
+            revision int: the revision of the journal that contains the event
+            seq int: the number of the event in its revision
             """
         ),
         shared=True,
@@ -166,6 +168,8 @@ TABLES: dict[str, TableInfo] = {
             instance_index int: the task
             reserved_cpus float: reserved cores
             reserved_memory int: reserved bytes
+            revision int: the revision of the journal that contains the event
+            seq int: the number of the event in its revision
             """
         ),
     ),

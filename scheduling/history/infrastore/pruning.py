@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scheduling.history.infrastore.columns import TABLES
@@ -29,3 +29,12 @@ def files_since(paths: Sequence[Path], since: dt.datetime | None) -> tuple[str, 
     first = since.date().isoformat() if since else ""
     days = [(path, _DAY.search(str(path))) for path in paths]
     return tuple(str(path) for path, day in days if day is None or day[1] >= first)
+
+
+def begin_of(table: str, since: Mapping[str, dt.datetime]) -> dt.datetime | None:
+    """Return the time before which no row of a table is needed; None if all rows are.
+
+    `since`: the times before which the query reads no row, by table. All rows of machines are needed, because the
+    first event of a machine decides its type, and a change of its attributes depends on those before.
+    """
+    return None if table.startswith("machine_") else since.get(table)

@@ -17,7 +17,7 @@ from django.db import connection
 from quota.vocabulary.errors import Rejected
 from scheduling.history.infrastore.columns import DERIVED, TABLES, TIME
 from scheduling.history.infrastore.process.protocol import TableSource
-from scheduling.history.infrastore.pruning import columns_of, files_since
+from scheduling.history.infrastore.pruning import begin_of, columns_of, files_since
 from scheduling.models import Cell
 
 # The most rows of PostgreSQL that one query may read per table. The archive has no such limit.
@@ -28,11 +28,13 @@ _OF_PAYERS = ("metered_hours", "capacity_samples")
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFiles:
-    """The verified files of a cell's archive. `paths`: Parquet files by table, oldest first. PostgreSQL is read only
-    from the revision after `revision`, and for usage from the time `usage_until`.
+    """The verified files of a cell's archive. `paths`: Parquet files by table, oldest first. `underived`: for tables
+    that are derived from the journal, the files of events that still have to be converted. PostgreSQL is read only from
+    the revision after `revision`, and for usage from the time `usage_until`.
     """
 
     paths: Mapping[str, Sequence[Path]] = field(default_factory=dict)
+    underived: Mapping[str, Sequence[Path]] = field(default_factory=dict)
     revision: int = 0
     usage_until: dt.datetime | None = None
 
@@ -66,25 +68,20 @@ def export(
     found = {}
     for name in tables:
         wanted = columns_of(name, names)
-        limit = since.get(name)
-        # A machine's first event decides its type, so all events of machines are read.
-        begin = None if name.startswith("machine_") else limit
+        begin = begin_of(name, since)
         rows = folder / f"{name}.csv"
         if name in DERIVED:
             kinds = list(DERIVED[name])
             _events(rows, cell, kinds=kinds, since=begin, visible=visible, after=archived.revision)
         elif name == "events":
-            _events(rows, cell, kinds=None, since=limit, visible=visible, after=archived.revision, columns=wanted)
+            _events(rows, cell, kinds=None, since=begin, visible=visible, after=archived.revision, columns=wanted)
         else:
-            _plain(rows, name, cell, wanted, since=limit, visible=visible, archived=archived)
-        paths = archived.paths.get(name, ())
-        # Without files of its own, a derived table comes from the archived events.
-        events = () if paths or name not in DERIVED else files_since(archived.paths.get("events", ()), begin)
+            _plain(rows, name, cell, wanted, since=begin, visible=visible, archived=archived)
         found[name] = TableSource(
             columns=wanted,
-            files=files_since(paths, limit),
+            files=files_since(archived.paths.get(name, ()), begin),
             rows=str(rows) if rows.stat().st_size else "",
-            event_files=events,
+            event_files=files_since(archived.underived.get(name, ()), begin),
             since=begin,
         )
     needs_facts = any(found[name].rows or found[name].event_files for name in tables if name in DERIVED)

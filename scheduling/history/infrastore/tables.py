@@ -1,13 +1,14 @@
 """The tables of Infrastore as Arrow schemas, and the conversion of journal events to the tables derived from them.
 
-    events (Arrow) + facts of jobs ─► convert ─► collection_events, instance_events, machine_events, …
+    events (Arrow) + facts of jobs ─► Conversion ─► collection_events, instance_events, machine_events, …
 
-Pure. The archive and the SQL child call `convert`. Each call converts one range of events.
+Pure. The archiver converts each file of events that it has written (`derived.py`). The process that runs a query
+converts the events that are not in such a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -30,6 +31,10 @@ _ARROW = {
 SCHEMAS: dict[str, pa.Schema] = {
     name: pa.schema([(column.name, _ARROW[column.type]) for column in table.columns]) for name, table in TABLES.items()
 }
+# The columns of the table `events` that the conversion reads, in the order of `_Head`.
+OF_EVENTS = ("time", "time_us", "revision", "seq", "actor", "kind", "data")
+# The columns of earlier rows that `machines_after` reads, by table.
+BEFORE = {"machine_events": ("machine_id", "type"), "machine_attributes": ("machine_id", "name", "value", "deleted")}
 _CPU, _RAM = 0, 1
 _LATENCY_SENSITIVE = 3
 # The name of an eviction in the trace of 2019, by its cause. All other causes are `evict`.
@@ -51,24 +56,28 @@ class JobFacts(NamedTuple):
     alloc_set: int = 0
 
 
-def convert(
-    events: pa.Table, jobs: Mapping[int, JobFacts], *, machines_before: Collection[int] = ()
-) -> dict[str, pa.Table]:
-    """Return the tables of `columns.DERIVED` for a range of the journal.
+def machines_after(table: str, rows: Iterable[tuple[Any, ...]]) -> dict[int, dict[str, str]]:
+    """Return the attributes of each machine after the rows of an earlier range, for `Conversion`. Machines that were
+    removed are missing.
 
-    `events`: rows of the table `events`, in the order of the journal. `jobs`: the facts of jobs by their id; the facts
-    of jobs that are submitted in the range are not needed. Events of unknown jobs get empty facts. `machines_before`:
-    the ids of machines that joined before the range; the first event of every other machine has the type `add`.
+    `table`: `machine_events`, whose rows contain no attributes, or `machine_attributes`. `rows`: the columns
+    `BEFORE[table]` of its rows, in the order of the journal.
     """
-    conversion = _Conversion(dict(jobs), set(machines_before))
-    # The columns of `_Event`, in its order.
-    values = [
-        events.column(name).to_pylist() for name in ("time", "time_us", "revision", "seq", "actor", "kind", "data")
-    ]
-    for *head, kind, data in zip(*values, strict=True):
-        if handler := _HANDLERS.get(kind):
-            handler(conversion, _Head(*head), ev.decode(data))
-    return {name: _table(name, conversion.rows[name]) for name in DERIVED}
+    found: dict[int, dict[str, str]] = {}
+    if table == "machine_events":
+        for machine, kind in rows:
+            if kind == "remove":
+                found.pop(machine, None)
+            else:
+                found[machine] = {}
+        return found
+    for machine, name, value, deleted in rows:
+        attributes = found.setdefault(machine, {})
+        if deleted:
+            attributes.pop(name, None)
+        else:
+            attributes[name] = value
+    return found
 
 
 def _table(name: str, rows: list[_Row]) -> pa.Table:
@@ -88,14 +97,29 @@ class _Head(NamedTuple):
     actor: str
 
 
-class _Conversion:
-    """The rows of each table so far. `jobs`, `machines`: facts of jobs, and attributes of machines, so far."""
+class Conversion:
+    """Converts the ranges of a journal one after the other.
 
-    def __init__(self, jobs: dict[int, JobFacts], machines: set[int]) -> None:
+    `jobs`: the facts of jobs by their id; the facts of jobs that are submitted in the ranges are not needed. Events of
+    unknown jobs get empty facts. `machines`: the attributes of each machine before the first range. The first event of
+    every other machine has the type `add`.
+    """
+
+    def __init__(self, jobs: Mapping[int, JobFacts], machines: Mapping[int, Mapping[str, str]] | None = None) -> None:
         self.rows: dict[str, list[_Row]] = {name: [] for name in DERIVED}
-        self.jobs = jobs
-        self.machines = machines
-        self.attributes: dict[int, dict[str, str]] = {}
+        self.jobs = dict(jobs)
+        self.machines = {machine: dict(attributes) for machine, attributes in (machines or {}).items()}
+
+    def tables(self, events: pa.Table) -> dict[str, pa.Table]:
+        """Return the tables of `columns.DERIVED` for the next range. `events`: rows of the table `events`, in the order
+        of the journal.
+        """
+        self.rows = {name: [] for name in DERIVED}
+        values = [events.column(name).to_pylist() for name in OF_EVENTS]
+        for *head, kind, data in zip(*values, strict=True):
+            if handler := _HANDLERS.get(kind):
+                handler(self, _Head(*head), ev.decode(data))
+        return {name: _table(name, rows) for name, rows in self.rows.items()}
 
     def add(self, table: str, head: _Head, **values: Any) -> None:
         self.rows[table].append(head._asdict() | values)
@@ -137,7 +161,7 @@ def _exit(found: Mapping[str, Any] | None) -> _Row:
     return {"exit_reason": found.get("cause"), "exit_status": found.get("status"), "exit_signal": found.get("signal")}
 
 
-def _job_submitted(to: _Conversion, head: _Head, event: ev.JobSubmitted) -> None:
+def _job_submitted(to: Conversion, head: _Head, event: ev.JobSubmitted) -> None:
     to.jobs[event.job_id] = JobFacts(
         event.tenant, event.name, event.job_kind, event.priority, event.latency_sensitive, event.alloc_set
     )
@@ -154,41 +178,41 @@ def _job_submitted(to: _Conversion, head: _Head, event: ev.JobSubmitted) -> None
     to.submitted(head, event.job_id, event.groups, event.spec_version)
 
 
-def _job_rejected(to: _Conversion, head: _Head, event: ev.JobRejected) -> None:
+def _job_rejected(to: Conversion, head: _Head, event: ev.JobRejected) -> None:
     values = {"user": event.tenant, "collection_name": event.name, "detail": f"{event.code}: {event.detail}"}
     to.add("collection_events", head, type="reject", **values)
 
 
-def _job_changed(to: _Conversion, head: _Head, event: ev.JobChanged) -> None:
+def _job_changed(to: Conversion, head: _Head, event: ev.JobChanged) -> None:
     if facts := to.jobs.get(event.job_id):
         to.jobs[event.job_id] = facts._replace(priority=event.priority, latency_sensitive=event.latency_sensitive)
     values = {"spec_version": event.spec_version, "detail": event.reason or None}
     to.collection(head, "update_running", event.job_id, **values)
 
 
-def _job_ended(to: _Conversion, head: _Head, event: ev.JobEnded) -> None:
+def _job_ended(to: Conversion, head: _Head, event: ev.JobEnded) -> None:
     to.collection(head, _ENDINGS.get(event.how, event.how), event.job_id)
 
 
-def _update_started(to: _Conversion, head: _Head, event: ev.UpdateStarted) -> None:
+def _update_started(to: Conversion, head: _Head, event: ev.UpdateStarted) -> None:
     detail = "undo" if event.undo else None
     to.collection(head, "update_start", event.job_id, spec_version=event.to_version, detail=detail)
 
 
-def _update_ended(to: _Conversion, head: _Head, event: ev.UpdateEnded) -> None:
+def _update_ended(to: Conversion, head: _Head, event: ev.UpdateEnded) -> None:
     detail = f"{event.how}: {event.detail}" if event.detail else event.how
     to.collection(head, "update_end", event.job_id, detail=detail)
 
 
-def _tasks_added(to: _Conversion, head: _Head, event: ev.TasksAdded) -> None:
+def _tasks_added(to: Conversion, head: _Head, event: ev.TasksAdded) -> None:
     to.submitted(head, event.job_id, event.groups, event.spec_version)
 
 
-def _task_revived(to: _Conversion, head: _Head, event: ev.TaskRevived) -> None:
+def _task_revived(to: Conversion, head: _Head, event: ev.TaskRevived) -> None:
     to.instance(head, "submit", event.job_id, event.index, spec_version=event.spec_version)
 
 
-def _task_placed(to: _Conversion, head: _Head, event: ev.TaskPlaced) -> None:
+def _task_placed(to: Conversion, head: _Head, event: ev.TaskPlaced) -> None:
     values = _placement(event) | {
         "score": sorted(event.score.items()) or None,
         "victims": len(event.victims),
@@ -205,7 +229,7 @@ def _placement(event: ev.TaskPlaced | ev.TaskEvicted | ev.TaskEnded | ev.TaskGon
     return {"machine_id": event.machine_id or None, "incarnation": event.incarnation}
 
 
-def _task_evicted(to: _Conversion, head: _Head, event: ev.TaskEvicted) -> None:
+def _task_evicted(to: Conversion, head: _Head, event: ev.TaskEvicted) -> None:
     job, index = event.preemptor or (None, None)
     values = _placement(event) | _exit(event.exit)
     values |= {"cause": event.cause, "detail": event.detail or None}
@@ -213,27 +237,27 @@ def _task_evicted(to: _Conversion, head: _Head, event: ev.TaskEvicted) -> None:
     to.instance(head, _EVICTION_TYPES.get(event.cause, "evict"), event.job_id, event.index, **values)
 
 
-def _task_ended(to: _Conversion, head: _Head, event: ev.TaskEnded) -> None:
+def _task_ended(to: Conversion, head: _Head, event: ev.TaskEnded) -> None:
     values = _placement(event) | _exit(event.exit) | {"detail": event.detail or None}
     to.instance(head, _ENDINGS.get(event.how, event.how), event.job_id, event.index, **values)
 
 
-def _task_gone(to: _Conversion, head: _Head, event: ev.TaskGone) -> None:
+def _task_gone(to: Conversion, head: _Head, event: ev.TaskGone) -> None:
     to.instance(head, "gone", event.job_id, event.index, **_placement(event), **_exit(event.exit))
 
 
-def _task_updated(to: _Conversion, head: _Head, event: ev.TaskUpdated) -> None:
+def _task_updated(to: Conversion, head: _Head, event: ev.TaskUpdated) -> None:
     amounts = _request(event.requirement.limit)
     to.instance(head, "update", event.job_id, event.index, spec_version=event.spec_version, **amounts)
 
 
-def _task_reported(to: _Conversion, head: _Head, event: ev.TaskReported) -> None:
+def _task_reported(to: Conversion, head: _Head, event: ev.TaskReported) -> None:
     values = _placement(event) | _exit(event.exit)
     values |= {"phase": event.phase, "health": event.health, "up": event.up, "restarts": event.restarts}
     to.instance(head, "report", event.job_id, event.index, **values)
 
 
-def _reservations_set(to: _Conversion, head: _Head, event: ev.ReservationsSet) -> None:
+def _reservations_set(to: Conversion, head: _Head, event: ev.ReservationsSet) -> None:
     for (job_id, index), amounts in zip(event.tasks, event.reservations, strict=True):
         facts = to.jobs.get(job_id)
         to.add(
@@ -247,13 +271,12 @@ def _reservations_set(to: _Conversion, head: _Head, event: ev.ReservationsSet) -
         )
 
 
-def _machine_set(to: _Conversion, head: _Head, event: ev.MachineSet) -> None:
-    known = event.machine_id in to.machines
-    to.machines.add(event.machine_id)
+def _machine_set(to: Conversion, head: _Head, event: ev.MachineSet) -> None:
+    before = to.machines.get(event.machine_id)
     to.add(
         "machine_events",
         head,
-        type="update" if known else "add",
+        type="add" if before is None else "update",
         machine_id=event.machine_id,
         machine_name=event.hostname,
         switch_id=event.rack,
@@ -262,25 +285,28 @@ def _machine_set(to: _Conversion, head: _Head, event: ev.MachineSet) -> None:
         capacity_cpus=event.capacity[_CPU] / 1000,
         capacity_memory=event.capacity[_RAM],
     )
-    removed = to.attributes.get(event.machine_id, {}).keys() - event.attributes.keys()
-    changes = [(name, value, False) for name, value in sorted(event.attributes.items())]
-    changes += [(name, "", True) for name in sorted(removed)]
-    for name, value, deleted in changes:
-        values = {"machine_id": event.machine_id, "name": name, "value": value, "deleted": deleted}
-        to.add("machine_attributes", head, **values)
-    to.attributes[event.machine_id] = dict(event.attributes)
+    for name, value in sorted(event.attributes.items()):
+        _attribute(to, head, event.machine_id, name, value)
+    for name in sorted((before or {}).keys() - event.attributes.keys()):
+        _attribute(to, head, event.machine_id, name, "", deleted=True)
+    to.machines[event.machine_id] = dict(event.attributes)
 
 
-def _machine_state(to: _Conversion, head: _Head, event: ev.MachineState) -> None:
+def _attribute(to: Conversion, head: _Head, machine_id: int, name: str, value: str, *, deleted: bool = False) -> None:
+    to.add("machine_attributes", head, machine_id=machine_id, name=name, value=value, deleted=deleted)
+
+
+def _machine_state(to: Conversion, head: _Head, event: ev.MachineState) -> None:
     to.add("machine_events", head, type=event.state, machine_id=event.machine_id, detail=event.reason or None)
 
 
-def _machine_removed(to: _Conversion, head: _Head, event: ev.MachineRemoved) -> None:
-    to.machines.discard(event.machine_id)
+def _machine_removed(to: Conversion, head: _Head, event: ev.MachineRemoved) -> None:
     to.add("machine_events", head, type="remove", machine_id=event.machine_id, detail=event.reason or None)
+    for name in sorted(to.machines.pop(event.machine_id, {})):
+        _attribute(to, head, event.machine_id, name, "", deleted=True)
 
 
-_Handler = Callable[[_Conversion, _Head, Any], None]
+_Handler = Callable[[Conversion, _Head, Any], None]
 _HANDLERS: dict[str, _Handler] = {
     str(_event.__struct_config__.tag): _handler
     for _event, _handler in (

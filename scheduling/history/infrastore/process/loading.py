@@ -29,8 +29,6 @@ _TYPES = {
 _BY_JSON = frozenset({columns.TEXTS_BY_NAME, columns.FLOATS_BY_NAME})
 # The rows of the journal that belong to no tenant and that everybody may see.
 _SHARED_EVENTS = "kind LIKE 'machine.%'"
-# The columns of events that the conversion reads.
-_OF_EVENTS = ("time", "time_us", "revision", "seq", "actor", "kind", "data")
 
 
 class Loader:
@@ -103,10 +101,10 @@ class Loader:
 
     def _derived(self, name: str, source: TableSource) -> str:
         """Convert events to the table `name`. Return a SELECT over the converted rows."""
-        from scheduling.history.infrastore.tables import SCHEMAS, convert
+        from scheduling.history.infrastore.tables import OF_EVENTS, SCHEMAS, Conversion
 
         shape = {column.name: _TYPES[column.type] for column in TABLES["events"].columns}
-        needed = ", ".join(_OF_EVENTS)
+        needed = ", ".join(OF_EVENTS)
         parts = [f"SELECT {needed} FROM {_csv(source.rows, shape)}"] if source.rows else []
         if source.event_files:
             paths = ", ".join(map(_text, source.event_files))
@@ -114,18 +112,23 @@ class Loader:
             begin = f"AND time >= TIMESTAMP '{source.since.isoformat(' ')}'" if source.since else ""
             parts.append(f"SELECT {needed} FROM read_parquet([{paths}]) WHERE kind IN ({kinds}) {begin}")
         events = self._database.sql(f"{' UNION ALL '.join(parts)} ORDER BY revision, seq").to_arrow_table()
-        before = set()
-        if source.files and name in ("machine_events", "machine_attributes"):
-            paths = ", ".join(map(_text, source.files))
-            rows = self._database.execute(f"SELECT DISTINCT machine_id FROM read_parquet([{paths}])").fetchall()
-            before = {row[0] for row in rows}
-        table = convert(events, self._facts, machines_before=before)[name]
+        table = Conversion(self._facts, self._machines_before(name, source)).tables(events)[name]
         self._database.register(f"converted_{name}", table)
         copied = f"events_of_{name}"
         self._database.execute(f"CREATE TABLE {copied} AS SELECT * FROM converted_{name}")
         self._database.unregister(f"converted_{name}")
         known = dict.fromkeys(SCHEMAS[name].names, "")
         return f"SELECT {self._casts(name, source, known)} FROM {copied} WHERE {self._visible(name, source, known)}"
+
+    def _machines_before(self, name: str, source: TableSource) -> dict[int, dict[str, str]]:
+        """Return the machines after the last row of the files of a table about machines."""
+        from scheduling.history.infrastore.tables import BEFORE, machines_after
+
+        if name not in BEFORE or not source.files:
+            return {}
+        paths = ", ".join(map(_text, source.files))
+        rows = f"SELECT {', '.join(BEFORE[name])} FROM read_parquet([{paths}]) ORDER BY revision, seq"
+        return machines_after(name, self._database.execute(rows).fetchall())
 
     @cached_property
     def _facts(self) -> Mapping[int, JobFacts]:
