@@ -29,7 +29,7 @@ from scheduling.history.infrastore.sources import ArchivedFiles, Visibility
 from scheduling.journal import journal
 from scheduling.models import Cell, Event, Job, Task
 from scheduling.tasks import transitions
-from tests.integration import rows, world
+from tests.integration import money_rows, rows, world
 from tests.integration.usage_rows import store_usage
 
 pytestmark = pytest.mark.django_db
@@ -126,7 +126,7 @@ def test_every_table_can_be_read(cell, story, sre) -> None:
     for name, table in found.items():
         assert table.columns == [column.name for column in TABLES[name].columns]
     empty = {name for name, table in found.items() if not table.fetchall()}
-    assert empty == {"reservations", "metered_hours", "capacity_samples", "machine_attributes"}
+    assert empty == {"reservations", "metered_hours", "orders", "capacity_samples", "machine_attributes"}
     names = database.sql("SELECT collection_name, labels['team'] FROM jobs ORDER BY 1 DESC").fetchall()
     assert names == [("web", "front"), ("theirs", None)]
     assert database.sql("SELECT max(cpu_usage_distribution[11]) FROM instance_usage").fetchall() == [(0.1,)]
@@ -164,6 +164,17 @@ def test_money_is_for_buyers_and_owners(cell, story) -> None:
     assert (visible.users, visible.payers) == (("ubar",), ())
     owner = world.principal("olga", tenant=story["own"], role=Role.OWNER)
     assert asking.visibility(owner, cell).payers == ("ubar",)
+
+
+def test_orders_and_their_prices_are_for_buyers_and_owners(cell, story, sre) -> None:
+    for tenant, price in ((story["own"], 3_000_000), (story["other"], 5)):
+        money_rows.an_order(tenant, price, cell=cell.name, begin=timezone.now())
+    money_rows.an_order(story["own"], 7, cell="dd")
+    query = "SELECT user, price_microcredits, amount_cpus, hours, state FROM orders WHERE time >= :since ORDER BY user"
+    own, other = ["ubar", 3_000_000, 1.0, 720.0, "pending"], ["other", 5, 1.0, 720.0, "pending"]
+    assert ask(sre, cell, query) == [other, own]
+    assert ask(world.principal("olga", tenant=story["own"], role=Role.OWNER), cell, query) == [own]
+    assert ask(story["ann"], cell, query) == []
 
 
 def test_another_cell_is_another_history(cell, story, sre) -> None:

@@ -293,6 +293,31 @@ TABLES: dict[str, TableInfo] = {
             """
         ),
     ),
+    "orders": TableInfo(
+        "Orders of quota in the shop, with their prices. Only people who may see the money of a tenant see its rows.",
+        _columns(
+            """
+            time time: when it was placed
+            user text: the tenant
+            order_id int: the number of the order
+            band text: the priority band
+            state text: pending, approved, active, expired, rejected or cancelled
+            amount_cpus float: cores
+            amount_memory int: bytes of memory
+            starts_at time: when its quota begins
+            ends_at time: when its quota ends
+            hours float: the hours from starts_at to ends_at
+            price_microcredits int: the price
+            refunded_microcredits int: the part of the price that was paid back
+            renew bool: whether an order of the same length follows at the end
+            replaces int: the order that it changes, renews or takes over
+            replaced_as text: for replaces: change, renewal or transfer
+            placed_by text: the person that placed it
+            decided_by text: the person that approved or rejected it
+            ended_at time: when it expired, was rejected or was cancelled
+            """
+        ),
+    ),
     "capacity_samples": TableInfo(
         "The resources of the whole cell and of its bands in each hour. Only SREs see them.",
         _columns(

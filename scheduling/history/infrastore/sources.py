@@ -23,7 +23,7 @@ from scheduling.models import Cell
 # The most rows of PostgreSQL that one query may read per table. The archive has no such limit.
 MOST_ROWS = 3_000_000
 # Tables about money and about the whole cell.
-_OF_PAYERS = ("metered_hours", "capacity_samples")
+_OF_PAYERS = ("metered_hours", "orders", "capacity_samples")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +257,23 @@ _SOURCES: dict[str, tuple[dict[str, str], str]] = {
         "FROM quota_meteredhour AS x JOIN quota_tenant AS t ON t.id = x.tenant_id"
         " LEFT JOIN quota_priorityband AS b ON b.id = x.band_id"
         f" WHERE x.cell = %(cell_name)s AND {_OWN} AND {_SINCE.format('hour')}",
+    ),
+    "orders": (
+        {
+            "time": "x.created_at",
+            "user": "t.name",
+            "order_id": "x.id",
+            "band": "b.name",
+            "amount_cpus": f"x.amounts[1] / {_CORES}",
+            "amount_memory": "x.amounts[2]",
+            "hours": f"extract(epoch FROM x.ends_at - x.starts_at) / {_HOUR_S}",
+            "price_microcredits": "x.price",
+            "refunded_microcredits": "x.refunded",
+            "replaces": "x.replaces_id",
+        },
+        "FROM quota_order AS x JOIN quota_tenant AS t ON t.id = x.tenant_id"
+        " JOIN quota_priorityband AS b ON b.id = x.band_id"
+        f" WHERE x.cell = %(cell_name)s AND x.state <> 'draft' AND {_OWN} AND {_SINCE.format('created_at')}",
     ),
     "capacity_samples": (
         {
