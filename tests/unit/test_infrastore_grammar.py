@@ -156,6 +156,7 @@ def test_names_of_columns_are_known_unless_a_star_hides_them() -> None:
 
 @pytest.mark.parametrize("query", ready.queries(), ids=lambda query: query.name)
 def test_ready_queries_are_sql_of_duckdb_and_of_spark(query: ready.ReadyQuery) -> None:
+    assert query in ready.by_subject()[query.subject]
     assert query.title
     assert query.about.endswith(".")
     assert checked(query.sql).tables

@@ -1,13 +1,15 @@
 """The library of ready queries: one SQL file per query in the folder `queries`.
 
-A file begins with comments: `-- title:`, `-- about:`, `-- chart:` (the columns of the chart: x, then y, then, if there
-is one, the column that names the lines). The queries use only SQL that DuckDB and Spark read in the same way.
+A file begins with comments: `-- subject:` (of its group), `-- title:`, `-- about:`, `-- chart:` (the columns of the
+chart: x, then y, then, if there is one, the column that names the lines). The queries use only SQL that DuckDB and
+Spark read in the same way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("queries")
@@ -15,9 +17,12 @@ _FOLDER = Path(__file__).with_name("queries")
 
 @dataclass(frozen=True, slots=True)
 class ReadyQuery:
-    """A query of the library. `name`: of its file. `chart`: the columns of its chart, or () for no chart."""
+    """A query of the library. `name`: of its file. `subject`: of its group of queries. `chart`: the columns of its
+    chart, or () for no chart.
+    """
 
     name: str
+    subject: str
     title: str
     about: str
     chart: tuple[str, ...]
@@ -28,6 +33,13 @@ class ReadyQuery:
 def queries() -> tuple[ReadyQuery, ...]:
     """Return all ready queries in the order of their names."""
     return tuple(_read(path) for path in sorted(_FOLDER.glob("*.sql")))
+
+
+@cache
+def by_subject() -> dict[str, tuple[ReadyQuery, ...]]:
+    """Return the ready queries by their subject, sorted by subject and title."""
+    ordered = sorted(queries(), key=lambda query: (query.subject, query.title))
+    return {subject: tuple(group) for subject, group in groupby(ordered, key=lambda query: query.subject)}
 
 
 def query_named(name: str) -> ReadyQuery | None:
@@ -43,4 +55,4 @@ def _read(path: Path) -> ReadyQuery:
             key, _, value = line[3:].partition(":")
             heads[key] = f"{heads[key]} {value.strip()}" if key in heads else value.strip()
     chart = tuple(part.strip() for part in heads.get("chart", "").split(",") if part.strip())
-    return ReadyQuery(path.stem, heads["title"], heads["about"], chart, "\n".join(body).strip())
+    return ReadyQuery(path.stem, heads["subject"], heads["title"], heads["about"], chart, "\n".join(body).strip())

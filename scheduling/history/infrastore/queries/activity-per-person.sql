@@ -1,3 +1,4 @@
+-- subject: Jobs and changes
 -- title: Activity per person
 -- about: How many events each person or process caused, by kind.
 SELECT actor, kind, COUNT(*) AS events, MIN(time) AS first_time, MAX(time) AS last_time

@@ -1,3 +1,4 @@
+-- subject: Machines
 -- title: Capacity and load of racks
 -- about: Machines, cores and mean use of cores per rack.
 -- chart: switch_id, used_cpu_hours

@@ -1,3 +1,4 @@
+-- subject: Evictions and crashes
 -- title: Jobs whose tasks crash
 -- about: Failures and restarts per job, with the most frequent exit status and signal.
 SELECT user, collection_name, COUNT(*) AS crashes, COUNT(DISTINCT instance_index) AS tasks,
@@ -6,5 +7,5 @@ SELECT user, collection_name, COUNT(*) AS crashes, COUNT(DISTINCT instance_index
 FROM instance_events
 WHERE time >= :since AND (type = 'fail' OR (type = 'report' AND restarts > 0 AND NOT up))
 GROUP BY user, collection_name
-ORDER BY crashes DESC, collection_name
+ORDER BY crashes DESC, collection_name, user
 LIMIT 100

@@ -1,3 +1,4 @@
+-- subject: Jobs and changes
 -- title: Events per kind and day
 -- about: What fills the journal.
 -- chart: day, events, kind

@@ -1,11 +1,16 @@
+-- subject: Evictions and crashes
 -- title: Evictions per task-week, by cause and band
 -- about: How often running tasks were evicted, for each cause, in prod and non-prod (Figure 3 of the Borg paper).
--- about: A task-week is seven days of one running task, measured from its windows of usage.
+-- about: A task-week is seven days of one running task: 2,016 windows of usage.
 -- chart: cause, per_task_week, prod
 WITH running AS (
-    SELECT CASE WHEN j.priority >= 120 THEN 'prod' ELSE 'non-prod' END AS prod, COUNT(*) * 300.0 / 604800 AS task_weeks
-    FROM instance_usage u JOIN jobs j ON j.collection_id = u.collection_id
-    WHERE u.start_time >= :since
+    SELECT CASE WHEN j.priority >= 120 THEN 'prod' ELSE 'non-prod' END AS prod, SUM(u.windows) / 2016 AS task_weeks
+    FROM (
+        SELECT collection_id, COUNT(*) AS windows
+        FROM instance_usage
+        WHERE start_time >= :since
+        GROUP BY collection_id
+    ) AS u JOIN jobs j ON j.collection_id = u.collection_id
     GROUP BY CASE WHEN j.priority >= 120 THEN 'prod' ELSE 'non-prod' END
 ),
 evicted AS (

@@ -1,3 +1,4 @@
+-- subject: Evictions and crashes
 -- title: Evictions per day, by cause
 -- about: How many running tasks were evicted on each day, and why.
 -- chart: day, evictions, cause

@@ -1,3 +1,4 @@
+-- subject: Jobs and changes
 -- title: How jobs ended
 -- about: Jobs that ended in the period, by tenant, band and outcome.
 SELECT user, band, outcome, COUNT(*) AS jobs, SUM(tasks) AS tasks

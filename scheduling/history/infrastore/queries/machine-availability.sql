@@ -1,3 +1,4 @@
+-- subject: Machines
 -- title: Machines that went down
 -- about: How often machines went down or were drained, and the last reason.
 SELECT m.machine_name, m.switch_id, m.power_domain,

@@ -1,3 +1,4 @@
+-- subject: Machines
 -- title: Machines that crash tasks
 -- about: Machines on which tasks failed or crashed, with the number of jobs that are affected. A machine with many jobs is suspect.
 SELECT m.machine_name, m.switch_id, m.platform_id, COUNT(*) AS crashes, COUNT(DISTINCT e.collection_id) AS jobs,

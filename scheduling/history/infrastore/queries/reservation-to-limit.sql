@@ -1,3 +1,4 @@
+-- subject: Usage and limits
 -- title: Limit, reservation and usage of the cell
 -- about: Sums over all running tasks in each hour, as shares of the limits (Figure 11 of the Borg paper). Only SREs see rows.
 -- chart: time, used_cpu_share

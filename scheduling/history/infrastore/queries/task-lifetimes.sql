@@ -1,3 +1,4 @@
+-- subject: Evictions and crashes
 -- title: How long tasks run
 -- about: Runs of tasks that ended in the period, by length, and how they ended.
 -- chart: length, runs, type
