@@ -26,7 +26,7 @@ from unfold.sites import UnfoldAdminSite
 from unfold.templatetags import unfold_list
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from portal.console import capacity, moments, names, statistics
+from portal.console import capacity, moments, names, sql, statistics
 from portal.console.attention import add_market_messages
 from portal.console.journal import JournalAdmin
 from portal.gallery.pages import console_gallery
@@ -45,7 +45,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
         (_("Machines"), "dns", "scheduling_machine"),
         (_("Cell at a moment"), "history", "moments"),
         (_("Names"), "travel_explore", "names"),
-        (_("SQL over the history"), "terminal", "sigma:sql"),
+        (_("SQL over the history"), "terminal", "sql"),
         (_("Drains"), "water_drop", "scheduling_drain"),
         (_("Brakes"), "front_hand", "scheduling_brake"),
         (_("Join tokens"), "key", "scheduling_jointoken"),
@@ -110,7 +110,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
     (_("Schedules"), (_("Periodic tasks"), "schedule", "django_celery_beat_periodictask")),
 )
 # Pages that do not list the rows of a model.
-_OWN_PAGES = frozenset({"capacity", "moments", "names", "statistics"})
+_OWN_PAGES = frozenset({"capacity", "moments", "names", "sql", "statistics"})
 
 
 def kept_headers(headers: Callable[[Any], Iterable[Any]]) -> Callable[[Any], list[Any]]:
@@ -181,18 +181,18 @@ class SreSite(UnfoldAdminSite):
             path("moments/", self.admin_view(partial(moments.page, site=self)), name="moments"),
             path("names/", self.admin_view(partial(names.page, site=self)), name="names"),
             path("statistics/", self.admin_view(partial(statistics.page, site=self)), name="statistics"),
+            path("sql/", self.admin_view(partial(sql.page, site=self)), name="sql"),
+            path("sql/saved/<int:number>/delete/", self.admin_view(sql.delete), name="sql-delete"),
             path("capacity.csv", self.admin_view(capacity.download), name="capacity-csv"),
             path("gallery/", self.admin_view(partial(console_gallery, site=self)), name="gallery"),
             *super().get_urls(),
         ]
 
     def _link(self, page: str) -> str:
-        if page.startswith("sigma:"):
-            return reverse(page)
         return reverse(f"{self.name}:{page}" if page in _OWN_PAGES else f"{self.name}:{page}_changelist")
 
     def _seen(self, page: str) -> Any:
-        if page in _OWN_PAGES or page.startswith("sigma:"):
+        if page in _OWN_PAGES:
             return self.has_permission
         return self._registry[apps.get_model(".".join(page.rsplit("_", 1)))].has_view_permission
 

@@ -59,6 +59,7 @@ PAGES = {
     "channels": "/notices/channels/",
     "channel": "/notices/channels/{channel}/",
     "packages": "/packages/",
+    "sql": "/sql/?ready=evictions-by-cause",
     "missing": "/cells/nowhere/",
     "password": "/accounts/password/change/",
     "admin": "/admin/",
@@ -70,6 +71,7 @@ PAGES = {
     "admin-jobs": "/admin/scheduling/job/",
     "admin-events": "/admin/scheduling/event/",
     "admin-grant": "/admin/quota/quota/add/",
+    "admin-sql": "/admin/sql/?ready=evictions-by-cause",
 }
 
 

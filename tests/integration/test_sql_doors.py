@@ -89,6 +89,29 @@ def test_the_page_runs_a_query_and_draws_it(place) -> None:
 
 
 @pytest.mark.django_db
+def test_the_console_has_the_page_too(place) -> None:
+    sre = portal_world.signed_in("sre")
+    page = sre.get("/admin/sql/?ready=evictions-by-cause")
+    assert page.status_code == 200
+    assert "Evictions per task-week" in page.text
+    given = {"cell": "cc", "days": "7", "query": TYPES}
+    assert "schedule" in sre.post("/admin/sql/", given | {"do": "run"}).text
+    assert sre.post("/admin/sql/", given | {"do": "csv"}).content == b"type,events\nschedule,1\nsubmit,3\n"
+    page = sre.post("/admin/sql/", given | {"do": "run", "query": "SELECT FROM"})
+    assert (page.status_code, "SELECT FROM" in page.text) == (422, True)
+    assert sre.post("/admin/sql/", given | {"do": "save", "title": "By type", "tenant": ""}).url == "/admin/sql/"
+    row = SavedQuery.objects.get()
+    assert f'action="/admin/sql/saved/{row.pk}/delete/"' in sre.get(f"/admin/sql/?saved={row.pk}").text
+    assert "By type" in portal_world.signed_in("sre").get("/sql/").text
+    assert sre.post(f"/admin/sql/saved/{row.pk}/delete/").url == "/admin/sql/"
+    assert "there is no saved query" in sre.post(f"/admin/sql/saved/{row.pk}/delete/", follow=True).text
+    assert sre.get("/admin/sql/?ready=nope").status_code == 302
+    assert not SavedQuery.objects.exists()
+    for path in ("/admin/sql/", f"/admin/sql/saved/{row.pk}/delete/"):
+        assert portal_world.signed_in("owner").post(path, given | {"do": "run"}, follow=True).status_code == 403
+
+
+@pytest.mark.django_db
 def test_saved_queries_are_private_until_shared(place) -> None:
     owner, operator, stranger = (portal_world.signed_in(name) for name in ("owner", "operator", "stranger"))
     given = {"cell": "cc", "days": "7", "query": TYPES, "title": "By type", "tenant": "", "do": "save"}

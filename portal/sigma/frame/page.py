@@ -44,7 +44,7 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
         principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
         cast(Any, request).borg_principal = principal  # the page frame counts this user's unread notices
         try:
-            _check_form(request)
+            check_form(request)
             with timezone.override(principal.time_zone):
                 return view(request, principal, *args, **kwargs)
         except Rejected as problem:
@@ -53,7 +53,7 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
     return inner  # type: ignore[return-value]
 
 
-def _check_form(request: HttpRequest) -> None:
+def check_form(request: HttpRequest) -> None:
     """Raise `Rejected` if a form value contains the character NUL, which PostgreSQL cannot store."""
     for name, values in request.POST.lists():
         if any("\x00" in value for value in values):

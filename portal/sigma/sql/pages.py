@@ -1,8 +1,12 @@
-"""The page for SQL queries over the history of a cell, with ready, saved and shared queries."""
+"""The page for SQL queries over the history of a cell, with ready, saved and shared queries, in the portal and in the
+console.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -46,16 +50,39 @@ GROUP BY type
 ORDER BY events DESC"""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the page is: in the portal or in the console. `template`: the template of the whole page, `home`, `delete`:
+    the names of the URLs of the page and of the deletion of a saved query, `context`: what the frame of the page needs.
+    """
+
+    template: str = "sigma/sql.html"
+    home: str = "sigma:sql"
+    delete: str = "sigma:sql-delete"
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+
 @page
 def sql(request: HttpRequest, principal: Principal) -> HttpResponse:
+    return answer(request, principal, Place())
+
+
+@page
+@require_POST
+def delete(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+    return delete_saved(request, principal, number, Place())
+
+
+def answer(request: HttpRequest, principal: Principal, place: Place) -> HttpResponse:
     """Show the form (GET), run a query (POST `do=run`), return its result as a file (POST `do=csv` or `do=parquet`), or
-    save the query (POST `do=save`).
+    save the query (POST `do=save`). Raises `NotFound` if the URL names a query that does not exist.
     """
     if request.method != "POST":
-        return render(request, "sigma/sql.html", _context(request, principal, _linked(request, principal)))
+        context = _context(request, principal, _linked(request, principal), place)
+        return render(request, place.template, context)
     given = given_in(request.POST, "cell", "ready", "days", "title", "tenant", "do")
     given["query"] = request.POST.get("query", "")
-    context = _context(request, principal, given)
+    context = _context(request, principal, given, place)
     with problem_kept(context):
         if given["do"] == "save":
             saved.query_save(
@@ -66,21 +93,20 @@ def sql(request: HttpRequest, principal: Principal) -> HttpResponse:
                 now=timezone.now(),
             )
             messages.success(request, _("The query %s was saved.") % given["title"])
-            return redirect("sigma:sql")
+            return redirect(place.home)
         form = Form(given["do"]) if given["do"] in CONTENT_TYPES else Form.JSON
-        answer = _answer(request, principal, given, form)
+        found = _answer(request, principal, given, form)
         if form is not Form.JSON:
-            return file_answer(f"result.{form.value}", answer.body, CONTENT_TYPES[form])
-        context |= _result(answer, given["ready"])
-    return rendered(request, "sigma/sql.html", context)
+            return file_answer(f"result.{form.value}", found.body, CONTENT_TYPES[form])
+        context |= _result(found, given["ready"])
+    return rendered(request, place.template, context)
 
 
-@page
-@require_POST
-def delete(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
+def delete_saved(request: HttpRequest, principal: Principal, number: int, place: Place) -> HttpResponse:
+    """Delete a saved query of the principal. Raises `NotFound` for any other query."""
     saved.query_delete(principal=principal, number=number)
     messages.success(request, _("The query was deleted."))
-    return redirect("sigma:sql")
+    return redirect(place.home)
 
 
 def _linked(request: HttpRequest, principal: Principal) -> dict[str, str]:
@@ -101,19 +127,21 @@ def _linked(request: HttpRequest, principal: Principal) -> dict[str, str]:
     return given
 
 
-def _context(request: HttpRequest, principal: Principal, given: dict[str, str]) -> dict[str, Any]:
+def _context(request: HttpRequest, principal: Principal, given: dict[str, str], place: Place) -> dict[str, Any]:
     chosen = ready.query_named(given["ready"]) if given.get("ready") else None
     return {
+        **place.context,
         "given": given,
         "cells": cell_names(principal),
         "tenants": tenants_of(principal, Action.JOB_VIEW),
         "days": DAYS,
         "tables": TABLES.items(),
-        "queries": ready.queries(),
+        "subjects": ready.by_subject().items(),
         "chosen": chosen,
         "saved": list(saved.saved_queries(principal)[: saved.MOST_PER_PERSON]),
         "own_name": principal.name,
-        "address": reverse("sigma:sql"),
+        "address": reverse(place.home),
+        "delete": place.delete,
     }
 
 
