@@ -8,6 +8,8 @@ PYTHON ?= $(or $(shell for each in python3 python3.11 python3.12 python3.13; do 
 	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done),python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# Spark has a virtual environment of its own, because it is large and only one test needs it.
+SPARK := build/spark
 BENCH ?=
 FILE ?=
 PYTEST_WORKERS ?= 2
@@ -22,7 +24,7 @@ TEST_COMMANDS := chromium-headless-shell:chromium-headless-shell dig:bind9-dnsut
 	knotd:knot named:bind9 ldns-read-zone:ldnsutils kdig:knot-dnsutils \
 	musl-gcc:musl-tools nsd:nsd pdns_server:pdns-backend-bind prometheus:prometheus haproxy:haproxy
 
-.PHONY: help up test soak lint bench screenshots lock install backup restore clean system-packages
+.PHONY: help up test test-spark soak lint bench screenshots lock lock-spark install backup restore clean system-packages
 .DEFAULT_GOAL := help
 
 help:
@@ -43,6 +45,11 @@ test: install system-packages
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) --dist loadgroup -q \
 		tests/acceptance --durations=15 || status=$$?; \
 	exit $$status
+
+## make test-spark              compare the ready SQL queries with Apache Spark; installs PySpark (450 MB) and Java
+test-spark: install $(SPARK)/.packages
+	@$(MAKE) system-packages TEST_COMMANDS=java:default-jre-headless
+	@$(BIN)/python -m pytest --ds=portal.settings.test -q tests/spark
 
 ## make soak                    for the night: properties and made-up requests, with other examples at each run
 soak: install system-packages
@@ -89,6 +96,14 @@ lock:
 		--allow-unsafe --strip-extras --all-extras --no-emit-index-url --no-emit-trusted-host \
 		--no-emit-options --output-file requirements.lock pyproject.toml
 
+## make lock-spark              resolve requirements-spark.lock again; downloads PySpark (450 MB)
+lock-spark:
+	@$(PYTHON) -m venv build/lock
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
+	@echo "pyspark~=4.0" | CUSTOM_COMPILE_COMMAND="make lock-spark" build/lock/bin/pip-compile --quiet --upgrade \
+		--generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-options \
+		--output-file requirements-spark.lock -
+
 ## make clean                   remove what was built; never BORG_HOME
 clean:
 	@rm -rf build dist *.egg-info $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -104,6 +119,13 @@ $(VENV)/.packages: requirements.lock pyproject.toml
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores; some packages have templates in Python files
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
 		--no-deps --no-build-isolation -e .
+	@touch $@
+
+$(SPARK)/.packages: requirements-spark.lock
+	@echo "Installing PySpark into $(SPARK) …"
+	@$(PYTHON) -m venv $(SPARK)
+	@$(SPARK)/bin/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
+		--require-hashes -r requirements-spark.lock
 	@touch $@
 
 # Kernels are compiled here, so that no start waits for a compiler.

@@ -23,10 +23,12 @@ from scheduling.history.infrastore.tables import SCHEMAS
 
 BEGIN = dt.datetime(2026, 8, 1)
 _PER_JOB = 30
-# The columns of a row of task number `task`. `draw` has ten binary digits, so that sums of its products are exact.
+# The columns of a row of task number `task`. `draw` is below 1, and for each fifth job below 0.25. It has few binary
+# digits, so that sums of its products are exact.
 _TASK = """
     task // {per_job} AS collection_id, task % {per_job} AS instance_index, task % {machines} AS machine_id,
-    't' || (task // {per_job} % 40) AS "user", CAST(hash(i + {first}) % 1024 AS DOUBLE) / 1024 AS draw"""
+    't' || (task // {per_job} % 40) AS "user", CAST(hash(i + {first}) % 1024 AS DOUBLE)
+        / CASE WHEN task // {per_job} % 5 = 0 THEN 4096 ELSE 1024 END AS draw"""
 _USAGE = """
     SELECT begin AS start_time, begin + INTERVAL 5 MINUTE AS end_time, "user", collection_id, instance_index,
         1 AS incarnation, machine_id, draw * cpus AS average_usage_cpus,
@@ -51,7 +53,9 @@ _EVENTS = """
             TIMESTAMP '{day}' + to_seconds(CAST(i * 86400 // {events} AS BIGINT)) AS time
         FROM (SELECT i, i % {tasks} AS task FROM range({events}) AS r(i)))"""
 _INSTANCE = """
-    SELECT time, epoch_us(time) AS time_us, ['submit', 'schedule', 'report', 'evict'][step + 1] AS type,
+    SELECT time, epoch_us(time) AS time_us,
+        CASE WHEN step < 3 THEN ['submit', 'schedule', 'report'][step + 1] WHEN i % 4 = 3 THEN 'fail' ELSE 'evict' END
+            AS type,
         "user", collection_id, 'job-' || collection_id AS collection_name, 'job' AS collection_type,
         collection_id % 4 * 100 AS priority, 0 AS scheduling_class, instance_index, machine_id, 1 AS incarnation,
         CASE WHEN step = 3 THEN ['preemption', 'machine-failure', 'machine-shutdown', 'failure'][1 + i % 4] END
