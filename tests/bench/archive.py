@@ -1,19 +1,18 @@
 """`archive`: from rows in PostgreSQL to verified Parquet files (§2.6), and what a million events take on disk.
 
 One cell with a day of placements, reports of tasks and ends, as many events as `BENCH_EVENTS` says (a million). The
-archiver runs as the worker starts it: a process of its own, which reads, writes, reads back, hashes and records.
+archiver runs in a process of its own, which reads, writes, reads back, hashes and records.
 
 Cases: `export` (events per second of CPU of this process; `wall` by the clock, `postgres` with the CPU that the backend
 of PostgreSQL took too), `bytes-per-event` in the file, beside those in PostgreSQL with its indexes, `drop` (s, of all
 partitions while a writer commits; `commit_ms` is its slowest commit meanwhile), `memory` (MiB, the largest resident set
-of the process).
+of the process), `derive` (events per second of CPU that become derived tables).
 
     BENCH_EVENTS=3000000
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -25,6 +24,22 @@ from typing import Any
 from tests.bench.databases import databases
 
 TARGET = 200_000
+_EXPORT = """
+import django
+django.setup()
+from django.utils import timezone
+from scheduling.history.archive.archiver import Archiver
+from scheduling.history.archive.store import store
+Archiver(store()).run(now=timezone.now())
+"""
+_DERIVE = """
+import django
+django.setup()
+from scheduling.history.archive.archiver import Archiver
+from scheduling.history.archive.store import store
+from scheduling.history.infrastore.derived import derive
+derive(store(), Archiver(store()))
+"""
 EVENTS = """
 INSERT INTO scheduling_event (cell_id, revision, seq, time, kind, version, job_id, task_index, machine_id, actor,
     request_id, caused_by_revision, caused_by_seq, data)
@@ -37,7 +52,7 @@ SELECT %(cell)s, 1 + n / 10, n %% 10, %(begin)s + n / 10 * (10 * %(seconds)s / %
         'spec_version', 1, 'score', jsonb_build_object('fit', round(random()::numeric, 4), 'spread', 0.25, 'total',
         round(random()::numeric, 4)), 'runners_up', jsonb_build_array(jsonb_build_array(n %% 9973, 0.5)))
     WHEN 'task.reported' THEN jsonb_build_object('kind', kind, 'job_id', n / 3000, 'index', n / 3 %% 1000, 'machine_id',
-        n * 7919 %% 10000, 'incarnation', 1, 'phase', 'up', 'healthy', true, 'restarts', 0)
+        n * 7919 %% 10000, 'incarnation', 1, 'phase', 'up', 'health', 'healthy', 'up', true, 'restarts', 0)
     ELSE jsonb_build_object('kind', kind, 'job_id', n / 3000, 'index', n / 3 %% 1000, 'machine_id', n * 7919 %% 10000,
         'incarnation', 1) END
 FROM (SELECT n, (ARRAY['task.placed', 'task.reported', 'task.gone'])[1 + n %% 3] AS kind
@@ -59,6 +74,7 @@ def measure() -> Iterator[dict[str, Any]]:
 def _measure(number: int) -> Iterator[dict[str, Any]]:
     import datetime as dt
 
+    from django.db.models import Sum
     from django.utils import timezone
 
     from quota.vocabulary.permissions import system
@@ -108,6 +124,10 @@ def _measure(number: int) -> Iterator[dict[str, Any]]:
         "postgres": round(float(stored) / number, 1),
     }
     yield {"case": "memory", "value": round(memory / 1024), "unit": "MiB", "better": "lower"}
+    cpu, memory = _run(_DERIVE)
+    result = {"case": "derive", "value": round(number / (cpu - idle)), "unit": "events/s", "better": "higher"}
+    size = ArchiveFile.objects.exclude(table="events").aggregate(bytes=Sum("bytes"))["bytes"]
+    yield result | {"memory_mib": round(memory / 1024), "bytes_per_event": round(size / number, 1)}
     yield _drop()
 
 
@@ -146,14 +166,12 @@ def _drop() -> dict[str, Any]:
     }
 
 
-def _run() -> tuple[float, int]:
-    """Run the archiver, and return its seconds of CPU and its largest resident set in KiB."""
-    done = subprocess.Popen([sys.executable, "-m", "django", "archive"], stdout=subprocess.PIPE)
-    text = done.stdout.read() if done.stdout else b""
+def _run(code: str = _EXPORT) -> tuple[float, int]:
+    """Run a step of the archiver, and return its seconds of CPU and its largest resident set in KiB."""
+    done = subprocess.Popen([sys.executable, "-c", code])
     _, status, used = os.wait4(done.pid, 0)
     done.returncode = status
-    assert status == 0, text
-    json.loads(text)
+    assert status == 0
     return used.ru_utime + used.ru_stime, used.ru_maxrss
 
 
