@@ -26,9 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pass-every", type=float, default=1.0)
     given = parser.parse_args(arguments)
     try:
-        compile_kernels()
         settings = Settings(pass_every_s=given.pass_every)
         simulation = open_source(given.source, given.data, settings=settings, seed=given.seed)
+        compile_kernels()
         release_compiler()
         serve(SessionService(Session(simulation), given.source), given.folder)
     except (OSError, ValueError) as error:

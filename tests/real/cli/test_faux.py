@@ -3,26 +3,51 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from portal.cli.main import main
 from scheduling.simulator.traces import openb
 
 
+class Done(NamedTuple):
+    """A finished command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """Runs borgctl in this process, which is much faster than a process per command."""
+
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str) -> Done:
+        with pytest.raises(SystemExit) as ended:
+            main(["faux", *arguments])
+        return Done(int(ended.value.code or 0), *self.capture.readouterr())
+
+    def answer(self, *arguments: str) -> Any:
+        done = self(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
 @pytest.fixture
-def home() -> Iterator[Path]:
-    """A short path, because sockets have short paths."""
-    folder = Path(tempfile.mkdtemp(prefix="faux-"))
-    yield folder
-    shutil.rmtree(folder)
+def borgctl(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """The home is a folder with a short path, because sockets have short paths."""
+    with tempfile.TemporaryDirectory(prefix="faux-") as home:
+        monkeypatch.setenv("HOME", home)
+        yield Terminal(capsys)
 
 
 @pytest.fixture
@@ -36,43 +61,32 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def borgctl(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from portal.cli.main import main; main()", "faux", *arguments]
-    return subprocess.run(
-        command, env={**os.environ, "HOME": str(home)}, capture_output=True, text=True, timeout=240, check=False
-    )
-
-
-def answer(home: Path, *arguments: str) -> Any:
-    done = borgctl(home, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.mark.timeout(600)
-def test_a_session_is_opened_used_and_closed(home: Path, data: Path) -> None:
-    missing = borgctl(home, "run")
+def test_a_session_is_opened_used_and_closed(borgctl: Terminal, data: Path) -> None:
+    missing = borgctl("run")
     assert missing.returncode == 1
     assert "open it with: borgctl faux open" in missing.stderr
-    opened = answer(home, "open", "openb", str(data))
+    # The session outlives the command that opens it, so this command has a process of its own.
+    command = [sys.executable, "-c", "from portal.cli.main import main; main()", "faux", "open", "openb", str(data)]
+    opened = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=240, check=True)
     try:
-        assert ["source", "openb"] in opened["rows"]
-        again = borgctl(home, "open", "openb", str(data))
+        assert ["source", "openb"] in json.loads(opened.stdout)["rows"]
+        again = borgctl("open", "openb", str(data))
         assert again.returncode == 1
         assert "is open already" in again.stderr
-        assert answer(home, "until", "running >= 3", "--hours", "1")["held"]
-        assert "fit into the free capacity" in borgctl(home, "ask", "fit", "--cpu", "1").stdout
-        answer(home, "branch", "e_pvm", "--set", "scorer=e-pvm")
-        assert "placements" in str(answer(home, "diff", "main", "e_pvm"))
-        wrong = borgctl(home, "until", "sleep > 3")
+        assert borgctl.answer("until", "running >= 3", "--hours", "1")["held"]
+        assert "fit into the free capacity" in borgctl("ask", "fit", "--cpu", "1").stdout
+        borgctl.answer("branch", "e_pvm", "--set", "scorer=e-pvm")
+        assert "placements" in str(borgctl.answer("diff", "main", "e_pvm"))
+        wrong = borgctl("until", "sleep > 3")
         assert wrong.returncode == 1
         assert "the names are pending" in wrong.stderr
     finally:
-        answer(home, "close")
+        borgctl.answer("close")
 
 
-def test_a_source_that_cannot_be_read_is_explained(home: Path, data: Path) -> None:
-    failed = borgctl(home, "open", "google2011", str(data))
+def test_a_source_that_cannot_be_read_is_explained(borgctl: Terminal, data: Path) -> None:
+    failed = borgctl("open", "google2011", str(data))
     assert failed.returncode == 1
     assert "give the folder with the files of Google's trace" in failed.stderr
-    assert borgctl(home, "open", "openb", str(data / "nowhere")).returncode == 2
+    assert borgctl("open", "openb", str(data / "nowhere")).returncode == 2
