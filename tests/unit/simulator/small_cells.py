@@ -17,6 +17,7 @@ from scheduling.simulator.workload import Ending, MachineChange, Submissions, Wo
 from tests.builders import GIB, needs, vector
 
 MACHINES, RACKS = 12, 3
+BUSY_S = 900.0
 
 
 def machine(number: int, **others: Any) -> events.MachineSet:
@@ -82,9 +83,9 @@ def simulation(
 
 
 def busy(seed: int = 2011, **others: Any) -> Simulation:
-    """A cell in which much happens for half an hour: 100 jobs of all bands, and failures of machines."""
+    """A cell in which much happens for a quarter of an hour: 100 jobs of all bands, and failures of machines."""
     rng = np.random.default_rng(seed)
-    times = np.sort(rng.uniform(0.0, 1_800.0, size=100)).tolist()
+    times = np.sort(rng.uniform(0.0, BUSY_S, size=100)).tolist()
     jobs = [
         (
             at,
@@ -100,7 +101,7 @@ def busy(seed: int = 2011, **others: Any) -> Simulation:
     ]
     changes = []
     for number in range(1, MACHINES + 1, 4):
-        at = 150.0 * number
-        changes += [MachineChange(at, number, None), MachineChange(at + 400.0, number, machine(number))]
+        at = 75.0 * number
+        changes += [MachineChange(at, number, None), MachineChange(at + 200.0, number, machine(number))]
     behaviour = Drawn(seed, median_s=600.0)
     return simulation(jobs, behaviour=behaviour, changes=changes, seed=seed, **others)

@@ -13,58 +13,61 @@ from scheduling.policy.cell_settings import CellSettings
 from scheduling.simulator.simulation import Settings, Simulation
 from scheduling.simulator.workload import MachineChange
 from tests.builders import GIB
-from tests.unit.simulator.small_cells import Lasting, busy, job, machine, simulation
+from tests.unit.simulator.small_cells import BUSY_S, Lasting, busy, job, machine, simulation
 
-END = 1_800.0
+END = BUSY_S
 
 
 def happened(one: Simulation, kind: type) -> list[events.Event]:
     return [record.event for record in one.cell.journal.recent if isinstance(record.event, kind)]
 
 
-def test_equal_seeds_give_bit_identical_journals() -> None:
-    first, second, other = busy(), busy(), busy(seed=2012)
-    for one in (first, second, other):
-        one.run(END)
-    assert first.cell.journal.count > 500
-    assert first.cell.journal.digest() == second.cell.journal.digest()
-    assert first.cell.journal.digest() != other.cell.journal.digest()
-    assert first.state.diff(second.state) == []
+@pytest.fixture(scope="module")
+def whole() -> Simulation:
+    """A simulation that has run to its end at once. Tests leave it as it is."""
+    one = busy()
+    one.run(END)
+    return one
 
 
-def test_the_way_of_stepping_does_not_change_the_journal() -> None:
-    whole, stepped = busy(), busy()
-    whole.run(END)
-    at = 0.0
-    while at < END:
-        at += 97.5
-        stepped.run(min(at, END))
+def test_equal_seeds_give_bit_identical_journals(whole: Simulation) -> None:
+    again, other = busy(), busy(seed=2012)
+    for one in (again, other):
+        one.run(END / 3)
+    assert again.cell.journal.digest() != other.cell.journal.digest()
+    again.run(END)
+    assert whole.cell.journal.count > 300
+    assert whole.cell.journal.digest() == again.cell.journal.digest()
+    assert whole.state.diff(again.state) == []
+
+
+def test_the_way_of_stepping_does_not_change_the_journal_and_the_state_stays_valid(whole: Simulation) -> None:
+    stepped = busy()
+    while stepped.now < END:
+        stepped.run(min(stepped.now + 97.5, END))
+        assert stepped.state.validate() == []
+        assert stepped.cell.pending == stepped.state.pending
+        assert stepped.cell.running == stepped.state.running
     assert whole.cell.journal.digest() == stepped.cell.journal.digest()
 
 
-def test_a_copy_continues_like_the_original_and_leaves_it_alone() -> None:
+def test_a_copy_continues_like_the_original_and_leaves_it_alone(whole: Simulation) -> None:
     original = busy()
-    original.run(900.0)
+    original.run(END / 2)
     copied = original.copy()
     before = original.cell.journal.digest()
     copied.run(END)
     assert original.cell.journal.digest() == before
     original.run(END)
-    assert copied.cell.journal.digest() == original.cell.journal.digest()
+    assert copied.cell.journal.digest() == original.cell.journal.digest() == whole.cell.journal.digest()
     assert copied.state.diff(original.state) == []
 
 
-def test_the_state_stays_valid_and_the_figures_agree_with_it() -> None:
-    one = busy()
-    while one.now < END:
-        one.run(one.now + 300.0)
-        assert one.state.validate() == []
-        assert one.cell.pending == one.state.pending
-        assert one.cell.running == one.state.running
-    figures = one.cell.keeper.figures
+def test_the_figures_agree_with_the_state(whole: Simulation) -> None:
+    figures = whole.cell.keeper.figures
     assert figures.submitted == 100
     assert figures.failures == 3
-    assert figures.placed - sum(figures.evictions.values()) - sum(figures.ended.values()) == one.state.running
+    assert figures.placed - sum(figures.evictions.values()) - sum(figures.ended.values()) == whole.state.running
     assert figures.evictions[EvictionCause.MACHINE_FAILURE.value, True] > 0
     assert figures.evictions[EvictionCause.PREEMPTION.value, False] > 0
     assert figures.reservations > 20
