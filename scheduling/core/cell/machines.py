@@ -150,6 +150,12 @@ class MachineTable:
         self.ports_free[slot] = self.ports[slot].free
         self.touch(slot)
 
+    def count_free_ports(self, slots: NDArray[np.int64]) -> None:
+        """Count the free ports of the machines in `slots` again, after their `ports` have changed."""
+        self.ports_free[slots] = [self.ports[slot].free for slot in slots.tolist()]
+        self.tick += 1
+        self.changed[slots] = self.tick
+
     def release(self, slot: int, task: int, incarnation: int, ports: Sequence[int]) -> None:
         self.ports[slot].release((task, incarnation), ports)
         self.ports_free[slot] = self.ports[slot].free

@@ -23,6 +23,7 @@ are only preferences.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from scheduling.core.cell.machines import STATUS_CODES
 from scheduling.core.cell.sums import MachineSums
 from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING, STATES, LiveJob
 from scheduling.core.vocabulary import events
+from scheduling.core.vocabulary.layout import Ints
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Group, padded, split_task_id, task_id
 from scheduling.core.vocabulary.states import Transition, next_state
@@ -88,23 +90,23 @@ class CellState(MachineSums):
         run: list[Any] = []  # events of one kind in a row: most of what happens in a busy cell
         times: list[float] = []
         changed = False
+        placed, ended = events.TaskPlaced, events.TaskEnded
+        before: type | None = None
         try:
             for event, revision, time in news:
-                if isinstance(event, events.TaskEnded):
-                    in_run = event.gone
-                else:
-                    in_run = isinstance(event, events.TaskPlaced) and not event.alloc
-                if run and not (in_run and type(event) is type(run[-1])):
+                kind = type(event)
+                in_run = not event.alloc if isinstance(event, placed) else isinstance(event, ended) and event.gone
+                if run and not (in_run and kind is before):
                     self._apply_run(run, times)
                     run, times = [], []
+                before = kind
                 if in_run:
                     run.append(event)
                     times.append(time)
                     changed = True
-                else:
-                    if (handler := self._handlers.get(type(event))) is not None:
-                        handler(event, time)
-                        changed = True
+                elif (handler := self._handlers.get(kind)) is not None:
+                    handler(event, time)
+                    changed = True
                 if revision > self.revision:
                     self.revision = revision
             self._apply_run(run, times)
@@ -247,7 +249,9 @@ class CellState(MachineSums):
 
     def _add(self, job: LiveJob, groups: Sequence[Group]) -> None:
         for group in groups:
-            self.tasks.add_tasks(job, group.indexes(), self.tasks.shapes.of(group.requirement))
+            spans = [np.arange(first, last + 1) for first, last in group.ranges]
+            indexes = spans[0] if len(spans) == 1 else np.concatenate(spans)
+            self.tasks.add_tasks(job, indexes, self.tasks.shapes.of(group.requirement))
 
     def _job_changed(self, event: events.JobChanged, time: float) -> None:
         job = self._job(event.job_id)
@@ -281,7 +285,6 @@ class CellState(MachineSums):
 
     def _forget_if_over(self, job: LiveJob) -> None:
         if job.ended and job.departures == 0:
-            self._settle()  # its slots may be others' before the batch is over
             self.tasks.remove_job(job)
 
     # --- tasks
@@ -317,7 +320,7 @@ class CellState(MachineSums):
         error of the first.
         """
         tasks, machines = self.tasks, self.machines
-        slots = np.array([self._slot(self._job(event.job_id), event.index) for event in many], dtype=np.int64)
+        slots = self._slots(many)
         get = machines.slot.get
         where = np.array([get(event.machine_id, -1) for event in many], dtype=np.int64)
         if (tasks.state[slots] != PENDING).any() or where.min() < 0 or len(np.unique(slots)) < len(slots):
@@ -331,13 +334,24 @@ class CellState(MachineSums):
         tasks.pending -= len(many)
         tasks.running += len(many)
         np.subtract.at(tasks.job_pending, tasks.job[slots], 1)
-        for slot, machine, event in zip(slots.tolist(), where.tolist(), many, strict=True):
-            if event.ports:
-                tasks.ports[slot] = event.ports
-                machines.hold(machine, task_id(event.job_id, event.index), event.incarnation, event.ports)
+        self._hold_ports(many, slots, where)
+        for place, event in enumerate(many):
             if event.devices:
-                tasks.devices[slot] = sum(1 << device for device in event.devices)
+                tasks.devices[slots[place]] = sum(1 << device for device in event.devices)
         self._move_all(slots, 1)
+
+    def _hold_ports(self, many: Sequence[events.TaskPlaced], slots: Ints, where: Ints) -> None:
+        """Store the ports of many placed tasks. `slots`, `where` [N]: the slots of the tasks and of their machines."""
+        held = np.fromiter((bool(event.ports) for event in many), np.bool_, len(many))
+        if not held.any():
+            return
+        tasks, machines = self.tasks, self.machines
+        columns = (held.nonzero()[0], slots[held], tasks.id[slots[held]], where[held])
+        for place, slot, identity, machine in zip(*(column.tolist() for column in columns), strict=True):
+            event = many[place]
+            tasks.ports[slot] = event.ports
+            machines.ports[machine].hold((identity, event.incarnation), event.ports)
+        machines.count_free_ports(np.unique(where[held]))
 
     def _task_evicted(self, event: events.TaskEvicted, time: float) -> None:
         job = self._job(event.job_id)
@@ -366,7 +380,7 @@ class CellState(MachineSums):
     def _tasks_ended(self, many: Sequence[events.TaskEnded]) -> None:
         """End many tasks. Tasks that have no ports and are not inside an alloc are removed together, for speed."""
         tasks = self.tasks
-        slots = np.array([self._slot(self._job(event.job_id), event.index) for event in many], dtype=np.int64)
+        slots = self._slots(many)
         plain = (tasks.state[slots] == RUNNING) & (tasks.machine[slots] >= 0) & (tasks.alloc[slots] < 0)
         if tasks.ports:
             plain &= ~np.fromiter(map(tasks.ports.__contains__, slots.tolist()), np.bool_, len(slots))
@@ -482,6 +496,17 @@ class CellState(MachineSums):
         if slot < 0:
             raise LookupError(f"job {job.name} ({job.id}) has no task {index}")
         return slot
+
+    def _slots(self, many: Sequence[events.TaskPlaced | events.TaskEnded]) -> Ints:
+        """Return the slots [N] of the tasks of many events. Raises the same errors as `_slot` and `_job`."""
+        jobs = self.tasks.jobs
+        try:
+            slots = np.array([jobs[event.job_id].tasks.item(event.index) for event in many], dtype=np.int64)
+        except (KeyError, IndexError):
+            slots = np.full(1, -1, dtype=np.int64)
+        if slots.min() < 0 or min(map(attrgetter("index"), many)) < 0:
+            slots = np.array([self._slot(self._job(event.job_id), event.index) for event in many], dtype=np.int64)
+        return slots
 
     def _check(self, job: LiveJob, index: int, task: int, wanted: int, step: Transition) -> None:
         """Raise `IllegalTransition` if the task is not in the state `wanted`. `step`: the transition that starts in

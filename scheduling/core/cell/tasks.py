@@ -5,6 +5,7 @@ requirements share a *shape*: the requirements are stored once, under a number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -174,17 +175,22 @@ class TaskTable:
         self._free_jobs.append(job.slot)
         del self.jobs[job.id]
 
-    def add_tasks(self, job: LiveJob, indexes: Sequence[int], shape: int) -> None:
+    def add_tasks(self, job: LiveJob, indexes: Ints, shape: int) -> None:
         """Add pending tasks of one shape to `job`. Raises `ValueError` if the job already has a task with one of the
         indexes.
         """
         number = len(indexes)
         while len(self._free) < number:
             self._grow()
-        slots = np.array(self._free[-number:][::-1], dtype=np.int32)
-        del self._free[-number:]
-        wanted = np.asarray(indexes, dtype=np.int64)
-        top = int(wanted.max()) + 1
+        slots: Any
+        wanted: Any
+        if number == 1:  # numbers instead of arrays, for speed
+            slots, wanted = self._free.pop(), indexes.item()
+            top = wanted + 1
+        else:
+            slots, wanted = np.array(self._free[-number:][::-1], dtype=np.int32), indexes
+            del self._free[-number:]
+            top = int(wanted.max()) + 1
         if top > len(job.tasks):
             larger: Ints32 = np.full(top, -1, dtype=np.int32)
             larger[: len(job.tasks)] = job.tasks

@@ -63,14 +63,15 @@ class RecordedState(CellState):
 
     def _tasks_placed(self, many: Sequence[events.TaskPlaced], times: Sequence[float]) -> None:
         super()._tasks_placed(many, times)
+        known = self.details
         for event, time in zip(many, times, strict=True):
-            self._note_placement(event, time)
+            details, index, version = known[event.job_id], event.index, event.spec_version
+            details.since[index] = time
+            if version != details.first_version or index in details.versions:
+                details.versions[index] = version
 
     def _task_placed(self, event: events.TaskPlaced, time: float) -> None:
         super()._task_placed(event, time)
-        self._note_placement(event, time)
-
-    def _note_placement(self, event: events.TaskPlaced, time: float) -> None:
         details = self.details[event.job_id]
         details.since[event.index] = time
         if event.spec_version != details.first_version or event.index in details.versions:

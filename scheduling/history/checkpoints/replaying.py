@@ -15,7 +15,7 @@ import msgspec
 
 from quota.vocabulary.errors import Rejected
 from scheduling.core.garbage import collection_paused
-from scheduling.core.vocabulary.events import Event, unpacked
+from scheduling.core.vocabulary.events import Event, ReservationsSet, unpacked
 from scheduling.history.archive.ranges import EVENTS
 from scheduling.history.archive.store import local_file
 from scheduling.history.checkpoints.recorded import RecordedState
@@ -160,7 +160,11 @@ def _events_of_group(
 
 
 def _decoded(batch: str) -> list[News]:
-    return [(unpacked(event), revision, time) for event, revision, time in _decoder.decode(batch)]
+    news = _decoder.decode(batch)
+    for place, (event, revision, time) in enumerate(news):
+        if type(event) is ReservationsSet:
+            news[place] = (unpacked(event), revision, time)
+    return news
 
 
 def archived_revision_at(cell: Cell, time: dt.datetime, *, after: int) -> int:
