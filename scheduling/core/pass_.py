@@ -23,7 +23,7 @@ from scheduling.core.placing.allocs import PortsBySlot, place_in_allocs
 from scheduling.core.placing.attempts import ATTEMPTS, placed_by_priority, unplaced_first, worth_retrying
 from scheduling.core.placing.classes import GroupedQueue, sort_into_groups
 from scheduling.core.placing.cores import cores_held
-from scheduling.core.placing.free_capacity import FreeCapacity, free_capacity
+from scheduling.core.placing.free_capacity import FreeCapacity
 from scheduling.core.placing.hardness import hardest_first
 from scheduling.core.placing.pass_cache import Decision, PassCache
 from scheduling.core.placing.queue import pending_in_order, pending_of
@@ -31,6 +31,7 @@ from scheduling.core.placing.tables import tables_of
 from scheduling.core.vocabulary.layout import Floats, Tables
 from scheduling.core.vocabulary.plan import Assignment, PassStats, Plan
 from scheduling.core.vocabulary.policy import Policy
+from scheduling.core.vocabulary.reasons import Why
 from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS, split_task_id
 
 Rows = NDArray[np.int64]
@@ -80,25 +81,28 @@ def _decide(
     tasks, in any order. `memory`: the cache, which all passes over this state share.
     """
     inside = state.tasks.job_alloc_set[state.tasks.job[own]] > 0
-    free = free_capacity(state)
+    free = memory.sums.follow(state)
     slots = hardest_first(state, policy, pending_in_order(state.tasks, own[~inside]), free)
     sorting, tables = _best_attempt(state, policy, slots, free, memory, now=now, rng=rng)
     taken: PortsBySlot = {}
     with collection_paused():
         assignments = _assignments(state, sorting, tables, taken)
-    ports_free = state.machines.ports_free.copy()
-    ports_free[tables.machines.slot] = tables.machines.ports_free
-    into_allocs, left_out, cut = place_in_allocs(
-        state,
-        policy,
-        pending_in_order(state.tasks, own[inside]),
-        gone=tables.running.gone,
-        ports_free=ports_free,
-        taken=taken,
-        now=now,
-        most=policy.max_assignments - len(assignments),
-    )
-    assignments += tuple(into_allocs)
+    left_out: list[Why] = []
+    cut = False
+    if inside.any():
+        ports_free = state.machines.ports_free.copy()
+        ports_free[tables.machines.slot] = tables.machines.ports_free
+        into_allocs, left_out, cut = place_in_allocs(
+            state,
+            policy,
+            pending_in_order(state.tasks, own[inside]),
+            gone=tables.running.gone,
+            ports_free=ports_free,
+            taken=taken,
+            now=now,
+            most=policy.max_assignments - len(assignments),
+        )
+        assignments += tuple(into_allocs)
     plan = Plan(
         revision=state.revision,
         assignments=assignments,
@@ -130,7 +134,7 @@ def _best_attempt(
     capacity is enough, try other orders. Return the attempt that places the most tasks of the highest priorities.
     """
     held = cores_held(state, slots)
-    everywhere = np.arange(len(state.machines))
+    everywhere = slice(None)
     began = rng.bit_generator.state  # all attempts begin their walks at the same machines
 
     def attempt(slots: Rows) -> tuple[GroupedQueue, Tables]:

@@ -4,7 +4,7 @@ requirements share a *shape*: the requirements are stored once, under a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec

@@ -85,15 +85,15 @@ def count_room(
 
 
 @compiled
-def find_most(levels: Levels, asked: Bools) -> None:
-    """Compute `levels.most`, the largest free capacity in each block of machines, from `levels.left`. Only resources
-    for which `asked` [R] is true are computed.
+def find_most(levels: Levels, blocks: Ints, asked: Bools) -> None:
+    """Compute `levels.most`, the largest free capacity in a block of machines, from `levels.left`, for the blocks with
+    the numbers `blocks` [N]. Only resources for which `asked` [R] is true are computed.
     """
     total = levels.left.shape[2]
     for level in range(levels.left.shape[0]):
         for r in range(levels.left.shape[1]):
             if asked[r]:
-                for block in range(levels.most.shape[2]):
+                for block in blocks:
                     left = levels.left[level, r, block * SKIPPED : min(total, (block + 1) * SKIPPED)]
                     most = left[0]
                     for i in range(left.shape[0]):
@@ -102,16 +102,17 @@ def find_most(levels: Levels, asked: Bools) -> None:
 
 
 @compiled
-def sum_capacity(up: Bools, capacity: Ints, prod_limit: Ints, reserved: Ints, sums: Ints) -> None:
-    """Write into `sums` [3, R] three totals over all machines that are up: the capacity, the capacity minus
-    `prod_limit`, and the capacity minus `reserved` (§5.5). `up` [M]: whether each machine is up. If a difference is
-    negative for a machine, it counts as 0.
+def sum_capacity(
+    up: Bools, capacity: Ints, prod_limit: Ints, reserved: Ints, slots: Ints, parts: Ints, sums: Ints
+) -> None:
+    """Update three totals over all machines that are up, after the machines in `slots` [N] have changed. `sums` [3, R]
+    has the totals: the capacity, the capacity minus `prod_limit`, and the capacity minus `reserved` (§5.5). If a
+    difference is negative for a machine, it counts as 0. `parts` [M, 3, R]: the part of each machine in the totals.
     """
-    sums[:] = 0
-    for m in range(up.shape[0]):
-        if up[m]:
-            for r in range(capacity.shape[1]):
-                full = capacity[m, r]
-                sums[0, r] += full
-                sums[1, r] += max(full - prod_limit[m, r], 0)
-                sums[2, r] += max(full - reserved[m, r], 0)
+    for m in slots:
+        for r in range(capacity.shape[1]):
+            full = capacity[m, r] if up[m] else 0
+            new = full, max(full - prod_limit[m, r], 0) if up[m] else 0, max(full - reserved[m, r], 0) if up[m] else 0
+            for kind in range(3):
+                sums[kind, r] += new[kind] - parts[m, kind, r]
+                parts[m, kind, r] = new[kind]

@@ -24,7 +24,7 @@ def typical_tasks(state: CellState) -> tuple[Ints, Floats]:
     """
     tasks, axis = state.tasks, state.axis
     nothing = np.zeros((0, axis), dtype=np.int64), np.zeros(0, dtype=np.float64)
-    if not state.machines.capacity[:, ACCELERATORS].any():
+    if not state.machines.devices.shape[1] or not state.machines.capacity[:, ACCELERATORS].any():
         return nothing
     live = (tasks.state == PENDING) | (tasks.state == RUNNING)
     number = np.bincount(tasks.shape[live], minlength=len(tasks.shapes.requirement))

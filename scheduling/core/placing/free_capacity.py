@@ -23,10 +23,30 @@ class FreeCapacity(NamedTuple):
     by_reservation: Ints
 
 
+class CapacitySums:
+    """The total capacity of a cell, which follows the state: only machines that have changed are added up again."""
+
+    def __init__(self) -> None:
+        self._state: CellState | None = None
+        self._layout = self._tick = -1
+
+    def follow(self, state: CellState) -> FreeCapacity:
+        """Return the totals of `state` as it is now."""
+        machines = state.machines
+        if self._state is not state or self._layout != machines.layout:
+            self._state, self._layout, self._tick = state, machines.layout, -1
+            self._parts: Ints = np.zeros((len(machines.id), 3, state.axis), dtype=np.int64)
+            self._sums: Ints = np.zeros((3, state.axis), dtype=np.int64)
+        changed = np.flatnonzero(machines.changed > self._tick)
+        self._tick = machines.tick
+        up = machines.up
+        sum_capacity(up, machines.capacity, machines.prod_limit, machines.reserved, changed, self._parts, self._sums)
+        return FreeCapacity(int(np.count_nonzero(up)), *self._sums.copy())
+
+
 def free_capacity(state: CellState) -> FreeCapacity:
-    machines, sums = state.machines, np.empty((3, state.axis), dtype=np.int64)
-    sum_capacity(machines.up, machines.capacity, machines.prod_limit, machines.reserved, sums)
-    return FreeCapacity(int(np.count_nonzero(machines.up)), *sums)
+    """Return the total capacity of all machines that are up, and the free part of it."""
+    return CapacitySums().follow(state)
 
 
 def enough(policy: Policy, free: FreeCapacity, by_limit: Bools, limit: Ints, *, share: float = 1.0) -> bool:

@@ -22,6 +22,7 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.kernels.room import count_room, find_most
 from scheduling.core.placing.classes import GroupedQueue, Level
 from scheduling.core.placing.cores import Held
+from scheduling.core.placing.free_capacity import CapacitySums
 from scheduling.core.vocabulary.layout import (
     SKIPPED,
     Bools,
@@ -72,7 +73,8 @@ class Decision:
 class PassCache:
     """The data that a scheduler keeps between its passes over one cell state: arrays of machines, the free capacity of
     the machines, and which machines satisfy each constraint. Call `follow` before each pass. After the pass, call
-    `invalidate` for the machines on which the pass placed tasks. `decision`: the decision of the last pass.
+    `invalidate` for the machines on which the pass placed tasks. `decision`: the decision of the last pass. `sums`: the
+    free capacity of all machines together.
     """
 
     machines: MachineArrays
@@ -81,6 +83,7 @@ class PassCache:
 
     def __init__(self) -> None:
         self.decision: Decision | None = None
+        self.sums = CapacitySums()
         self._state: CellState | None = None
         self._layout = -1
         self._tick = -1
@@ -134,7 +137,7 @@ class PassCache:
         machines.owned[:] = 0 if held is None else held.owned[machines.slot]
         machines.sharing[:] = 0 if held is None else held.sharing[machines.slot]
 
-    def invalidate(self, positions: NDArray[np.int64]) -> None:
+    def invalidate(self, positions: NDArray[np.int64] | slice) -> None:
         """Mark the machines at `positions`, so that the next pass computes their free capacity again. Marks of other
         machines are removed.
         """
@@ -232,6 +235,7 @@ class PassCache:
     def _count(self, running: Running, dirty: NDArray[np.int64], levels: Sequence[Level], asked: Bools) -> None:
         machines = self.machines
         axis, number = machines.capacity.shape[1], len(machines.slot)
+        before = self.levels
         if (asked & ~self._asked).any():
             self._asked = self._asked | asked
             dirty = np.arange(number, dtype=np.int64)
@@ -246,7 +250,9 @@ class PassCache:
             _count_room(machines, running, new, np.arange(number, dtype=np.int64), self._asked)
             self._known = self._known + missing
             self.levels = _levels(self._known, axis, number, np.concatenate((self.levels.left, new.left)))
-        find_most(self.levels, self._asked)
+        stale = np.full(self.levels.most.shape[2], self.levels is not before, dtype=np.bool_)
+        stale[dirty // SKIPPED] = True
+        find_most(self.levels, np.flatnonzero(stale), self._asked)
 
 
 def _count_room(

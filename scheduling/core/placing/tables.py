@@ -22,6 +22,7 @@ from scheduling.core.placing.walks import walks
 from scheduling.core.vocabulary.layout import (
     Cache,
     Groups,
+    Ints32,
     Placed,
     QueueArrays,
     Running,
@@ -106,6 +107,9 @@ def tables_of(
 
 def _running(state: CellState) -> Running:
     tasks = state.tasks
+    budget: Ints32 = np.full(len(tasks.job_budget), NO_BUDGET, dtype=np.int32)
+    own = np.flatnonzero(tasks.job_budget > 0)
+    budget[own] = tasks.job_budget[own] - tasks.job_pending[own]
     return Running(
         id=tasks.id,
         next=tasks.next,
@@ -118,7 +122,7 @@ def _running(state: CellState) -> Running:
         job_priority=tasks.job_priority,
         job_by_limit=tasks.job_by_limit,
         job_sensitive=tasks.job_sensitive,
-        budget=np.where(tasks.job_budget > 0, tasks.job_budget - tasks.job_pending, NO_BUDGET).astype(np.int32),
+        budget=budget,
         shape_limit=tasks.shapes.limit,
         shape_cores=tasks.shapes.cores,
     )
@@ -175,15 +179,17 @@ def _counts(state: CellState, sorting: GroupedQueue, memory: PassCache) -> TaskC
     row = np.full(len(size), -1, dtype=np.int32)
     row[several] = np.arange(len(several), dtype=np.int32)
     machines = memory.machines
+    racks, domains = (int(one.max(initial=-1)) + 1 if several else 0 for one in (machines.rack, machines.power))
     counts = TaskCounts(
         keys=np.full(room, -1, dtype=np.int64),
         values=np.zeros(room, dtype=np.int32),
-        rack=np.zeros((len(several), int(machines.rack.max(initial=-1)) + 1), dtype=np.int32),
-        power=np.zeros((len(several), int(machines.power.max(initial=-1)) + 1), dtype=np.int32),
+        rack=np.zeros((len(several), racks), dtype=np.int32),
+        power=np.zeros((len(several), domains), dtype=np.int32),
         row=row,
         size=size,
     )
-    count_all(machines, counts, local.astype(np.int64), on.astype(np.int64))
+    if len(on):
+        count_all(machines, counts, local.astype(np.int64), on.astype(np.int64))
     return counts
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from scheduling.core.cell.state import CellState
+from scheduling.core.placing.free_capacity import free_capacity
 from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary.policy import Policy
 from tests.builders import GIB, World, must, needs, wish
@@ -48,6 +50,8 @@ def test_it_notices_that(change: object) -> None:
     plan = world.plan(memory=memory)
     assert plan == world.plan()
     assert before.revision < plan.revision
+    for followed, counted in zip(memory.sums.follow(world.state), free_capacity(world.state), strict=True):
+        assert np.array_equal(followed, counted)
 
 
 def test_what_a_pass_took_is_free_for_the_next_unless_it_was_committed() -> None:
