@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from portal.cli.context import Commands, Context
-from portal.cli.failure import CommandFailed
+from portal.cli.failure import CommandFailed, bad_usage
 
 app = Commands()
 
@@ -28,13 +28,18 @@ def experiment(
             help="compaction, segregation, split-users, split-cells, shapes, buckets, reclamation, estimation, or all.",
         ),
     ],
-    data: Annotated[str, typer.Option(help="Folder with the files of Google's trace of 2011.")],
     output: Annotated[str, typer.Option(help="Folder for finished trials and the report.")],
+    data: Annotated[str | None, typer.Option(help="Folder with the files of Google's trace of 2011.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="A checkpoint of a cell, instead of the trace.")] = None,
     trials: Annotated[int, typer.Option(min=1, help="Trials per case.")] = 11,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes. Default: the number of cores.")] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on the Dask cluster of this scheduler.")
+    ] = None,
 ) -> int:
-    """Run experiments of the Borg paper, Figures 4 to 10 and 12, on this host. The result is a report in HTML.
+    """Run experiments of the Borg paper, Figures 4 to 10 and 12. The result is a report in HTML.
 
+    They run on Google's trace (--data) or on your own cell (--checkpoint), on this host or on a Dask cluster (--dask).
     Finished trials are kept in the output folder. If you repeat an interrupted command, it continues.
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
@@ -44,7 +49,10 @@ def experiment(
             f"experiments need the server's packages, and this host does not have {', '.join(missing)}; run the command"
             " on a host of the cell, or install borg-portal[server]",
         )
-    command = [sys.executable, "-m", _MODULE, *names, "--data", data, "--output", output, "--trials", str(trials)]
-    if jobs is not None:
-        command += ["--jobs", str(jobs)]
+    if (data is None) == (checkpoint is None):
+        raise bad_usage("give either --data with the folder of Google's trace, or --checkpoint with a file")
+    command = [sys.executable, "-m", _MODULE, *names, "--output", output, "--trials", str(trials)]
+    for option, value in (("--data", data), ("--checkpoint", checkpoint), ("--jobs", jobs), ("--dask", dask)):
+        if value is not None:
+            command += [option, str(value)]
     return subprocess.run(command, check=False).returncode

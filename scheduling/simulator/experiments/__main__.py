@@ -10,8 +10,8 @@ from pathlib import Path
 
 from scheduling.simulator.experiments.catalogue import EXPERIMENTS
 from scheduling.simulator.experiments.charts import format_value
-from scheduling.simulator.experiments.experiment import ExperimentInput
-from scheduling.simulator.experiments.packing.fifth import running_fifth
+from scheduling.simulator.experiments.dask_cluster import run_on_dask
+from scheduling.simulator.experiments.inputs import checkpoint_input, trace_input
 from scheduling.simulator.experiments.report import FILE, write_report
 from scheduling.simulator.experiments.trials import Trial, TrialStore, run_trials, wanted_trials
 
@@ -28,23 +28,22 @@ def main(arguments: list[str] | None = None) -> int:
     experiments = [one for name, one in EXPERIMENTS.items() if name in names]
     if given.trials < 1 or given.jobs < 1:
         return _fail("--trials and --jobs must be at least 1")
-    load = partial(load_input, given.data)
+    load = partial(trace_input, given.data) if given.data else partial(checkpoint_input, given.checkpoint)
     try:
         cell = load()
         store = TrialStore(given.output, cell.fingerprint())
         trials = wanted_trials(experiments, given.trials)
         finished = sum(trial in store.finished for trial in trials)
         print(f"{len(trials)} trials, {finished} of them finished before", file=sys.stderr)
-        run_trials(load, trials, store, jobs=given.jobs, progress=_show)
-    except (FileNotFoundError, ValueError) as error:
+        if given.dask:
+            run_on_dask(given.dask, cell, trials, store, progress=_show)
+        else:
+            run_trials(load, trials, store, jobs=given.jobs, progress=_show)
+    except (OSError, ValueError) as error:
         return _fail(str(error))
     except KeyboardInterrupt:
         return _fail(f"interrupted; repeat the command to continue, {given.output} has the finished trials")
-    described = (
-        f"The cell: {len(cell.work.machines):,} machines, {len(cell.work.jobs):,} jobs, {cell.work.tasks:,} tasks, from"
-        " Google's published cluster trace ClusterData2011_2 (John Wilkes, Charles Reiss; CC-BY 4.0)."
-    )
-    found = write_report(given.output, experiments, store, described=described)
+    found = write_report(given.output, experiments, store, described=cell.source)
     for name, rows in found.items():
         for row in rows:
             spread = f"{format_value(row.low)} to {format_value(row.high)}"
@@ -53,22 +52,18 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def load_input(folder: Path) -> ExperimentInput:
-    """Return the cell of Google's trace in `folder` as the input of experiments. Raises `FileNotFoundError` with the
-    cure if a file is missing.
-    """
-    return ExperimentInput(running_fifth(folder))
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="borgctl experiment", description="Run experiments of the Borg paper (§5).")
     names = (*EXPERIMENTS, ALL)
     parser.add_argument("names", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
-    parser.add_argument("--data", type=Path, required=True, help="Folder with the files of Google's trace of 2011.")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path, help="Folder with the files of Google's trace of 2011.")
+    source.add_argument("--checkpoint", type=Path, help="A checkpoint of a cell, instead of the trace.")
     parser.add_argument("--output", type=Path, required=True, help="Folder for finished trials and the report.")
     parser.add_argument("--trials", type=int, default=TRIALS, help=f"Trials per case. Default: {TRIALS}.")
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, help="Processes. Default: the number of cores.")
+    parser.add_argument("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster, instead of processes.")
     return parser
 
 

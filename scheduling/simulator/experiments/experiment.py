@@ -35,11 +35,12 @@ Curve = tuple[tuple[float, float], ...]
 @dataclass(eq=False)
 class ExperimentInput:
     """A cell at one moment, and the behaviour of its tasks. `behaviour` gives the usage from which reservations are
-    estimated.
+    estimated. `source`: a sentence about the cell for the report.
     """
 
     work: CellWork
     behaviour: Behaviour = USAGE
+    source: str = ""
     _packings: dict[str, Packing] = field(default_factory=dict)
 
     def packing(self, preset: Preset = MEDIUM) -> Packing:

@@ -82,19 +82,14 @@ class TrialStore:
                 raise ValueError(f"{self.path}, line {number}: not a JSON object; delete the line") from error
 
 
-def run_trials(
-    load: Callable[[], ExperimentInput],
-    trials: Sequence[Trial],
-    store: TrialStore,
-    *,
-    jobs: int,
-    progress: Callable[[Trial, int, int], None],
-) -> None:
-    """Run the trials that are not in the store, and add each one as soon as it has finished.
+Progress = Callable[[Trial, int, int], None]
+"""A function that is called with each finished trial, the number of finished trials, and the number of all."""
 
-    `load`: returns the input; each process calls it once. It must be picklable if `jobs`, the number of processes, is
-    above 1. `progress` is called with each finished trial, the number of finished trials, and the number of all.
-    """
+
+def unfinished(
+    trials: Sequence[Trial], store: TrialStore, progress: Progress
+) -> tuple[list[Trial], Callable[[Trial, Figures], None]]:
+    """Return the trials that are not in the store, and a function that stores a finished trial and reports it."""
     missing = [trial for trial in trials if trial not in store.finished]
     finished = len(trials) - len(missing)
 
@@ -104,6 +99,18 @@ def run_trials(
         finished += 1
         progress(trial, finished, len(trials))
 
+    return missing, take
+
+
+def run_trials(
+    load: Callable[[], ExperimentInput], trials: Sequence[Trial], store: TrialStore, *, jobs: int, progress: Progress
+) -> None:
+    """Run the trials that are not in the store, and add each one as soon as it has finished.
+
+    `load`: returns the input; each process calls it once. It must be picklable if `jobs`, the number of processes, is
+    above 1.
+    """
+    missing, take = unfinished(trials, store, progress)
     if jobs <= 1 or len(missing) <= 1:
         given = load() if missing else None
         for trial in missing:

@@ -9,6 +9,7 @@ import pytest
 
 from scheduling.simulator.experiments.catalogue import EXPERIMENTS
 from scheduling.simulator.experiments.charts import bar_chart, format_value, line_chart
+from scheduling.simulator.experiments.dask_cluster import run_on_dask
 from scheduling.simulator.experiments.experiment import LineChart, Row
 from scheduling.simulator.experiments.report import write_report
 from scheduling.simulator.experiments.trials import Trial, TrialStore, run_trials, wanted_trials
@@ -74,6 +75,20 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     two, seen = run(tmp_path / "two", trials, jobs=2)
     assert one.finished == two.finished
     assert [(number, of) for _, _, number, of in seen] == [(1, 2), (2, 2)]
+
+
+def test_a_dask_cluster_finds_what_one_process_finds(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    trials = wanted_trials(TWO, 1)
+    one, _ = run(tmp_path / "one", trials)
+    store = TrialStore(tmp_path / "dask", one.fingerprint)
+    seen = []
+    local = {"n_workers": 1, "processes": False, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**local) as cluster:
+        address = cluster.scheduler_address
+        run_on_dask(address, mixed(), trials, store, progress=lambda t, n, m: seen.append((n, m)))
+    assert store.finished == one.finished
+    assert seen == [(1, 2), (2, 2)]
 
 
 def test_the_report_is_one_file_with_the_papers_numbers_beside_ours(tmp_path: Path) -> None:

@@ -15,10 +15,13 @@ from scheduling.core.vocabulary import events
 
 @dataclass(frozen=True)
 class CellWork:
-    """The machines of a cell, and the jobs that it must run. All tasks are pending."""
+    """The machines of a cell, and the jobs that it must run. All tasks are pending. `extra_resources`: the resources
+    that the cell defines itself.
+    """
 
     machines: tuple[events.MachineSet, ...]
     jobs: tuple[events.JobSubmitted, ...]
+    extra_resources: tuple[str, ...] = ()
 
     @property
     def tasks(self) -> int:
@@ -39,7 +42,7 @@ class CellWork:
 
     def load(self) -> CellState:
         """Return a state in which every machine is up, and every task is pending."""
-        state = CellState()
+        state = CellState(self.extra_resources)
         state.load(((event, 0.0) for event in chain[events.Event](self.machines, self.jobs)), revision=1)
         return state
 

@@ -9,7 +9,7 @@ jobs with more tasks than half the machines are soft.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -129,7 +129,7 @@ def soft_where_rare(work: CellWork) -> CellWork:
     for job in work.jobs:
         tasks = sum(group.size for group in job.groups)
         jobs.append(msgspec.structs.replace(job, groups=tuple(changed(group, tasks) for group in job.groups)))
-    return CellWork(work.machines, tuple(jobs))
+    return replace(work, jobs=tuple(jobs))
 
 
 def equipped(machines: Sequence[events.MachineSet], rng: np.random.Generator) -> list[events.MachineSet]:

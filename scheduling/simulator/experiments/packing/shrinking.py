@@ -42,7 +42,7 @@ class ShrinkingCell:
 
     def __init__(self, work: CellWork, packing: Packing, *, seed: int, clones: int = 1) -> None:
         self.seed = seed
-        self.work = CellWork(work.cloned(clones), work.jobs)
+        self.work = replace(work, machines=work.cloned(clones))
         self.packing = packing
         order = np.random.default_rng(seed).permutation(len(self.work.machines))
         self.machines = [self.work.machines[number] for number in order]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from quota.vocabulary.resources import CPU, RAM, Vector
@@ -55,7 +57,7 @@ def bucketed(work: CellWork) -> tuple[CellWork, int]:
                 large += group.size
         if groups:
             jobs.append(msgspec.structs.replace(job, groups=tuple(groups)))
-    return CellWork(work.machines, tuple(jobs)), large
+    return replace(work, jobs=tuple(jobs)), large
 
 
 def buckets(given: ExperimentInput, seed: int) -> Figures:

@@ -24,7 +24,6 @@ from scheduling.simulator.experiments.experiment import (
     Row,
     result_of,
 )
-from scheduling.simulator.experiments.packing.cell_work import CellWork
 from scheduling.simulator.simulation import Settings, Simulation
 from scheduling.simulator.workload import Behaviour, Ending, Workload
 
@@ -68,7 +67,7 @@ def simulate_periods(given: ExperimentInput, seed: int, *, kept: float, period_h
     """
     order = np.random.default_rng(seed).permutation(len(given.work.machines))
     chosen = sorted(order[: math.ceil(kept * len(order))].tolist())
-    work = CellWork(tuple(given.work.machines[at] for at in chosen), given.work.jobs)
+    work = replace(given.work, machines=tuple(given.work.machines[at] for at in chosen))
     behaviour = Endless(given.behaviour)
     settings = Settings(cell=CellSettings(reclamation=PERIODS[0]))
     simulation = Simulation(work.load(), Workload(behaviour), settings, seed=seed)

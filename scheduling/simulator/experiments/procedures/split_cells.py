@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from scheduling.simulator.experiments.experiment import (
@@ -26,7 +28,7 @@ def partitions(work: CellWork, number: int, seed: int) -> list[CellWork]:
     """
     order = np.random.default_rng(seed).permutation(len(work.jobs))
     parts = [tuple(work.jobs[at] for at in sorted(order[first::number].tolist())) for first in range(number)]
-    return [CellWork(work.machines, jobs) for jobs in parts if jobs]
+    return [replace(work, jobs=jobs) for jobs in parts if jobs]
 
 
 def _split(number: int) -> Case:
