@@ -89,7 +89,8 @@ _SAMPLES = """
         4.0 AS used_cpus, 4 AS used_memory FROM range(24) AS r(i)"""
 _JOBS = """
     SELECT i AS collection_id, 't' || (i % 40) AS "user", 'job-' || i AS collection_name, 'job' AS collection_type,
-        i % 4 * 100 AS priority, i % 2 * 3 AS scheduling_class, 'batch' AS band, MAP {{'team': 'x'}} AS labels, 'dead' AS state, 'finished' AS outcome,
+        i % 4 * 100 AS priority, i % 2 * 3 AS scheduling_class, 'batch' AS band,
+        MAP {{'team': 'x'}} AS labels, 'dead' AS state, 'finished' AS outcome,
         {per_job} AS tasks, TIMESTAMP '{day}' AS ended_at FROM range({jobs}) AS r(i)"""
 _MACHINES = """
     SELECT i AS machine_id, NULL::VARCHAR AS "user", 'm' || i AS machine_name, 'r' || (i // 40) AS switch_id,

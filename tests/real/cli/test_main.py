@@ -52,6 +52,7 @@ def test_global_options_are_moved_to_the_front(given: list[str], front: list[str
         (["status", "We_b"], "is not a valid job name"),
         (["machine", "show", ".."], "not a host name"),
         (["tokens", "revoke", "../x"], "not the key of a token"),
+        (["experiment", "shapes", "--output", "x"], "give either --data"),
     ],
 )
 def test_bad_usage_ends_with_2_and_says_what_is_wrong(words: list[str], told: str) -> None:

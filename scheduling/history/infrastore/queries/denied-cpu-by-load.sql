@@ -2,8 +2,8 @@
 -- about: How often limits denied CPU to tasks, by how busy their machine was: the percentage of their usage windows. It is similar to Figure 13 of the Borg paper, which counts threads that waited. The load of a machine is the sum over its tasks that you may see.
 -- chart: load, denied_percent, kind
 SELECT b.load, k.kind, CASE WHEN k.kind = 'batch' THEN b.batch ELSE b.sensitive END AS windows,
-    CASE WHEN k.kind = 'batch' THEN 100.0 * b.batch_denied / NULLIF(b.batch, 0)
-        ELSE 100.0 * b.sensitive_denied / NULLIF(b.sensitive, 0) END AS denied_percent
+    CASE WHEN k.kind = 'batch' THEN 100.0 * b.batch_denied / b.batch
+        ELSE 100.0 * b.sensitive_denied / b.sensitive END AS denied_percent
 FROM (
     SELECT LEAST(FLOOR(10 * w.cpus / m.capacity_cpus), 10) / 10.0 AS load, SUM(w.sensitive) AS sensitive,
         SUM(w.sensitive_denied) AS sensitive_denied, SUM(w.batch) AS batch, SUM(w.batch_denied) AS batch_denied
@@ -20,4 +20,5 @@ FROM (
     WHERE m.capacity_cpus > 0
     GROUP BY LEAST(FLOOR(10 * w.cpus / m.capacity_cpus), 10)
 ) AS b CROSS JOIN (SELECT 'batch' AS kind UNION ALL SELECT 'latency-sensitive' AS kind) AS k
+WHERE CASE WHEN k.kind = 'batch' THEN b.batch ELSE b.sensitive END > 0
 ORDER BY load, kind
