@@ -61,6 +61,7 @@ _cell = [
     path("packages/<str:tenant>/<str:name>/<str:reference>/", packages.PackageView.as_view(), name="package"),
     path("checkpoints/", checkpoints.CheckpointsView.as_view(), name="checkpoints"),
     path("checkpoints:restore", studies.CheckpointRestoreView.as_view(), name="checkpoints-restore"),
+    path("checkpoints:moment", checkpoints.MomentCheckpointView.as_view(), name="checkpoint-moment"),
     path("checkpoints/<int:revision>/", checkpoints.CheckpointView.as_view(), name="checkpoint"),
     path("checkpoints/<int:revision>/content/", checkpoints.CheckpointContentView.as_view(), name="checkpoint-content"),
     path(

@@ -1,7 +1,8 @@
 """Commands for Fauxmaster (§3.1): a simulated cell that the scheduler of production runs in virtual time.
 
-A session is a process on this machine (`python -m scheduling.simulator`). It needs the server package, but no running
-portal. These commands talk to the session through a socket of the file system.
+A session is a process on this machine (`python -m scheduling.simulator`). It needs the server package, but a running
+portal only if it begins with a cell of the portal. These commands talk to the session through a socket of the file
+system.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _LOG = "session.log"
 _LONGEST_PATH = 100  # of a socket
 _LOADING_S = 900.0
 _NEEDED = ("numpy", "numba")
+_CELL, _CHECKPOINT = "cell", "checkpoint"
 
 SessionName = Annotated[str, typer.Option("--session", help="Name of the session.")]
 BranchName = Annotated[str, typer.Option("--branch", help="Branch of the session.")]
@@ -53,13 +55,26 @@ class Place(OptionGroup):
 @faux.command("open")
 def faux_open(
     session: Context,
-    source: Annotated[str, typer.Argument(help="google2011, google2011-cell, google2011-fifth or openb.")],
-    data: Annotated[Path, typer.Argument(help="Folder with the files of the trace.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="checkpoint:FILE, cell:CELL, cell:CELL@REVISION, cell:CELL@TIME, drawn, google2011, google2011-cell,"
+            " google2011-fifth, google2011-week or openb."
+        ),
+    ],
+    data: Annotated[Path | None, typer.Argument(help="Folder with the files of a trace.")] = None,
     name: SessionName = "default",
+    replay: Annotated[
+        float, typer.Option(min=0, help="cell: replay what really happened in so many hours after the moment.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 2011,
     pass_every: Annotated[float, typer.Option(min=0.01, help="Virtual seconds from one pass to the next.")] = 1.0,
 ) -> None:
-    """Open a session: start a process that simulates the cell of a public trace.
+    """Open a session: start a process that simulates a cell.
+
+    `checkpoint:FILE`: a file of `borgctl checkpoint download` or `export`. `cell:CELL`: a cell of the portal as it is,
+    or as it was at a revision or time (ISO 8601); with `--replay HOURS`, the jobs and failures of the hours afterwards
+    arrive again. `drawn`: a drawn cell, which needs no files. Other names are public traces.
 
     The session ends with `borgctl faux close`, or after four hours without a command.
     """
@@ -70,14 +85,24 @@ def faux_open(
             " borg-portal[server,cli], or run the command on a host of the server"
         )
         raise CommandFailed("not-installed", detail)
-    if not data.is_dir():
+    kind, _, place = source.partition(":")
+    if replay and kind != _CELL:
+        raise bad_usage("--replay needs a live cell: write cell:CELL@TIME", replay="only for cell:CELL")
+    if kind == _CHECKPOINT and not Path(place).is_file():
+        raise bad_usage(f"the file {place or 'after checkpoint:'} does not exist; write checkpoint:FILE")
+    if data is not None and not data.is_dir():
         raise bad_usage(f"the folder {data} does not exist; give the folder with the files of the trace")
     folder = _folder(name)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if _answers(folder):
         raise CommandFailed("session-open", f"session {name} is open already; close it with: borgctl faux close")
+    if kind == _CELL:
+        kind, data = _CHECKPOINT, _downloaded(session, place, replay, folder)
+    elif kind == _CHECKPOINT:
+        data = Path(place)
     (folder / _SOCKET).unlink(missing_ok=True)
-    command = [sys.executable, "-m", "scheduling.simulator", source, str(data.resolve()), str(folder)]
+    command = [sys.executable, "-m", "scheduling.simulator", kind, str(folder), "--about", source]
+    command += ["--data", str(data.resolve())] if data is not None else []
     with (folder / _LOG).open("wb") as log:
         process = subprocess.Popen(
             [*command, "--seed", str(seed), "--pass-every", str(pass_every)],
@@ -184,6 +209,19 @@ def faux_ask(
 def faux_close(session: Context, name: SessionName = "default") -> None:
     """Close a session. Its simulated cell is lost."""
     return _show(session, _request(name, {"do": "close"}))
+
+
+def _downloaded(session: Context, place: str, replay: float, folder: Path) -> Path:
+    """Download a checkpoint of a moment of a cell into a folder, and return the file. `place`: CELL, CELL@REVISION or
+    CELL@TIME. `replay`: the file also contains what happened in so many hours afterwards.
+    """
+    cell, _, moment = place.partition("@")
+    which = {"revision" if moment.isdecimal() else "time": moment} if moment else {}
+    content = session.client.download(f"{session.cell_path(cell)}checkpoints:moment", **which, hours=replay or None)
+    path = folder / "cell.checkpoint"
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+    return path
 
 
 def _folder(name: str) -> Path:

@@ -6,13 +6,13 @@ from typing import Any
 
 from django.http import FileResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quota.rehearsal import DRY_RUN
-from scheduling.api.base import CellView
+from scheduling.api.base import CellView, valid
 from scheduling.history.checkpoints import requests
 
 
@@ -90,4 +90,30 @@ class RedactedCheckpointView(CellView):
         """
         found = requests.checkpoint_redacted(principal=self.principal, cell=self.cell(cell), revision=revision)
         name = f"redacted-{revision}.checkpoint"
+        return FileResponse(found, as_attachment=True, filename=name, content_type="application/octet-stream")
+
+
+class MomentSerializer(serializers.Serializer[Any]):
+    revision = serializers.IntegerField(required=False, min_value=0, max_value=2**53, default=None)
+    time = serializers.DateTimeField(required=False, default=None)
+    hours = serializers.FloatField(required=False, default=0.0)
+
+
+class MomentCheckpointView(CellView):
+    @extend_schema(
+        operation_id="checkpoints_moment",
+        parameters=[
+            OpenApiParameter("revision", int, description="The revision. Default: the present one."),
+            OpenApiParameter("time", OpenApiTypes.DATETIME, description="A time, instead of a revision."),
+            OpenApiParameter("hours", float, description="Include what happened in so many hours afterwards."),
+        ],
+        responses={(200, "application/octet-stream"): OpenApiTypes.BINARY},
+    )
+    def get(self, request: Request, cell: str) -> FileResponse:
+        """Download a checkpoint of any moment, made on demand, for the simulator. It also contains the usage of tasks,
+        and the jobs, failures and ends of tasks in the hours afterwards.
+        """
+        given = valid(MomentSerializer, request.query_params)
+        found = requests.checkpoint_of_moment(principal=self.principal, cell=self.cell(cell), **given)
+        name = f"{cell}.checkpoint"
         return FileResponse(found, as_attachment=True, filename=name, content_type="application/octet-stream")

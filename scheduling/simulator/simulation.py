@@ -122,6 +122,8 @@ class Simulation:
         self.steps = 0
         for slot in np.flatnonzero((state.tasks.state == RUNNING) & (state.tasks.alloc < 0)).tolist():
             self._will_end(int(state.tasks.id[slot]), int(state.tasks.incarnation[slot]), slot)
+        for task, incarnation in state.departed:
+            self._push(now + NOTICE_S, Step.GONE, *split_task_id(task), incarnation)
         if self.settings.look_every_s > 0:
             self._push(_next_multiple(now, self.settings.look_every_s), Step.LOOK)
         self._ask_for_pass()

@@ -266,6 +266,7 @@ DOORS = (
     # checkpoints: none is stored
     Door("get", "api/v1/cells/{cell}/checkpoints/", ("sre",)),
     Door("post", "api/v1/cells/{cell}/checkpoints/", ("sre",), 202, body={}),
+    Door("get", "api/v1/cells/{cell}/checkpoints:moment", ("sre",), 409),  # another process cannot see this test's cell
     Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/", ("sre",), 404),
     Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/content/", ("sre",), 404),
     Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/redacted/", ("sre",), 404),

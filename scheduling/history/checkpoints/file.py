@@ -14,7 +14,7 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -53,7 +53,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The header of a checkpoint: which cell it describes, and when. `taken_at`: seconds since the epoch. `history`:
     the id of the cell's history (`Cell.history_id`); only revisions of the same history belong together. `redacted`:
     names, commands and environments are replaced by hashes. `events`: grows by 1 with each event of the journal, so the
-    difference of two checkpoints of one history is the number of events between them; 0 in older files.
+    difference of two checkpoints of one history is the number of events between them; 0 in older files. `settings`: the
+    cell's settings, as they were stored when the file was written; empty in older files.
     """
 
     cell: str
@@ -63,6 +64,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     extra_resources: tuple[str, ...] = ()
     redacted: bool = False
     events: int = 0
+    settings: dict[str, Any] = {}
     sections: tuple[Section, ...] = ()
 
     @property

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _PUBLIC = ("runtime", "cores", PROTOCOL)
 _PUBLIC_PREFIX = "isolation."
 _NAMES = {"machines": ("hostname", "platform", "rack", "power_domain"), "jobs": ("uid", "tenant", "name")}
+_LEFT_OUT = ("specs", "endings", "later")  # the last two belong together (`following.py`)
 _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - no server listens on it
 
 
@@ -60,7 +61,7 @@ class _Names:
 def redact(header: Header, tables: Tables, *, key: bytes | None = None) -> tuple[Header, Tables]:
     """Return a redacted copy of a checkpoint. `key`: only for tests; otherwise a random key is used and forgotten."""
     names = _Names(key or secrets.token_bytes(32))
-    changed = {name: table for name, table in tables.items() if name != "specs"}
+    changed = {name: table for name, table in tables.items() if name not in _LEFT_OUT}
     for section, columns in _NAMES.items():
         for column in columns:
             changed[section] = _mapped(changed[section], column, names.of)

@@ -1,7 +1,8 @@
-"""What SREs can do with the stored checkpoints of a cell. Light: imports no heavy library."""
+"""What SREs can do with the checkpoints of a cell. Light: imports no heavy library."""
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from celery import current_app
+from django.conf import settings
 from django.db import transaction
 
-from quota.vocabulary.errors import Conflict, NotFound, Rejected
+from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.history.archive.store import store
 from scheduling.history.checkpoints.file import CheckpointError, verify
@@ -23,6 +25,7 @@ from scheduling.models import Cell
 from scheduling.storage.files import NotThere, StoreAway
 
 _WITHIN_S = 40.0  # below the deadline of a request
+MOST_HOURS = 24 * 31
 
 
 def checkpoints_listed(*, principal: Principal, cell: Cell) -> list[StoredCheckpoint]:
@@ -81,6 +84,39 @@ def checkpoint_content(*, principal: Principal, cell: Cell, revision: int) -> Bi
     found = checkpoint_verified(principal=principal, cell=cell, revision=revision)
     with _reachable():
         return found.open()
+
+
+def checkpoint_of_moment(
+    *, principal: Principal, cell: Cell, revision: int | None, time: dt.datetime | None, hours: float
+) -> BinaryIO:
+    """Return a checkpoint of the cell at a revision, at a time, or at present, as an open file without a name. It also
+    contains the usage of tasks, and what happened in the `hours` afterwards. Another process makes it.
+
+    Raises `Rejected` if the moment cannot be rebuilt, or if this takes too long.
+    """
+    require(principal, Action.CELL_ADMIN, cell=cell.name)
+    if revision is not None and time is not None:
+        raise invalid("time", "a revision and a time are given; give one of them")
+    if not 0 <= hours <= MOST_HOURS:
+        raise invalid("hours", f"{hours:g} is not accepted; give a number from 0 to {MOST_HOURS}")
+    out = tempfile.NamedTemporaryFile(prefix="borg-moment-")  # noqa: SIM115 - the caller closes it
+    command = [sys.executable, "-m", "django", "checkpoint", cell.name, "--output", out.name, "--hours", str(hours)]
+    if revision is not None:
+        command += ["--revision", str(revision)]
+    if time is not None:
+        command += ["--time", time.isoformat()]
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE}
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
+        problem = done.stderr.strip().splitlines()[-1:] if done.returncode else []
+    except subprocess.TimeoutExpired:
+        problem = [f"it takes more than {_WITHIN_S:g} s; give fewer hours, or a moment just after a checkpoint"]
+    if problem:
+        out.close()
+        raise Conflict(
+            "checkpoint-impossible", f"the checkpoint cannot be made: {problem[0].removeprefix('CommandError: ')}"
+        )
+    return out  # type: ignore[return-value]
 
 
 @contextmanager

@@ -85,14 +85,21 @@ def header_of(cell_id: int) -> Header:
     if there is no such cell.
     """
     rows = query(
-        "SELECT name, revision, extract(epoch FROM clock_timestamp())::float8, history_id::text, extra_resources"
-        " FROM scheduling_cell WHERE id = %s",
+        "SELECT name, revision, extract(epoch FROM clock_timestamp())::float8, history_id::text, extra_resources,"
+        " settings::text FROM scheduling_cell WHERE id = %s",
         [cell_id],
     )
     if not rows:
         raise LookupError(f"no cell with id {cell_id}")
-    name, revision, taken_at, history, extra = rows[0]
-    return Header(cell=name, revision=revision, taken_at=taken_at, history=history, extra_resources=tuple(extra))
+    name, revision, taken_at, history, extra, settings = rows[0]
+    return Header(
+        cell=name,
+        revision=revision,
+        taken_at=taken_at,
+        history=history,
+        extra_resources=tuple(extra),
+        settings=msgspec.json.decode(settings),
+    )
 
 
 def _machines(cell_id: int) -> pyarrow.Table:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from quota.vocabulary.resources import ACCELERATORS, CPU, RAM
+from scheduling.core.vocabulary import events
 from scheduling.simulator.sessions.sources import open_source
-from scheduling.simulator.traces import cell_2011, google2011, openb
+from scheduling.simulator.traces import cell_2011, google2011, openb, week_2011
 from tests.builders import GIB
 
 
@@ -90,7 +91,7 @@ def test_a_moment_is_cloned_to_full_size(google: Path) -> None:
 
 
 def test_missing_files_and_unknown_sources_are_named(google: Path) -> None:
-    with pytest.raises(ValueError, match="the sources are google2011"):
+    with pytest.raises(ValueError, match="the sources are drawn, google2011"):
         open_source("google1999", google)
     with pytest.raises(FileNotFoundError, match="give the folder with the files of Google's trace"):
         open_source("google2011", google / "nowhere")
@@ -116,3 +117,16 @@ def test_openb_has_gpus_and_their_models(tmp_path: Path) -> None:
     one = open_source("openb", tmp_path)
     one.run(30.0)
     assert (one.cell.keeper.figures.ended["finished"], one.state.running) == (1, 1)
+
+
+def test_a_week_has_the_fifth_and_every_fifth_job_that_arrives(google: Path) -> None:
+    lines = [f"{number},{1000 * number},{1000 * number},{1000 * number + 9000},4,0,1,1" for number in range(7)]
+    header = "job_id,submit_ms,first_schedule_ms,end_ms,end_event,scheduling_class,user,logical_name"
+    packed(google / google2011.JOBS, [header, *lines])
+    beginning, workload = week_2011.week(google)
+    jobs = [event for event in beginning if isinstance(event, events.JobSubmitted)]
+    assert [one.job_id for one in jobs] == [1, 2]
+    assert workload.arrivals.times.tolist() == [0.0, 5.0]
+    assert [workload.arrivals.job(number).job_id for number in range(2)] == [3, 4]
+    assert workload.behaviour.ending(4 << 20, 1, 0) == (9.0, "finished")
+    assert workload.behaviour.ending(1 << 20, 1, 200) is None, "a service of the fifth runs all the time"
