@@ -31,6 +31,7 @@ from scheduling.master.schedulers import DEFAULT, Scheduler
 from scheduling.models import Cell
 from scheduling.packages import sweep
 from scheduling.policy import cell_settings
+from scheduling.recording.requests import record_in_child
 from scheduling.shells import shells
 from scheduling.storage.files import StoreAway
 from scheduling.usage import metering
@@ -191,6 +192,16 @@ def checkpoint_save(cell: str) -> None:
         saving.checkpoint_save(Cell.objects.get(name=cell))
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         log.error("no checkpoint saved", cell=cell, error=str(error))
+
+
+@shared_task(name="scheduling.record", ignore_result=True)
+def record(name: str, machines: int, days: float, seed: int) -> None:
+    """Record a drawn cell. If a worker received this task twice, the second recording is rejected."""
+    try:
+        done = record_in_child(name=name, machines=machines, days=days, seed=seed)
+        log.info("cell recorded", cell=name, result=done)
+    except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+        log.error("no cell recorded", cell=name, error=str(error))
 
 
 @shared_task(name="scheduling.sessions_clear", ignore_result=True)

@@ -14,6 +14,7 @@ from scheduling.api import (
     logs,
     packages,
     quarantine,
+    recordings,
     sql,
     statistics,
     studies,
@@ -73,6 +74,7 @@ _cell = [
 ]
 urlpatterns = [
     path("cells/", cells.CellsView.as_view(), name="cells"),
+    path("cells:record", recordings.RecordingsView.as_view(), name="cells-record"),
     path("cells/<str:cell>/", include(_cell)),  # type: ignore[arg-type]
     path("studies/<str:cell>/", studies.StudyView.as_view(), name="study"),
 ]

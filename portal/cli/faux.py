@@ -20,10 +20,10 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import output
-from portal.cli.context import Commands, Context, OptionGroup
+from portal.cli.context import Commands, Context, DryRun, OptionGroup, label
 from portal.cli.failure import CommandFailed, bad_usage
 
-faux = Commands(help="Simulate a cell with the scheduler of production: open, step, run, until, diff, ask.")
+faux = Commands(help="Simulate a cell with the scheduler of production: open, step, run, until, diff, ask, record.")
 
 _SOCKET = "session.sock"
 _LOG = "session.log"
@@ -31,6 +31,7 @@ _LONGEST_PATH = 100  # of a socket
 _LOADING_S = 900.0
 _NEEDED = ("numpy", "numba")
 _CELL, _CHECKPOINT = "cell", "checkpoint"
+_PAUSE_S = 1.0
 
 SessionName = Annotated[str, typer.Option("--session", help="Name of the session.")]
 BranchName = Annotated[str, typer.Option("--branch", help="Branch of the session.")]
@@ -120,6 +121,36 @@ def faux_open(
             raise CommandFailed("session-failed", f"session {name} could not be opened: {reason}")
         time.sleep(0.05)
     return _show(session, _request(name, {"do": "show"}))
+
+
+@faux.command("record")
+def faux_record(
+    session: Context,
+    cell: Annotated[str, typer.Option(help="Name of the new cell.")],
+    machines: Annotated[int, typer.Option(min=1, help="Number of machines.")] = 500,
+    days: Annotated[float, typer.Option(help="Length of the history in days.")] = 7.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 2011,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until the cell is complete.")] = 600.0,
+    dry_run: DryRun = False,
+) -> None:
+    """Record a simulated week as the history of a new study cell, to try pages, SQL, statistics and the time machine.
+
+    The portal draws machines and jobs, and runs its scheduler in virtual time. Nothing runs on machines, nothing is
+    charged, and only SREs see the cell. `manage.py record` on a host of the portal can use a public trace instead.
+    """
+    name = label(cell, "cell")
+    body = {"name": name, "machines": machines, "days": days, "seed": seed}
+    asked = session.client.post("/api/v1/cells:record", body, dry_run=dry_run)
+    if dry_run:
+        return session.say(asked, f"Cell {name} would be recorded.")
+    until = time.monotonic() + timeout
+    while time.monotonic() < until:
+        found = [one for one in session.client.pages("/api/v1/cells/") if one["name"] == name]
+        if found:
+            return session.say(found[0], f"Cell {name} is recorded; its revision is {found[0]['revision']}.")
+        time.sleep(_PAUSE_S)
+    problem = f"cell {name} is not complete within {timeout:g} s; see whether a worker runs, and its log"
+    raise CommandFailed("not-recorded", problem)
 
 
 @faux.command("show")

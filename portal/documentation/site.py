@@ -26,6 +26,7 @@ DOCUMENTS = {
     "scheduling/link/README.md": "architecture/link.md",
     "scheduling/history/README.md": "architecture/history.md",
     "scheduling/simulator/README.md": "architecture/simulator.md",
+    "scheduling/recording/README.md": "architecture/recording.md",
     "borglet/README.md": "architecture/borglet.md",
     "quota/README.md": "architecture/quota.md",
     "naming/README.md": "architecture/naming.md",

@@ -117,8 +117,17 @@ class JournalEntry:
             for seq, (event, who, cause) in enumerate(rows)
         ]
 
+    def lines(self) -> list[str]:
+        """Return the rows of the events for `write_lines`."""
+        return self._lines
+
     def _flush(self) -> None:
-        copy_rows.lines("scheduling_event", _COLUMNS, self._lines)
+        write_lines(self._lines)
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Insert events that `JournalEntry.lines` returned."""
+    copy_rows.lines("scheduling_event", _COLUMNS, lines)
 
 
 class _NothingToSay(Exception):
