@@ -40,7 +40,7 @@ def drawn(*, machines: int = MACHINES, days: float = DAYS, seed: int = 2011) -> 
     """
     rng = np.random.default_rng((seed, machines))
     fleet = list(_fleet(rng, machines))
-    services = list(_services(rng, sum(machine.capacity[CPU] for machine in fleet)))
+    services = list(_services(rng, fleet))
     arrivals = _batch_jobs(rng, machines, days, first_id=len(services) + 1)
     behaviour = Drawn(seed, median_s=7_200.0, spread_s=1.2)
     changes = outages(fleet, seed=seed, began=0.0, days=days)
@@ -62,7 +62,9 @@ def _fleet(rng: np.random.Generator, machines: int) -> Iterator[events.MachineSe
         )
 
 
-def _services(rng: np.random.Generator, cpu_milli: int) -> Iterator[events.JobSubmitted]:
+def _services(rng: np.random.Generator, fleet: list[events.MachineSet]) -> Iterator[events.JobSubmitted]:
+    cpu_milli = sum(machine.capacity[CPU] for machine in fleet)
+    racks = math.ceil(len(fleet) / _RACK)
     asked = number = 0
     while asked < _PROD_SHARE * cpu_milli:
         number += 1
@@ -70,8 +72,9 @@ def _services(rng: np.random.Generator, cpu_milli: int) -> Iterator[events.JobSu
         cpu = int(rng.choice((500, 1000, 2000, 4000)))
         limit = _vector(cpu, int(rng.integers(1, 5)) * cpu / 1000, 10 * _GIB)
         monitoring = number % 20 == 0
+        apart = max(tasks // 10, math.ceil(2 * tasks / racks))  # so that half of the racks are enough
         name = "monitor" if monitoring else _SERVICES[number % len(_SERVICES)]
-        yield _job(number, f"{name}-{number}", limit, tasks, priority=360 if monitoring else 200, apart=tasks // 10)
+        yield _job(number, f"{name}-{number}", limit, tasks, priority=360 if monitoring else 200, apart=apart)
         asked += tasks * cpu
 
 
