@@ -76,7 +76,7 @@ class RecordedJobs:
         tenant = self.tenants[job.tenant_id % len(self.tenants)]
         spec = msgspec.structs.replace(self._spec(job), name=job.name, tenant=tenant.name, cell=self.cell.name)
         columns = spec_columns(spec, DEFAULT_BANDS)
-        row = Job(  # type: ignore[misc]
+        row = Job(
             id=job_id,
             uid=uuid.uuid5(self.cell.history_id, str(job_id)),
             cell=self.cell,

@@ -53,7 +53,7 @@ def running_tasks(state: CellState, behaviour: Behaviour, now: float) -> Running
     limit, priority = tasks.shapes.limit[tasks.shape[slots]], tasks.job_priority[tasks.job[slots]].astype(np.int64)
     return RunningTasks(
         tasks.id[slots].copy(),
-        tasks.incarnation[slots].copy(),
+        tasks.incarnation[slots].astype(np.int64),
         state.machines.id[tasks.machine[slots]],
         priority,
         limit,
