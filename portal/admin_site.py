@@ -26,7 +26,7 @@ from unfold.sites import UnfoldAdminSite
 from unfold.templatetags import unfold_list
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from portal.console import capacity, moments, names, sql, statistics
+from portal.console import capacity, moments, names, simulator, sql, statistics
 from portal.console.attention import add_market_messages
 from portal.console.journal import JournalAdmin
 from portal.gallery.pages import console_gallery
@@ -63,6 +63,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
         (_("Journal"), "history", "scheduling_event"),
         (_("Archive"), "inventory_2", "scheduling_archivefile"),
         (_("Statistics"), "query_stats", "statistics"),
+        (_("Simulator"), "schedule", "simulator"),
     ),
     (
         _("Market"),
@@ -110,7 +111,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
     (_("Schedules"), (_("Periodic tasks"), "schedule", "django_celery_beat_periodictask")),
 )
 # Pages that do not list the rows of a model.
-_OWN_PAGES = frozenset({"capacity", "moments", "names", "sql", "statistics"})
+_OWN_PAGES = frozenset({"capacity", "moments", "names", "simulator", "sql", "statistics"})
 
 
 def kept_headers(headers: Callable[[Any], Iterable[Any]]) -> Callable[[Any], list[Any]]:
@@ -180,6 +181,7 @@ class SreSite(UnfoldAdminSite):
             path("capacity/", self.admin_view(partial(capacity.page, site=self)), name="capacity"),
             path("moments/", self.admin_view(partial(moments.page, site=self)), name="moments"),
             path("names/", self.admin_view(partial(names.page, site=self)), name="names"),
+            path("simulator/", self.admin_view(partial(simulator.page, site=self)), name="simulator"),
             path("statistics/", self.admin_view(partial(statistics.page, site=self)), name="statistics"),
             path("sql/", self.admin_view(partial(sql.page, site=self)), name="sql"),
             path("sql/saved/<int:number>/delete/", self.admin_view(sql.delete), name="sql-delete"),

@@ -1,0 +1,223 @@
+"""Sessions of the simulator that the console opens on this host. Each session is a process with limits.
+
+    session_open ─► checkpoint of the cell, made by a child ─► process `scheduling.simulator` ─► FOLDER/session.sock
+    session_ask  ─► one JSON object to this socket, one back
+
+A session belongs to one person. Its folder `faux/OWNER/NAME` in BORG_HOME contains the socket, the checkpoint, the log,
+and `about.json`. The process has the limits `MEMORY_MIB` and `CPU_S`, ends after `IDLE_S` without a request, and has no
+credentials. So any web process of the host can use the session, and nothing is left to clean up but files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from quota import clock
+from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
+from quota.vocabulary.permissions import Action, Principal, require
+from scheduling.history.checkpoints.requests import checkpoint_of_moment
+from scheduling.models import Cell
+
+MOST_PER_PERSON, MOST = 2, 4
+MEMORY_MIB, CPU_S, IDLE_S = 3_000, 3_600, 1_800
+ANSWER_S = 40.0  # below the deadline of a request
+_SOCKET, _ABOUT, _LOG, _DATA = "session.sock", "about.json", "session.log", "cell.checkpoint"
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,19}")
+_LONGEST_PATH = 100  # of a socket
+_IMPORTS = Path(__file__).resolve().parents[2]
+# The sessions that this process has started. An ended process stays in the system's table until it is polled.
+_children: list[subprocess.Popen[bytes]] = []
+DRAWN = "drawn"
+
+
+@dataclass(frozen=True, slots=True)
+class HostedSession:
+    """A session of a person. `about`: the source. `opened_at`: as ISO 8601. `pid`: its process. `state`: opening, ready
+    or ended. `problem`: why the process ended.
+    """
+
+    name: str
+    about: str
+    opened_at: str
+    pid: int
+    state: str = "opening"
+    problem: str = ""
+
+
+def sessions_of(principal: Principal) -> list[HostedSession]:
+    """Return the sessions of the caller, in the order of their names. Raises `Forbidden` unless the caller is an
+    SRE.
+    """
+    require(principal, Action.CELL_ADMIN)
+    return [_read(path.parent) for path in sorted(_home(principal).glob(f"*/{_ABOUT}"))]
+
+
+def session_open(
+    *,
+    principal: Principal,
+    name: str,
+    cell: Cell | None,
+    revision: int | None = None,
+    time: dt.datetime | None = None,
+    hours: float = 0.0,
+) -> None:
+    """Start a session with a cell at a revision, at a time or at present, or with the drawn cell if `cell` is None.
+    `hours`: what happened in so many hours afterwards happens again. The session is ready some seconds later.
+
+    Raises `Rejected` for a wrong name or moment, and `Conflict` if the name is in use or too many sessions are open.
+    """
+    require(principal, Action.CELL_ADMIN)
+    if not _NAME.fullmatch(name):
+        raise invalid("name", f"{name[:40]!r} is not accepted; use up to 20 small letters, digits and '-'")
+    folder = _home(principal) / name
+    if len(str(folder / _SOCKET)) > _LONGEST_PATH:
+        raise invalid("name", f"the path {folder} is too long for a socket; use a shorter BORG_HOME")
+    own = {one.name: one for one in sessions_of(principal)}
+    if name in own and own[name].state != "ended":
+        raise Conflict("session-exists", f"session {name} is open already; choose another name, or close it")
+    running = [one for one in own.values() if one.state != "ended"]
+    everybody = sum(_read(path.parent).state != "ended" for path in _root().glob(f"*/*/{_ABOUT}"))
+    if len(running) >= MOST_PER_PERSON or everybody >= MOST:
+        detail = (
+            f"you have {len(running)} open sessions and this host has {everybody}; the limits are {MOST_PER_PERSON} and"
+            f" {MOST}; close a session first"
+        )
+        raise Conflict("too-many-sessions", detail)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    try:
+        _start(principal, folder, name, cell, revision=revision, time=time, hours=hours)
+    except Rejected:
+        shutil.rmtree(folder)
+        raise
+
+
+def session_ask(*, principal: Principal, name: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of a session (`scheduling.simulator.sessions.service`). Raises `NotFound` if the caller has no
+    such session, and `Rejected` with the session's own sentence if the request is wrong.
+    """
+    folder = _folder(principal, name)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(ANSWER_S)
+        try:
+            client.connect(str(folder / _SOCKET))
+            client.sendall(json.dumps(request).encode() + b"\n")
+            with client.makefile("rb") as reader:
+                line = reader.readline()
+        except TimeoutError:
+            detail = f"session {name} still computes after {ANSWER_S:g} s; look again later, or ask for fewer hours"
+            raise Rejected("session-busy", detail, status=503) from None
+        except OSError:
+            line = b""
+    if not line:
+        now = _read(folder)
+        detail = "it is still opening; try again in a few seconds" if now.state == "opening" else now.problem
+        raise Conflict("session-ended", f"session {name} did not answer: {detail}")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise Rejected("session", str(answer["error"]))
+    return answer
+
+
+def session_close(*, principal: Principal, name: str) -> None:
+    """End a session, and delete its files. Its simulated cell is lost. Raises `NotFound` for an unknown session."""
+    folder = _folder(principal, name)
+    session = _read(folder)
+    if session.state != "ended":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(session.pid, signal.SIGKILL)
+        for child in _children:
+            if child.pid == session.pid:
+                child.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(
+    principal: Principal,
+    folder: Path,
+    name: str,
+    cell: Cell | None,
+    *,
+    revision: int | None,
+    time: dt.datetime | None,
+    hours: float,
+) -> None:
+    source, about, data = DRAWN, DRAWN, []
+    if cell is not None:
+        moment = revision if revision is not None else time.isoformat() if time else "now"
+        source, about = "checkpoint", f"cell {cell.name} at {moment}" + (f", replaying {hours:g} h" if hours else "")
+        with (
+            checkpoint_of_moment(principal=principal, cell=cell, revision=revision, time=time, hours=hours) as content,
+            (folder / _DATA).open("wb") as out,
+        ):
+            shutil.copyfileobj(content, out)
+        data = ["--data", str(folder / _DATA)]
+    command = [sys.executable, "-m", "scheduling.simulator", source, str(folder), "--about", about, *data]
+    command += ["--memory-mib", str(MEMORY_MIB), "--cpu-s", str(CPU_S), "--idle-s", str(IDLE_S)]
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(_IMPORTS), "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "2"}
+    if cache := os.environ.get("NUMBA_CACHE_DIR"):
+        environment["NUMBA_CACHE_DIR"] = cache
+    with (folder / _LOG).open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+        )
+    _children[:] = [child for child in _children if child.poll() is None] + [process]
+    session = HostedSession(name, about, clock.now().isoformat(timespec="seconds"), process.pid)
+    (folder / _ABOUT).write_text(json.dumps(asdict(session)))
+
+
+def _read(folder: Path) -> HostedSession:
+    """Return the session in a folder, with its present state."""
+    stored = json.loads((folder / _ABOUT).read_text())
+    state, problem = "opening", ""
+    if not _runs(stored["pid"], folder):
+        lines = (folder / _LOG).read_text(errors="replace").strip().splitlines()
+        state, problem = "ended", lines[-1] if lines else "its process has ended; open it again"
+    elif (folder / _SOCKET).exists():
+        state = "ready"
+    return HostedSession(**stored | {"state": state, "problem": problem})
+
+
+def _runs(pid: int, folder: Path) -> bool:
+    """Return whether a process is the session of the folder. Another process may have the number of an ended one."""
+    try:
+        return str(folder).encode() in Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _root() -> Path:
+    return Path(settings.BORG_HOME) / "faux"
+
+
+def _home(principal: Principal) -> Path:
+    return _root() / hashlib.sha256(principal.name.encode()).hexdigest()[:16]
+
+
+def _folder(principal: Principal, name: str) -> Path:
+    require(principal, Action.CELL_ADMIN)
+    folder = _home(principal) / name
+    if not _NAME.fullmatch(name) or not (folder / _ABOUT).exists():
+        raise NotFound("session", name, known=[one.name for one in sessions_of(principal)])
+    return folder
