@@ -120,7 +120,7 @@ def test_openb_has_gpus_and_their_models(tmp_path: Path) -> None:
 
 
 def test_a_week_has_the_fifth_and_every_fifth_job_that_arrives(google: Path) -> None:
-    lines = [f"{number},{1000 * number},{1000 * number},{1000 * number + 9000},4,0,1,1" for number in range(7)]
+    lines = [f"{number},{1000 * number},{1000 * number},{1000 * (2 * number + 1)},4,0,1,1" for number in range(7)]
     header = "job_id,submit_ms,first_schedule_ms,end_ms,end_event,scheduling_class,user,logical_name"
     packed(google / google2011.JOBS, [header, *lines])
     beginning, workload = week_2011.week(google)
@@ -128,5 +128,5 @@ def test_a_week_has_the_fifth_and_every_fifth_job_that_arrives(google: Path) -> 
     assert [one.job_id for one in jobs] == [1, 2]
     assert workload.arrivals.times.tolist() == [0.0, 5.0]
     assert [workload.arrivals.job(number).job_id for number in range(2)] == [3, 4]
-    assert workload.behaviour.ending(4 << 20, 1, 0) == (9.0, "finished")
+    assert workload.behaviour.ending(4 << 20, 1, 0) == (6.0, "finished")
     assert workload.behaviour.ending(1 << 20, 1, 200) is None, "a service of the fifth runs all the time"
