@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from portal.cli import output, periods
-from portal.cli.client import part
 from portal.cli.context import CellOption, Commands, Context, DryRun
 from portal.cli.failure import CommandFailed, bad_usage
+from portal.cli.paths import part
 
 checkpoint = Commands(help="Checkpoints, the state of a cell at one revision: save, list, show, restore, import.")
 

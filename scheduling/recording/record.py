@@ -14,12 +14,11 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from django.conf import settings as installation
-
 from quota.models import Tenant
 from quota.tenancy.tenants import tenant_create
 from quota.vocabulary.permissions import Principal
-from scheduling.history.checkpoints.folder import path_of
+from scheduling.history.archive.store import store
+from scheduling.history.checkpoints.folder import key_of
 from scheduling.history.statistics.reader import statistics_read
 from scheduling.models import Cell
 from scheduling.recording.play import Play, new_ids
@@ -66,8 +65,9 @@ def record(*, principal: Principal, wish: Wish, now: dt.datetime) -> Recorded:
         history_id=uuid.uuid4(),
         created_at=dt.datetime.fromtimestamp(began, dt.UTC),
     )
+    files = store()
     with (
-        tempfile.TemporaryDirectory(prefix="borg-record-", dir=installation.BORG_HOME) as folder,
+        tempfile.TemporaryDirectory(prefix="borg-record-", dir=files.spool()) as folder,
         Path(folder, "events").open("w+", encoding="utf-8", newline="\n") as lines,
     ):
         play = Play(cell, beginning, source, tenants, began, wish.seed, Path(folder), lines)
@@ -75,9 +75,7 @@ def record(*, principal: Principal, wish: Wish, now: dt.datetime) -> Recorded:
         simulated_s = time.monotonic() - started
         play.write()
         for revision, path in play.checkpoints.items():
-            target = path_of(cell.name, revision)
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path.replace(target)
+            files.put(key_of(cell.name, revision), path)
     windows = 0
     for many in play.usage.windows():
         usage_windows.store(many)
