@@ -14,7 +14,7 @@ from portal.cli.context import CellOption, Commands, Context, DryRun
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.paths import part
 
-checkpoint = Commands(help="Checkpoints, the state of a cell at one revision: save, list, show, restore, import.")
+checkpoint = Commands(help="Checkpoints and study cells: save, list, show, download, export, restore, import, discard.")
 
 _PAUSE_S = 0.25
 

@@ -23,7 +23,10 @@ from portal.cli import output
 from portal.cli.context import Commands, Context, DryRun, OptionGroup, label
 from portal.cli.failure import CommandFailed, bad_usage
 
-faux = Commands(help="Simulate a cell with the scheduler of production: open, step, run, until, diff, ask, record.")
+faux = Commands(
+    help="Simulate a cell with the scheduler of production: open, show, step, run, until, branch, diff, ask, close,"
+    " record."
+)
 
 _SOCKET = "session.sock"
 _LOG = "session.log"
@@ -66,7 +69,7 @@ def faux_open(
     data: Annotated[Path | None, typer.Argument(help="Folder with the files of a trace.")] = None,
     name: SessionName = "default",
     replay: Annotated[
-        float, typer.Option(min=0, help="cell: replay what really happened in so many hours after the moment.")
+        float, typer.Option(min=0, help="For cell:CELL: hours after the moment whose recorded events happen again.")
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 2011,
     pass_every: Annotated[float, typer.Option(min=0.01, help="Virtual seconds from one pass to the next.")] = 1.0,
@@ -127,8 +130,8 @@ def faux_open(
 def faux_record(
     session: Context,
     cell: Annotated[str, typer.Option(help="Name of the new cell.")],
-    machines: Annotated[int, typer.Option(min=1, help="Number of machines.")] = 500,
-    days: Annotated[float, typer.Option(help="Length of the history in days.")] = 7.0,
+    machines: Annotated[int, typer.Option(min=1, help="Number of machines, at most 2500.")] = 500,
+    days: Annotated[float, typer.Option(help="Length of the history in days, at most 28.")] = 7.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 2011,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until the cell is complete.")] = 600.0,
     dry_run: DryRun = False,
@@ -149,7 +152,7 @@ def faux_record(
         if found:
             return session.say(found[0], f"Cell {name} is recorded; its revision is {found[0]['revision']}.")
         time.sleep(_PAUSE_S)
-    problem = f"cell {name} is not complete within {timeout:g} s; see whether a worker runs, and its log"
+    problem = f"cell {name} was not complete after {timeout:g} s; check that a worker runs, and read its log"
     raise CommandFailed("not-recorded", problem)
 
 

@@ -130,7 +130,8 @@ SETTINGS: dict[str, Setting] = {
     ),
     "BORG_ARCHIVE_KEYS": Setting(
         "",
-        "Keys that encrypt the archive and checkpoints: 32 bytes in base64, with commas; empty: no encryption.",
+        "Keys of the archive and checkpoints, each 32 bytes in base64, separated by commas. The first one encrypts, all"
+        " decrypt; empty: no encryption.",
         checks.archive_keys,
         secret=True,
     ),

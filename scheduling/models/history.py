@@ -94,7 +94,7 @@ class Erasure(models.Model):
 
 
 class ArchivedJob(models.Model):
-    """The entry of an archived job in the index: what finds the job, and the file with its rows.
+    """The entry of an archived job in the index: the columns by which readers find the job, and the file with its rows.
 
     `id`: the id of the job. `recalled_at`: when the rows of the job were last copied back to PostgreSQL, because
     somebody opened the job (`scheduling.history.archive.recall`); None if they never were.

@@ -99,8 +99,9 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Days for which PostgreSQL keeps the events of the journal. Older events are only in the archive."""
 
     ended_jobs_keep_days: float = 30.0
-    """Days for which PostgreSQL keeps jobs that have ended, with their tasks and specs. Older ones are only in the
-    archive. At least 2, because the usage and the costs of the last hours are still being written."""
+    """Days for which PostgreSQL keeps ended jobs, with their tasks and specs, and replaced specs of live jobs.
+    Older ones are only in the archive. At least 2, because the usage and the costs of the last hours are still being
+    written."""
 
     archive_keep_days: float = 400.0
     """Days for which the archive keeps events, usage and ended jobs."""

@@ -18,8 +18,9 @@ import hashlib
 import os
 import struct
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -30,6 +31,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from scheduling.storage.files import CHUNK_BYTES, DamagedFile, FileStore, StoreAway, StoredFile, UnknownKey
 
 KEY_BYTES = 32
+_SEALED = "sealed-"  # the beginning of the names of encrypted drafts
+_FORGOTTEN_S = 86_400.0
 _MAGIC, _FORMAT = b"BORGSEAL", 1
 _HEADER = struct.Struct("<8sB8s32s")  # magic, format, id of the key, salt
 _TAG_BYTES = 16
@@ -57,8 +60,8 @@ class SealedStore:
     """A `FileStore` that encrypts files with the first of `keys`, and decrypts files of all of them. Without keys it
     encrypts nothing.
 
-    `setting`: the setting with the keys, for error messages. `drafts`: a folder of this host for drafts, which contain
-    what is not encrypted yet; only the user of this process may read it. A file that cannot be decrypted raises
+    `setting`: the setting with the keys, for error messages. `drafts`: a folder on this host for drafts. Drafts are not
+    encrypted, and only the user of this process may read the folder. A file that cannot be decrypted raises
     `UnknownKey` or `DamagedFile`.
     """
 
@@ -79,7 +82,14 @@ class SealedStore:
     def put(self, key: str, draft: Path) -> None:
         if not self._keys:
             return self._files.put(key, draft)
-        sealed = self._files.spool() / f"sealed-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+        folder = self._files.spool()
+        for forgotten in folder.glob(f"{_SEALED}*"):  # of processes that were killed
+            with suppress(FileNotFoundError):
+                if time.time() - forgotten.stat().st_mtime > _FORGOTTEN_S:
+                    forgotten.unlink()
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=_SEALED)
+        os.close(descriptor)
+        sealed = Path(name)
         try:
             try:
                 self._seal(key, draft, sealed)

@@ -27,8 +27,10 @@ class Command(BaseCommand):
         try:
             files = store()
             archiver = Archiver(files)
-            archiver.run(now=timezone.now())
-            derive(files, archiver)
+            try:
+                archiver.run(now=timezone.now())
+            finally:  # a cell that failed does not keep others from being complete
+                derive(files, archiver)
         except (ArchiveFailed, StoreAway, UnreadableArchive, ValueError) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(json.dumps(asdict(archiver.done)))

@@ -189,11 +189,10 @@ class Archiver:
 
     def _clear(self, cell: Cell, wanted: DayRange) -> None:
         """Delete files that the manifest does not contain. An archiver that was killed has left them. They are of the
-        same day if the range is a day. The next run may choose other jobs and specs, so of these the files of all days
-        are looked at.
+        same day, except for ended jobs and old specs: the next run may choose others, so it looks at all days.
         """
         folder, files = f"{cell.name}/{wanted.table}", ArchiveFile.objects.filter(cell=cell, table=wanted.table)
-        if wanted.table in TABLES:
+        if not isinstance(wanted, EndedJobs | OldSpecs):
             folder, files = f"{folder}/day={wanted.day:%Y-%m-%d}", files.filter(day=wanted.day)
         known = {file.key for file in files.select_related("cell")}
         for found in list(self._files.listing(folder)):

@@ -2,12 +2,12 @@
 
     ended, and old enough ─► file in the manifest, entries of the index ─► rows deleted, in bounded transactions
 
-A job goes with its tasks, the versions of its spec, its updates and its verdict. An entry of the index (`ArchivedJob`)
-exists exactly for the jobs that are in a file of the manifest, so no job gets into two files. The module imports no
-Parquet library, so that web and Celery processes can use it.
+A job is archived with its tasks, the versions of its spec, its updates and its verdict. An entry of the index
+(`ArchivedJob`) exists exactly for the jobs that are in a file of the manifest, so no job gets into two files. The
+module imports no Parquet library, so that web and Celery processes can use it.
 
-Kept for ever: events of the journal, usage and costs, which have files or tables of their own, and jobs that other rows
-still need (`_FREE`).
+The archiver does not delete events, usage and costs here, because they have files or tables of their own. It also keeps
+jobs that other rows still need (`_FREE`).
 """
 
 from __future__ import annotations

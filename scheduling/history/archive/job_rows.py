@@ -19,7 +19,7 @@ from quota.vocabulary.errors import Rejected
 from scheduling.history.archive.ended import EndedJobs
 from scheduling.history.archive.old_specs import OldSpecs
 from scheduling.history.archive.store import local_file
-from scheduling.models import ArchiveFile
+from scheduling.models import ArchiveFile, Erasure
 from scheduling.spec.masking import masked
 from scheduling.storage.files import NotThere, StoreAway
 
@@ -60,9 +60,11 @@ _SPECS = """SELECT s.id, s.job_id, 'spec', s.version, s.created_at AT TIME ZONE 
 
 def rows_of_jobs(wanted: EndedJobs | OldSpecs) -> Iterator[pa.Table]:
     """Yield the rows of jobs or of old specs from PostgreSQL in their order, as tables with the schema of the archive.
-    The values of environment variables that look like secrets are replaced by masks.
+    The values of environment variables that look like secrets are replaced by masks, and the names of erased tenants by
+    their pseudonyms.
     """
     from scheduling.history.archive.tables import ARCHIVE_TABLES, completed, read_part
+    from scheduling.history.erasure.identities import Identity, IdentityKind
 
     template, ids = (_STATEMENT, wanted.jobs) if isinstance(wanted, EndedJobs) else (_SPECS, wanted.ids)
     table, ordered = ARCHIVE_TABLES[wanted.table], sorted(ids)
@@ -70,8 +72,13 @@ def rows_of_jobs(wanted: EndedJobs | OldSpecs) -> Iterator[pa.Table]:
         read_part(table, template.format(ids=",".join(map(str, ordered[begin : begin + _IDS_PER_STATEMENT]))))
         for begin in range(0, len(ordered), _IDS_PER_STATEMENT)
     )
+    names = Erasure.objects.filter(tenant__isnull=False).values_list("tenant__name", "pseudonym")
+    erased = [Identity(IdentityKind.TENANT, name, pseudonym) for name, pseudonym in names]
     for rows in completed(table, parts, rows_per_group=ROWS_PER_GROUP):
-        yield _without_secrets(rows)
+        kept = _without_secrets(rows)
+        for identity in erased:
+            kept, _ = identity.erased(kept)
+        yield kept
 
 
 def _without_secrets(rows: pa.Table) -> pa.Table:

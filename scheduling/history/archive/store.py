@@ -1,6 +1,6 @@
 """The file store of the archive: a folder, or S3. It is encrypted if `BORG_ARCHIVE_KEYS` contains a key.
 
-<store>/<cell>/<table>/day=YYYY-MM-DD/<first>-<last>.parquet
+<store>/<cell>/<table>/day=YYYY-MM-DD/<first>-<last>[.<generation>].parquet
 <store>/<cell>/checkpoints/<revision>.checkpoint
 """
 

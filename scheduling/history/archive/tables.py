@@ -239,10 +239,12 @@ class _Tenants:
         if unknown := [job for job in pc.unique(jobs).to_pylist() if job is not None and job not in self._names]:
             self._names |= dict.fromkeys(unknown)
             rows = query(
-                "SELECT j.id, coalesce(e.pseudonym, t.name) FROM scheduling_job AS j"
-                " JOIN quota_tenant AS t ON t.id = j.tenant_id"
-                " LEFT JOIN scheduling_erasure AS e ON e.tenant_id = t.id WHERE j.id = ANY(%s)",
-                [unknown],
+                "SELECT j.id, coalesce(e.pseudonym, t.name) FROM ("
+                "SELECT id, tenant_id FROM scheduling_job WHERE id = ANY(%s)"
+                " UNION SELECT id, tenant_id FROM scheduling_archivedjob WHERE id = ANY(%s)"
+                ") AS j JOIN quota_tenant AS t ON t.id = j.tenant_id"
+                " LEFT JOIN scheduling_erasure AS e ON e.tenant_id = t.id",
+                [unknown, unknown],
             )
             self._names |= dict(rows)
         names = pa.array(self._names.values(), _TEXT)

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from scheduling.history.archive.store import store
 from scheduling.history.checkpoints.file import CheckpointError, Header, read_header
-from scheduling.storage.files import NotThere
+from scheduling.storage.files import DamagedFile, NotThere
 
 _SUFFIX = ".checkpoint"
 
@@ -68,5 +68,5 @@ def _header(_store: str, key: str, _version: str) -> Header | None:
     with store().read(key) as chunks:
         try:
             return read_header(io.BytesIO(next(chunks, b"")))
-        except CheckpointError:
+        except (CheckpointError, DamagedFile):
             return None

@@ -1,7 +1,7 @@
 """A checkpoint of any moment, together with what happened in the cell before and afterwards, for the simulator.
 
     state at a revision or time ─► the sections of every checkpoint
-    usage of the hours before   ─► `usage`: mean and maximum per running task
+    usage of the hours before   ─► `usage`: mean and maximum per running task, while PostgreSQL has it (24 h)
     the journal afterwards      ─► `endings`: how tasks ended; `later`: submitted jobs, changes of machines
 
 The file is made on demand, and is not one of the cell's stored checkpoints.
@@ -69,6 +69,13 @@ def write_following(
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         state = state_at(cell, revision=revision, time=time)
         header = header_of(cell.id)
+        floor = Cell.objects.values_list("journal_floor", flat=True).get(pk=cell.pk)
+        if revision is not None and floor >= revision:
+            detail = (
+                f"{revision} of cell {cell.name} has no time in PostgreSQL, because events up to revision {floor} are"
+                " only in the archive; give a later revision, or a time"
+            )
+            raise invalid("revision", detail, "history-missing")
         if revision is not None or time is not None:
             found = query(_MOMENT, [cell.id, state.revision])
             taken_at = time.timestamp() if time else found[0][0] if found else cell.created_at.timestamp()
@@ -87,8 +94,8 @@ def _following(cell: Cell, header: Header, values: dict[str, object]) -> Tables:
     floor = Cell.objects.values_list("journal_floor", flat=True).get(pk=cell.pk)
     if floor > header.revision:
         detail = (
-            f"the events after revision {header.revision} of cell {cell.name} are only in the archive up to revision"
-            f" {floor}; give this revision, a later one, or a later time"
+            f"cannot replay cell {cell.name} from revision {header.revision}: a replay needs events in PostgreSQL, and"
+            f" those up to revision {floor} are only in the archive; give revision {floor} or a later moment"
         )
         raise invalid("revision", detail, "history-missing")
     ends = list(zip(*query(_ENDINGS, values), strict=True)) or [()] * 5

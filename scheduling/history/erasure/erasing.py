@@ -34,11 +34,11 @@ from scheduling.history.archive.archiver import USAGE_LOCK, ArchiveFailed, archi
 from scheduling.history.archive.store import sha256_of
 from scheduling.history.archive.tables import ARCHIVE_TABLES
 from scheduling.history.checkpoints import file as checkpoint_file
-from scheduling.history.checkpoints.folder import StoredCheckpoint, checkpoints_of
+from scheduling.history.checkpoints.folder import StoredCheckpoint, checkpoints_of, checkpoints_under
 from scheduling.history.erasure.identities import Identity, IdentityKind
 from scheduling.journal.sql import execute, query
 from scheduling.models import ArchiveFile, ArchiveState, Cell, Departure, Erasure, Job
-from scheduling.storage.files import FileStore, NotThere
+from scheduling.storage.files import DamagedFile, FileStore, NotThere
 
 log = structlog.get_logger(__name__)
 
@@ -54,9 +54,12 @@ _ACTORS = (
 
 @dataclass(slots=True)
 class Erased:
-    """Numbers of what contains an identity: events in PostgreSQL, rows in the archive and its files, checkpoints."""
+    """Numbers of what contains an identity: events and other rows in PostgreSQL, rows in the archive and its files,
+    checkpoints.
+    """
 
     events: int = 0
+    others: int = 0
     rows: int = 0
     files: int = 0
     checkpoints: int = 0
@@ -78,6 +81,10 @@ class Eraser:
                 if rows := self._rows_with(file, identity):
                     found.rows, found.files = found.rows + rows, found.files + 1
             found.checkpoints += sum(_contains(stored, identity) for stored in checkpoints_of(cell.name))
+        if kind is IdentityKind.PERSON:
+            found.others = sum(
+                query(f"SELECT count(*) FROM {table} WHERE {column} = %s", [name])[0][0] for table, column in _ACTORS
+            )
         return found
 
     def erase(self, kind: IdentityKind, name: str, *, principal: Principal, now: dt.datetime) -> Erased:
@@ -90,17 +97,15 @@ class Eraser:
             _check_ended(name)
         request = self._request(kind, name, principal=principal, now=now)
         identity, done = Identity(kind, name, request.pseudonym), Erased()
-        for cell in Cell.objects.order_by("id"):
-            with ExitStack() as locks:
-                for number in (cell.id, USAGE_LOCK):
-                    if not locks.enter_context(archive_lock(number)):
-                        raise Conflict(
-                            "archiver-runs", f"the archiver of cell {cell.name} runs; try again when it ends"
-                        )
+        cells = list(Cell.objects.order_by("id"))
+        with ExitStack() as locks:
+            # All at once: otherwise the archiver could copy rows of PostgreSQL that still have the name.
+            for number, which in [*((cell.id, f" of cell {cell.name}") for cell in cells), (USAGE_LOCK, "")]:
+                if not locks.enter_context(archive_lock(number)):
+                    raise Conflict("archiver-runs", f"the archiver{which} runs; try again when it ends")
+            for cell in cells:
                 self._erase_cell(cell, identity, done)
-        if kind is IdentityKind.PERSON:
-            for table, column in _ACTORS:
-                execute(f"UPDATE {table} SET {column} = %s WHERE {column} = %s", [identity.pseudonym, name])
+            self._erase_rows(identity, done)
         self._at("rows")
         with records.write(principal) as entry:
             Erasure.objects.filter(pk=request.pk).update(name="", ended_at=now)
@@ -121,6 +126,26 @@ class Eraser:
         request.save()
         return request
 
+    def _erase_rows(self, identity: Identity, done: Erased) -> None:
+        """Erase a person from rows of PostgreSQL that are not events. Rows of a tenant keep its name until they are
+        archived.
+        """
+        if identity.kind is not IdentityKind.PERSON:
+            return
+        for table, column in _ACTORS:
+            changed = query(
+                f"WITH changed AS (UPDATE {table} SET {column} = %s WHERE {column} = %s RETURNING 1)"
+                " SELECT count(*) FROM changed",
+                [identity.pseudonym, identity.name],
+            )
+            done.others += changed[0][0]
+        for pk, detail in query(
+            "SELECT id, detail FROM scheduling_update WHERE strpos(detail, %s) > 0", [identity.name]
+        ):
+            if (after := identity.value("detail", detail)) != detail:
+                execute("UPDATE scheduling_update SET detail = %s WHERE id = %s", [after, pk])
+                done.others += 1
+
     def _erase_cell(self, cell: Cell, identity: Identity, done: Erased) -> None:
         for batch in _events(cell, identity):
             _update_events(cell, batch)
@@ -131,15 +156,16 @@ class Eraser:
                 self._replace(file, identity)
                 done.rows, done.files = done.rows + rows, done.files + 1
         self._sweep(cell)
-        for stored in checkpoints_of(cell.name):
+        readable = {stored.key: stored for stored in checkpoints_of(cell.name)}
+        for file in list(self._files.listing(checkpoints_under(cell.name))):
             try:
-                tables = _rewritten(stored, identity)
-            except checkpoint_file.CheckpointError as error:
-                log.warning("a damaged checkpoint is deleted", checkpoint=stored.key, error=str(error))
-                self._files.delete(stored.key)
+                tables = _rewritten(readable[file.key], identity)
+            except (KeyError, checkpoint_file.CheckpointError, DamagedFile) as error:
+                log.warning("a damaged checkpoint is deleted", checkpoint=file.key, error=str(error))
+                self._files.delete(file.key)
                 continue
             if tables is not None:
-                self._replace_checkpoint(stored, tables)
+                self._replace_checkpoint(readable[file.key], tables)
                 done.checkpoints += 1
 
     def _rows_with(self, file: ArchiveFile, identity: Identity) -> int:
@@ -273,5 +299,5 @@ def _rewritten(stored: StoredCheckpoint, identity: Identity) -> dict[str, pa.Tab
 def _contains(stored: StoredCheckpoint, identity: Identity) -> bool:
     try:
         return _rewritten(stored, identity) is not None
-    except checkpoint_file.CheckpointError:
+    except (checkpoint_file.CheckpointError, DamagedFile):
         return False

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyarrow.parquet import ParquetFile
 
 from scheduling.history.archive.archiver import ArchiveFailed, Archiver, archive_lock
-from scheduling.history.archive.parquet import open_file
+from scheduling.history.archive.parquet import UnreadableArchive, open_file
 from scheduling.history.archive.ranges import DayRange
 from scheduling.history.archive.tables import ROWS_PER_GROUP
 from scheduling.history.infrastore.archived import Manifest
@@ -27,7 +27,18 @@ from scheduling.history.infrastore.columns import DERIVED
 from scheduling.history.infrastore.tables import BEFORE, OF_EVENTS, Conversion, JobFacts, machines_after
 from scheduling.journal.sql import query
 from scheduling.models import ArchiveFile, ArchiveState, Cell
-from scheduling.storage.files import FileStore, NotThere
+from scheduling.storage.files import FileStore, NotThere, StoreAway
+
+# The rows of archived jobs are no longer in PostgreSQL, except for those that were copied back.
+_FACTS = """
+SELECT j.id, coalesce(e.pseudonym, t.name), j.name, j.kind, j.priority, j.latency_sensitive, coalesce(j.alloc_set_id, 0)
+FROM (
+    SELECT id, cell_id, tenant_id, name, kind, priority, latency_sensitive, alloc_set_id, ended_at FROM scheduling_job
+    UNION ALL
+    SELECT id, cell_id, tenant_id, name, kind, priority, latency_sensitive, alloc_set_id, ended_at
+    FROM scheduling_archivedjob AS a WHERE NOT EXISTS (SELECT FROM scheduling_job AS k WHERE k.id = a.id)
+) AS j JOIN quota_tenant AS t ON t.id = j.tenant_id LEFT JOIN scheduling_erasure AS e ON e.tenant_id = t.id
+WHERE j.cell_id = %(cell)s AND (j.id = ANY(%(jobs)s) OR j.ended_at IS NULL OR j.ended_at >= %(day)s)"""
 
 # Events that are converted at a time. One event may have the reservations of thousands of tasks.
 _AT_ONCE = 2_000
@@ -36,14 +47,20 @@ _AT_ONCE = 2_000
 def derive(files: FileStore, archiver: Archiver) -> None:
     """Write the files that are missing, for all cells. `files`: the store of the archive; `archiver` writes to it.
 
-    Cells that another archiver works on are left out. Raises `ArchiveFailed`, `UnreadableArchive` or `StoreAway`; the
-    next call continues with the first file that is missing.
+    Cells that another archiver works on are left out. Raises `ArchiveFailed` at the end if a cell failed; the other
+    cells are done all the same, and the next call continues with the first file that is missing.
     """
-    for cell in Cell.objects.order_by("id"):
-        with archive_lock(cell.id) as own:
-            manifest = Manifest(cell, DERIVED)
-            for name in DERIVED if own else ():
-                _derive(files, archiver, manifest, name)
+    failures = []
+    for cell in Cell.operated.order_by("id"):
+        try:
+            with archive_lock(cell.id) as own:
+                manifest = Manifest(cell, DERIVED)
+                for name in DERIVED if own else ():
+                    _derive(files, archiver, manifest, name)
+        except (ArchiveFailed, StoreAway, UnreadableArchive) as error:
+            failures.append(f"cell {cell.name}: {error}")
+    if failures:
+        raise ArchiveFailed("; ".join(failures))
 
 
 def _derive(files: FileStore, archiver: Archiver, manifest: Manifest, name: str) -> None:
@@ -104,13 +121,10 @@ def _jobs_in(file: ParquetFile) -> list[int]:
 
 
 def _facts(file: ArchiveFile, jobs: Sequence[int]) -> dict[int, JobFacts]:
-    """Return the facts of `jobs`, and those of all jobs that had not ended before the day of the file."""
-    rows = query(
-        "SELECT j.id, t.name, j.name, j.kind, j.priority, j.latency_sensitive, coalesce(j.alloc_set_id, 0)"
-        " FROM scheduling_job AS j JOIN quota_tenant AS t ON t.id = j.tenant_id"
-        " WHERE j.cell_id = %s AND (j.id = ANY(%s) OR j.ended_at IS NULL OR j.ended_at >= %s)",
-        [file.cell_id, list(jobs), file.day],
-    )
+    """Return the facts of `jobs`, and those of all jobs that had not ended before the day of the file. A tenant that
+    was erased appears under its pseudonym.
+    """
+    rows = query(_FACTS, {"cell": file.cell_id, "jobs": list(jobs), "day": file.day})
     return {row[0]: JobFacts._make(row[1:]) for row in rows}
 
 

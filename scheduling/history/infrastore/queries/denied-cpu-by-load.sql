@@ -1,3 +1,4 @@
+-- subject: Usage and limits
 -- title: Denied CPU by the load of machines
 -- about: How often limits denied CPU to tasks, by how busy their machine was: the percentage of their usage windows. It is similar to Figure 13 of the Borg paper, which counts threads that waited. The load of a machine is the sum over its tasks that you may see.
 -- chart: load, denied_percent, kind

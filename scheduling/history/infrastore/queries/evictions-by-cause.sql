@@ -1,7 +1,8 @@
 -- subject: Evictions and crashes
 -- title: Evictions per task-week, by cause and band
 -- about: How often running tasks were evicted, for each cause, in prod and non-prod (Figure 3 of the Borg paper).
--- about: A task-week is seven days of one running task: 2,016 windows of usage.
+-- about: A task-week is seven days of one running task: 2,016 windows of usage. Choose a period within the last 30 days
+-- about: (ended_jobs_keep_days), because jobs that are only in the archive count as evictions, but not as task-weeks.
 -- chart: cause, per_task_week, prod
 WITH running AS (
     SELECT CASE WHEN j.priority >= 120 THEN 'prod' ELSE 'non-prod' END AS prod, SUM(u.windows) / 2016 AS task_weeks
