@@ -14,6 +14,7 @@ from quota.vocabulary.errors import Forbidden, Rejected
 from quota.vocabulary.permissions import Principal, Role, Scope, system
 from scheduling.core.cell.state import CellState
 from scheduling.history.checkpoints.file import read_header
+from scheduling.history.checkpoints.folder import open_checkpoint
 from scheduling.history.checkpoints.saving import checkpoint_write, due
 from scheduling.history.checkpoints.states import state_at
 from scheduling.history.moments import keeper
@@ -158,7 +159,7 @@ def test_a_checkpoint_is_due_after_many_events(people) -> None:
     assert due(fresh(cell), now=now)
     newest = checkpoint_write(cell.id)
     assert not due(fresh(cell), now=now)
-    with newest.open("rb") as file:
+    with open_checkpoint(newest) as file:
         assert read_header(file).events == 3
 
 

@@ -27,10 +27,15 @@ def _workers(parent: psutil.Process, number: int) -> list[psutil.Process]:
     return found
 
 
+def _is_portal(process: psutil.Process, port: str) -> bool:
+    """Return whether a child process is the portal at a port. Children of other tests may have ended."""
+    return process.status() != psutil.STATUS_ZOMBIE and port in process.cmdline()
+
+
 def test_a_worker_that_is_killed_is_replaced_while_the_others_answer(tmp_path: Path) -> None:
     with portal_server.running(tmp_path / "log", processes=2) as url:
         port = url.rpartition(":")[2]  # other tests of this process may have a portal of their own
-        parent = next(one for one in psutil.Process().children() if port in one.cmdline())
+        parent = next(one for one in psutil.Process().children() if _is_portal(one, port))
         first, second = _workers(parent, 2)
         os.kill(first.pid, signal.SIGKILL)
         first.wait(10)

@@ -47,6 +47,9 @@ SENTENCES: Mapping[str, str | Promise] = {
     "capability.granted": gettext_lazy("The capability %(capability)s was granted to %(user)s: %(reason)s"),
     "capability.refused": gettext_lazy("The capability %(capability)s was rejected for %(user)s: %(answer)s"),
     "capability.revoked": gettext_lazy("The capability %(capability)s of %(user)s was revoked."),
+    "history.erased": gettext_lazy(
+        "A %(of)s was erased from the history: %(events)s events and %(rows)s archived rows."
+    ),
     "budget.set": gettext_lazy("The monthly budget was set to %(monthly)s, with an overdraft of %(overdraft)s."),
     "budget.exhausted": gettext_lazy("The budget is spent: the tenant spent %(committed)s of %(limit)s."),
     "budget.resumed": gettext_lazy("The tenant has available budget again."),
