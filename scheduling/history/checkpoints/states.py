@@ -27,7 +27,8 @@ log = structlog.get_logger(__name__)
 
 def state_at(cell: Cell, *, revision: int | None = None, time: dt.datetime | None = None) -> RecordedState:
     """Return the state of a cell at a revision, or after the last change before a time, or at present. Raises
-    `Rejected` if the cell was never there, if events that are needed no longer exist, or if the archive cannot be read.
+    `Rejected` if the cell was never there, if events that are needed no longer exist or contradict the checkpoint, or
+    if the archive cannot be read.
     """
     now = int(query("SELECT revision FROM scheduling_cell WHERE id = %s", [cell.id])[0][0])
     if time is not None:
@@ -45,6 +46,12 @@ def state_at(cell: Cell, *, revision: int | None = None, time: dt.datetime | Non
             f" {checkpoint}, and {missing}; give the revision of a checkpoint, or a later one"
         )
         raise invalid("revision", detail, "history-missing") from None
+    except LookupError as error:
+        detail = (
+            f"{wanted} of cell {cell.name} cannot be rebuilt, because the journal contradicts the checkpoint at"
+            f" revision {checkpoint}: {error}; look at the report of `manage.py validate`"
+        )
+        raise invalid("revision", detail, "history-damaged") from error
     return state
 
 
