@@ -6,7 +6,7 @@ thread. There are three pools of threads, so that slow work does not delay quick
 
     GET, HEAD ──────────────────────────► reads  ─┐
     POST, PUT, PATCH, DELETE ───────────► writes ─┼─► one thread ─► middlewares ─► view ─► response
-    feeds, packages, metrics, logs, … ──► long   ─┘
+    feeds, logs, past moments, … ───────► long   ─┘
 
 If no thread is free for some time, a request gets 503 with `Retry-After`.
 
@@ -44,7 +44,8 @@ _MOST_WAITING = 200
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _LONG = re.compile(
     r"/metrics|/api/v1/(schema/|feeds/.*|studies/.*"
-    r"|cells/[^/]+/(jobs:bulk/?|checkpoints:restore|packages/.*|jobs/.*/logs/.*))"
+    r"|cells/[^/]+/(jobs:bulk/?|checkpoints:(restore|moment)|packages/.*|jobs/.*/logs/.*))"
+    r"|/cells/[^/]+/at/|/admin/moments/"
 )
 
 _Answer = tuple[dict[str, Any], bytes]

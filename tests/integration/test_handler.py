@@ -72,6 +72,10 @@ def test_the_thread_of_a_cancelled_request_is_used_again_when_its_work_has_ended
         ("GET", "/api/v1/feeds/prometheus/", "long requests"),
         ("GET", "/api/v1/cells/dev/jobs/t/j/logs/", "long requests"),
         ("GET", "/metrics", "long requests"),
+        ("GET", "/cells/dev/", "reads"),
+        ("GET", "/cells/dev/at/", "long requests"),
+        ("GET", "/admin/moments/", "long requests"),
+        ("GET", "/api/v1/cells/dev/checkpoints:moment", "long requests"),
     ],
 )
 def test_each_kind_of_request_has_its_own_threads(method: str, path: str, kind: str) -> None:

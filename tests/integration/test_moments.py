@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,6 +181,25 @@ def test_a_process_of_its_own_rebuilds_states(people, monkeypatch) -> None:
         assert process.moment(MomentRequest(cell_id=people.cell.id, revision=2)).picture.revision == 2
     finally:
         process.close()
+
+
+def test_a_request_that_ends_the_process_is_not_repeated(monkeypatch) -> None:
+    started = []
+
+    def ends_at_a_request() -> subprocess.Popen[bytes]:
+        command = ["sh", "-c", "read -r line"]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0))
+        return started[-1]
+
+    monkeypatch.setattr(process_module, "_started", ends_at_a_request)
+    monkeypatch.setattr(process_module, "LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(process_module, "_write_to", lambda process, _: process.stdin.write(b"\n"))
+    process = MomentProcess()
+    with pytest.raises(Rejected, match="process that rebuilds past states has ended"):
+        process.moment(MomentRequest(cell_id=1))
+    assert len(started) == 1
+    with process._lock, pytest.raises(Rejected, match="other moments are being rebuilt"):
+        process.moment(MomentRequest(cell_id=1))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ So web processes need no memory for states, and other requests do not wait for a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -25,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 # A request that takes longer is given up, and its process ended. It is below the deadline of HTTP requests.
 LONGEST_S = 40.0
+# A request waits so long for the request before it. Then it is rejected, because its thread is needed for others.
+LONGEST_WAIT_S = 2.0
 # The process ends after so many seconds without a request.
 IDLE_S = 600.0
 _RETRY_AFTER_S = 5
@@ -50,10 +53,11 @@ class MomentProcess:
         """Return the moment that the request asks for. Raises `Rejected` if it cannot be rebuilt, if the process is
         busy for too long, or if it fails.
         """
-        if not self._lock.acquire(timeout=LONGEST_S / 2):
+        deadline = time.monotonic() + LONGEST_S
+        if not self._lock.acquire(timeout=LONGEST_WAIT_S):
             raise _unavailable("other moments are being rebuilt")
         try:
-            answer = self._answer(msgspec.json.encode(request))
+            answer = self._answer(msgspec.json.encode(request), deadline)
         finally:
             self._lock.release()
         if answer.moment is None:
@@ -71,13 +75,9 @@ class MomentProcess:
             if pipe is not None:
                 pipe.close()
 
-    def _answer(self, request: bytes) -> MomentAnswer:
+    def _answer(self, request: bytes, deadline: float) -> MomentAnswer:
         try:
-            try:
-                answer = self._exchanged(request)
-            except ProcessEnded:  # it was idle
-                self.close()
-                answer = self._exchanged(request)
+            answer = self._exchanged(request, deadline)
         except TooSlow as error:
             self.close()
             raise _unavailable(f"the state was not rebuilt within {LONGEST_S:g} s") from error
@@ -87,17 +87,33 @@ class MomentProcess:
             raise _unavailable("the process that rebuilds past states has ended") from error
         return msgspec.json.decode(answer, type=MomentAnswer)
 
-    def _exchanged(self, request: bytes) -> bytes:
-        process = self._process = self._process or _started()
-        assert process.stdin is not None
+    def _exchanged(self, request: bytes, deadline: float) -> bytes:
+        process = self._with_request(request)
         assert process.stdout is not None
-        deadline = time.monotonic() + LONGEST_S
-        try:
-            write_message(process.stdin, request)
-        except OSError as error:
-            raise ProcessEnded(str(error)) from error
         (length,) = LENGTH.unpack(_read(process.stdout, LENGTH.size, deadline))
         return _read(process.stdout, length, deadline)
+
+    def _with_request(self, request: bytes) -> subprocess.Popen[bytes]:
+        """Return the process, which has the request now. If it has ended before, because it was idle, start another
+        one. A process that ends later is not replaced, because the same request would end the next one too.
+        """
+        known = self._process
+        if known is not None and known.poll() is None:
+            with contextlib.suppress(OSError):
+                _write_to(known, request)
+                return known
+        self.close()
+        process = self._process = _started()
+        try:
+            _write_to(process, request)
+        except OSError as error:
+            raise ProcessEnded(str(error)) from error
+        return process
+
+
+def _write_to(process: subprocess.Popen[bytes], request: bytes) -> None:
+    assert process.stdin is not None
+    write_message(process.stdin, request)
 
 
 def write_message(stream: IO[bytes], message: bytes) -> None:
