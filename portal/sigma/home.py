@@ -11,7 +11,7 @@ from django.shortcuts import render
 
 from portal.sigma.frame.page import page
 from portal.sigma.reads.cells import cell_table
-from portal.sigma.reads.jobs import failing_by_tenant, jobs_visible
+from portal.sigma.reads.jobs import failing_by_tenant, operated_jobs_visible
 from portal.sigma.reads.orders import waiting_for
 from quota import clock
 from quota.models import Account, AccountKind
@@ -31,7 +31,7 @@ def home(request: HttpRequest, principal: Principal) -> HttpResponse:
     tenants = list(tenants_visible(principal).order_by("name")[:MOST])
     jobs = {
         row["tenant_id"]: row
-        for row in jobs_visible(principal)
+        for row in operated_jobs_visible(principal)
         .filter(tenant__in=tenants)
         .exclude(state="dead")
         .order_by()

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from naming.table.names import InvalidName, JobName, MachineName, ServiceName, TaskName
 from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, rendered, tenants_of
 from portal.sigma.reads import names as reads
-from portal.sigma.reads.jobs import jobs_visible
+from portal.sigma.reads.jobs import operated_jobs_visible
 from portal.sigma.spelling import PartialName, ServicePart, read
 from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Principal
@@ -37,7 +37,7 @@ def name_list(request: HttpRequest, principal: Principal) -> HttpResponse:
             problem = Rejected("invalid-name", detail, fields={error.field: error.detail})
         except NotFound as error:
             problem = error
-    jobs = jobs_visible(principal).exclude(state="dead").order_by("cell__name", "tenant__name", "name")
+    jobs = operated_jobs_visible(principal).exclude(state="dead").order_by("cell__name", "tenant__name", "name")
     jobs = behind = narrowed(jobs, chosen, cell="cell__name", tenant="tenant__name")
     if isinstance(sought, PartialName) and not problem:
         same = {"tenant__name": sought.tenant, "name": sought.job}
@@ -78,7 +78,7 @@ def _page_of_name(principal: Principal, sought: object) -> str | None:
         case PartialName(tenant="", job=_, index=None):
             return None
         case PartialName(tenant=tenant, job=job, index=index):
-            rows = jobs_visible(principal).exclude(state="dead").filter(name=job)
+            rows = operated_jobs_visible(principal).exclude(state="dead").filter(name=job)
             rows = rows.filter(tenant__name=tenant) if tenant else rows
             places = list(rows.values_list("cell__name", "tenant__name")[:2])
             if not places:
@@ -87,7 +87,7 @@ def _page_of_name(principal: Principal, sought: object) -> str | None:
                 return None
             return _job_page(JobName(*places[0], job), index)
         case ServicePart(tenant=tenant, service=service):
-            rows = jobs_visible(principal).exclude(state="dead").filter(tenant__name=tenant, kind="job")
+            rows = operated_jobs_visible(principal).exclude(state="dead").filter(tenant__name=tenant, kind="job")
             cells = set(rows.filter(labels__service=service).values_list("cell__name", flat=True)[:1000])
             if not cells:
                 raise NotFound("service", f"{tenant}/service/{service}")

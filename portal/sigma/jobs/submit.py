@@ -39,7 +39,7 @@ task:
 @page
 def submit(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show a form for a job file (GET), show the plan of the job (POST `do=plan`), or submit it (POST `do=submit`)."""
-    cells = list(selectors.cells_visible(principal).order_by("name")[:200])
+    cells = list(selectors.cells_visible(principal).filter(study_of__isnull=True).order_by("name")[:200])
     context: dict[str, Any] = {
         "cells": cells,
         "tenants": tenants_of(principal, Action.JOB_WRITE),

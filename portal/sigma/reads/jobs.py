@@ -47,6 +47,11 @@ def jobs_visible(principal: Principal) -> QuerySet[Job]:
     return _of_tenants(Job.objects.select_related("cell", "tenant"), principal)
 
 
+def operated_jobs_visible(principal: Principal) -> QuerySet[Job]:
+    """Return the jobs of all cells except study cells that the principal may see. Jobs of study cells do not run."""
+    return jobs_visible(principal).filter(cell__study_of__isnull=True)
+
+
 def archived_jobs_visible(principal: Principal) -> QuerySet[ArchivedJob]:
     """Return the entries of the jobs of all cells that are only in the archive and that the principal may see."""
     return _of_tenants(only_archived(), principal)
@@ -81,7 +86,8 @@ def with_owners(jobs: Iterable[Job | ArchivedJob]) -> list[Job]:
 
 def failing_by_tenant(principal: Principal, tenant_ids: Sequence[int]) -> Counter[int]:
     """Return the number of failing live jobs per tenant, among the newest `MOST_LOOKED_AT` jobs. Makes two queries."""
-    rows = jobs_visible(principal).select_related(None).filter(tenant__in=tenant_ids, tasks_up__lt=F("tasks_total"))
+    rows = operated_jobs_visible(principal).select_related(None)
+    rows = rows.filter(tenant__in=tenant_ids, tasks_up__lt=F("tasks_total"))
     found = with_health(rows.exclude(state=JobState.DEAD.value).order_by("-id")[:MOST_LOOKED_AT])
     return Counter(job.tenant_id for job in found if job.health.state is JobHealth.FAILING)  # type: ignore[attr-defined]
 

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
 from portal.sigma.frame.page import page, problem_kept, rendered, whole_number
-from portal.sigma.reads.jobs import jobs_visible
+from portal.sigma.reads.jobs import operated_jobs_visible
 from portal.sigma.reads.market import approval_words, cells_sold, like_this, owners_of, zone_of
 from portal.sigma.shop.offer import offer_for
 from portal.sigma.shop.own import own_of
@@ -75,7 +75,7 @@ def _shown(
     form = wish_read(request.GET.dict(), choices)
     context: dict[str, Any] = {}
     if choices.tenants and choices.cells and choices.bands:
-        context["jobs"] = like_this(jobs_visible(principal), form.given["tenant"])
+        context["jobs"] = like_this(operated_jobs_visible(principal), form.given["tenant"])
     tenant = tenants.get(form.given["tenant"])
     if form.wish is not None and tenant is not None:
         wish = form.wish
@@ -113,7 +113,8 @@ def _quote(request: HttpRequest, principal: Principal, tenants: Mapping[str, Ten
 def _filled(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Redirect to the form, filled in with the amounts that a live job requests (`?like=`, the id of the job)."""
     given = {name: value for name, value in request.GET.items() if name not in ("fill", "like")}
-    job = jobs_visible(principal).exclude(state="dead").filter(pk=whole_number(request.GET["like"]) or 0).first()
+    live = operated_jobs_visible(principal).exclude(state="dead")
+    job = live.filter(pk=whole_number(request.GET["like"]) or 0).first()
     if job is None:
         raise NotFound("job", request.GET["like"][:20])
     given |= {"tenant": job.tenant.name, "cell": job.cell.name, "band": job.band, **amount_fields(job.requested)}
