@@ -261,6 +261,9 @@ def test_metrics_are_monotonic_totals(cell) -> None:
     assert registry.get_sample_value("borg_statistics_behind_revisions", {"cell": cell.name}) == 0
     evict(cell, job, 1)
     assert registry.get_sample_value("borg_statistics_behind_revisions", {"cell": cell.name}) == 1
+    Cell.objects.filter(pk=cell.pk).update(study_of={"cell": "x"})
+    assert registry.get_sample_value("borg_statistics_behind_revisions", {"cell": cell.name}) is None
+    assert registry.get_sample_value("borg_task_evictions_total", labels | {"cause": "machine-failure"}) is None
 
 
 def test_rest_and_console_show_what_was_counted() -> None:
