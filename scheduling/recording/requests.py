@@ -76,7 +76,8 @@ def record_in_child(*, name: str, machines: int, days: float, seed: int) -> str:
     """Record a drawn cell in a process of its own, which ends with the memory that it needs. Return what this process
     printed. Raises `RuntimeError` with its errors if it fails.
     """
-    env = {**os.environ, "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE}
+    # No process reads the metrics of the child.
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE, "PROMETHEUS_MULTIPROC_DIR": ""}
     command = [sys.executable, "-m", "django", "record", name]
     command += ["--machines", str(machines), "--days", str(days), "--seed", str(seed)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_WITHIN_S, check=False)

@@ -45,6 +45,7 @@ def test_the_page_opens_a_session_runs_it_compares_branches_and_closes_it(home: 
         return text
 
     assert "is neither a revision nor a time" in post(422, do="open", source="drawn:", moment="yesterday")
+    assert "is not a finite number" in post(422, do="run", hours="nan")
     assert "opening" in post(do="open", source="drawn:")
     principal = people.principal("sre")
     session = ready(principal, "first")

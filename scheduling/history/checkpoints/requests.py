@@ -105,10 +105,13 @@ def checkpoint_of_moment(
         command += ["--revision", str(revision)]
     if time is not None:
         command += ["--time", time.isoformat()]
-    env = {**os.environ, "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE}
+    # No process reads the metrics of the child.
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE, "PROMETHEUS_MULTIPROC_DIR": ""}
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
-        problem = done.stderr.strip().splitlines()[-1:] if done.returncode else []
+        # A process that was killed prints nothing.
+        lines = done.stderr.strip().splitlines() or [f"its process ended with status {done.returncode}"]
+        problem = lines[-1:] if done.returncode else []
     except subprocess.TimeoutExpired:
         problem = [f"it takes more than {_WITHIN_S:g} s; give fewer hours, or a moment just after a checkpoint"]
     if problem:

@@ -34,6 +34,7 @@ IDLE_S = 4 * 3600.0
 _LONGEST_REQUEST = 1 << 20
 _Request = Mapping[str, Any]
 _RECENT = 20
+_MOST_HOURS = 24 * 31
 
 
 class SessionService:
@@ -98,9 +99,7 @@ class SessionService:
 
     def _run(self, request: _Request) -> Answer:
         branch = self._own(request)
-        hours = float(request.get("hours", 1.0))
-        if not 0 < hours <= 24 * 31:
-            raise ValueError(f"hours is {hours:g}; give a number from 0 (exclusive) to {24 * 31}")
+        hours = _hours(request, "1")
         count = branch.simulation.cell.journal.count
         branch.forwards(seconds=3600 * hours)
         return self._arrived(branch, since=count)
@@ -108,7 +107,7 @@ class SessionService:
     def _until(self, request: _Request) -> Answer:
         branch = self._own(request)
         condition = parse(str(request.get("condition", "")))
-        hours = float(request.get("hours", 24.0))
+        hours = _hours(request, "24")
         count = branch.simulation.cell.journal.count
         held = branch.until(condition, at_most_s=3600 * hours)
         found = self._arrived(branch, since=count)
@@ -170,6 +169,14 @@ class SessionService:
     def _close(self, request: _Request) -> Answer:
         self.closed = True
         return answer(["The session is closed."])
+
+
+def _hours(request: _Request, usual: str) -> float:
+    """Return for how many hours to simulate. Raises `ValueError` for a number that is not accepted."""
+    hours = float(request.get("hours", usual))
+    if not 0 < hours <= _MOST_HOURS:
+        raise ValueError(f"hours is {hours:g}; give a number from 0 (exclusive) to {_MOST_HOURS}")
+    return hours
 
 
 def _shape(request: _Request) -> JobShape:

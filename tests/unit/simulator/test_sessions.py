@@ -221,6 +221,8 @@ def test_a_process_answers_requests_on_its_socket(tmp_path: Path) -> None:
         assert "needs racks or machines" in ask(do="ask", question="drain")["error"]
         assert "not a quantity" in ask(do="ask", question="fit", cpu="much")["error"]
         assert ask(do="until", condition="pending > 5", hours=0.01)["held"] is False
+        for hours in (0, float("nan"), float("inf"), 1e6):
+            assert "hours is" in ask(do="until", condition="pending > 5", hours=hours)["error"]
     finally:
         ask(do="close")
         thread.join(30.0)
