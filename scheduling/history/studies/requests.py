@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from typing import Any, BinaryIO
 
 import msgspec
@@ -21,6 +22,8 @@ from scheduling.history.checkpoints.file import CheckpointError, verify
 from scheduling.models import Cell
 
 _WITHIN_S = 600.0  # below the deadline of a long request (`portal.http.front`)
+# Each child needs much memory, and holds one of the few threads for long requests.
+_child = threading.Semaphore(1)
 
 
 def study_restore_requested(
@@ -64,6 +67,16 @@ def study_import_requested(
 
 
 def _run(principal: Principal, arguments: list[str], *, dry_run: bool) -> dict[str, Any]:
+    if not _child.acquire(blocking=False):
+        detail = "this process creates another study cell at the moment; try again in a minute"
+        raise Rejected("study-busy", detail, status=503)
+    try:
+        return _run_child(principal, arguments, dry_run=dry_run)
+    finally:
+        _child.release()
+
+
+def _run_child(principal: Principal, arguments: list[str], *, dry_run: bool) -> dict[str, Any]:
     command = [sys.executable, "-m", "django", "study", *arguments, "--json"]
     command += [f"--actor={principal.name}", f"--request={principal.request_id}", *(["--dry-run"] if dry_run else [])]
     env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": ""}
