@@ -13,7 +13,9 @@ from scheduling.models import Cell, Machine
 
 
 class OriginSerializer(serializers.Serializer[Any]):
-    """The origin of a study cell: the cell that was copied, and the revision."""
+    """The origin of a study cell: the cell that was copied, or the source that was recorded, and the
+    revision.
+    """
 
     cell = serializers.CharField()
     revision = serializers.IntegerField()

@@ -165,8 +165,8 @@ def _begin(cell_id: int, principal: Principal) -> JournalEntry:
         raise LookupError(f"no cell with id {cell_id}")
     revision, time, name, is_study = rows[0]
     if is_study:
-        cure = "make the change in the original cell, or simulate it with `borgctl faux`"
-        raise Conflict("study-cell", f"cell {name} is a copy for study, which nobody can change; {cure}")
+        cure = "make the change in another cell, or simulate it with `borgctl faux`"
+        raise Conflict("study-cell", f"cell {name} is a study cell, which nobody can change; {cure}")
     if revision % PARTITION == _LATEST:
         query("SELECT scheduling_event_partition_make(%s, %s)", [cell_id, revision + PARTITION])
     return JournalEntry(cell_id, revision, time, principal)

@@ -92,7 +92,7 @@ def test_a_study_cell_is_a_copy_that_nobody_can_change(cell, machine, ann, tenan
     assert list(QuotaUse.objects.values_list("cell", "used")) != used  # of the later job
     assert not QuotaUse.objects.filter(cell="copy").exists()
 
-    with pytest.raises(Conflict, match="cell copy is a copy for study"):
+    with pytest.raises(Conflict, match="cell copy is a study cell"):
         world.submit(SRE, copy, world.a_file("new"), tenant=tenant.name)
     with pytest.raises(Conflict, match="nobody can change"):
         machines_drain(principal=SRE, cell=copy, machines=list(Machine.objects.filter(cell=copy)), reason="x")
