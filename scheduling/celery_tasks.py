@@ -25,7 +25,7 @@ from scheduling.history.archive import child, ended, old_specs, ranges
 from scheduling.history.checkpoints import saving
 from scheduling.history.statistics import reader, retention
 from scheduling.jobs.health_watch import failing_jobs_watch
-from scheduling.journal import journal, wakeups
+from scheduling.journal import journal, partitions, wakeups
 from scheduling.master import schedulers
 from scheduling.master.schedulers import DEFAULT, Scheduler
 from scheduling.models import Cell
@@ -167,9 +167,15 @@ def statistics_forget() -> None:
 
 @shared_task(name="scheduling.journal_partitions", ignore_result=True)
 def journal_partitions() -> None:
+    """Create the next partitions of the journal, and drop those of cells that do not exist."""
     made = journal.ensure_partitions()
     if made:
         log.info("journal partitions made", number=made)
+    try:
+        if dropped := partitions.drop_orphans():
+            log.info("journal partitions of missing cells dropped", names=dropped)
+    except DatabaseError as error:  # for example, another process drops the same partition
+        log.warning("journal partitions of missing cells are dropped later", error=str(error).strip())
 
 
 @shared_task(name="scheduling.checkpoints", ignore_result=True)

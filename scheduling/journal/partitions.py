@@ -4,11 +4,21 @@
 
 Both steps can be repeated after a crash: a partition whose detachment was interrupted is finalized, and a detached one
 is dropped.
+
+An interrupted deletion or recording of a cell leaves partitions of a cell that does not exist. `drop_orphans` drops
+them, except those that are reserved.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from scheduling.journal.sql import execute, query
+
+_TABLE = "scheduling_event"
+# The lock that `scheduling_event_partition_make` also takes.
+_KEY = "hashtext('scheduling_event_partition'), %s::integer"
 
 
 def detach(table: str, partition: str) -> None:
@@ -32,3 +42,40 @@ def drop_detached(table: str) -> list[str]:
     for (name,) in rows:
         execute(f"DROP TABLE IF EXISTS {name}")
     return [name for (name,) in rows]
+
+
+@contextmanager
+def reserved(cell_id: int) -> Iterator[None]:
+    """Keep the partitions of a cell from `drop_orphans` during the `with` block. The caller must not be in a
+    transaction, and creates partitions in the block before it creates the cell.
+    """
+    query(f"SELECT pg_advisory_lock({_KEY})", [cell_id])
+    try:
+        yield
+    finally:
+        query(f"SELECT pg_advisory_unlock({_KEY})", [cell_id])
+
+
+def drop_orphans() -> list[str]:
+    """Drop the partitions of the journal whose cells do not exist, unless they are reserved. Return their names. The
+    caller must not be in a transaction.
+    """
+    orphans = query(
+        "SELECT name, cell_id FROM scheduling_event_partition AS p"
+        " WHERE NOT EXISTS (SELECT FROM scheduling_cell AS c WHERE c.id = p.cell_id) ORDER BY name"
+    )
+    # The cell is looked up again after the lock: the process that had reserved the partitions may have created it.
+    dropped = [name for name, cell_id in orphans if _is_free(cell_id) and not _exists(cell_id)]
+    for name in dropped:
+        detach(_TABLE, name)
+    if dropped:
+        drop_detached(_TABLE)
+    return dropped
+
+
+def _is_free(cell_id: int) -> bool:
+    return bool(query(f"SELECT pg_try_advisory_xact_lock({_KEY})", [cell_id])[0][0])
+
+
+def _exists(cell_id: int) -> bool:
+    return bool(query("SELECT 1 FROM scheduling_cell WHERE id = %s", [cell_id]))

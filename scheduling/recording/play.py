@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -22,7 +22,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.layout import Ints
 from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.history.checkpoints.recorded import RecordedState
-from scheduling.journal import copy_rows
+from scheduling.journal import copy_rows, partitions
 from scheduling.journal.journal import PARTITION, write_lines
 from scheduling.journal.sql import query
 from scheduling.models import CapacitySample, Cell, Job, JobSpec, Machine, Task
@@ -88,14 +88,21 @@ class Play:
                     self._save_checkpoint(until)
         self.simulation = simulation
 
-    def write(self) -> None:
-        """Write the cell in one transaction. Partitions are made before, because they would lock the journal."""
+    def write(self, check: Callable[[], None]) -> None:
+        """Write the cell in one transaction. Partitions are made before, because they would lock the journal. `check`:
+        is called first in the transaction, and raises an error if the cell may not be created any more.
+        """
         last = self.journal.revision
-        for revision in range(0, last + PARTITION, PARTITION):
-            query("SELECT scheduling_event_partition_make(%s, %s)", [self.cell.id, revision])
         self.cell.revision = last
         self.tasks.count_into(self.jobs.rows)
+        with partitions.reserved(self.cell.id):
+            for revision in range(0, last + PARTITION, PARTITION):
+                query("SELECT scheduling_event_partition_make(%s, %s)", [self.cell.id, revision])
+            self._write_rows(check)
+
+    def _write_rows(self, check: Callable[[], None]) -> None:
         with transaction.atomic():
+            check()
             copy_rows.rows(Cell, [self.cell])
             copy_rows.rows(Machine, list(self._machines()))
             copy_rows.rows(Job, list(self.jobs.rows.values()))

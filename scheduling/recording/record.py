@@ -12,6 +12,7 @@ import tempfile
 import time
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from quota.models import Tenant
@@ -56,8 +57,14 @@ def record(*, principal: Principal, wish: Wish, now: dt.datetime) -> Recorded:
         beginning, source = drawn.drawn(machines=wish.machines, days=wish.days, seed=wish.seed)
     else:
         beginning, source = load_trace(wish.source, wish.data, seed=wish.seed)
-    tenants, new_tenants = _tenants(principal)
-    origin = {"cell": wish.source, "revision": 0, "history": "", "redacted": False, "tenants": new_tenants}
+    tenants = _tenants(principal)
+    origin = {
+        "cell": wish.source,
+        "revision": 0,
+        "history": "",
+        "redacted": False,
+        "tenants": [tenant.name for tenant in tenants],
+    }
     cell = Cell(
         id=int(new_ids(Cell, 1)[0]),
         name=wish.name,
@@ -73,9 +80,10 @@ def record(*, principal: Principal, wish: Wish, now: dt.datetime) -> Recorded:
         play = Play(cell, beginning, source, tenants, began, wish.seed, Path(folder), lines)
         play.run(end.timestamp())
         simulated_s = time.monotonic() - started
-        play.write()
+        check(principal=principal, wish=wish)  # another cell may have the name by now, and its own checkpoints
         for revision, path in play.checkpoints.items():
-            files.put(key_of(cell.name, revision), path)
+            files.put(key_of(cell.name, revision), path)  # files without a cell do no harm
+        play.write(partial(check, principal=principal, wish=wish))
     windows = 0
     for many in play.usage.windows():
         usage_windows.store(many)
@@ -95,11 +103,13 @@ def record(*, principal: Principal, wish: Wish, now: dt.datetime) -> Recorded:
     )
 
 
-def _tenants(principal: Principal) -> tuple[list[Tenant], list[str]]:
-    """Return the tenants of recorded jobs. Create those that are missing, and return their names."""
+def _tenants(principal: Principal) -> list[Tenant]:
+    """Return the tenants of recorded jobs. Create those that are missing. The deletion of the last recorded cell
+    deletes them too, because `study_delete` keeps tenants that have jobs.
+    """
     names = [f"study-{name}" for name in drawn.TENANTS]
     known = {tenant.name: tenant for tenant in Tenant.objects.filter(name__in=names)}
-    new = [name for name in names if name not in known]
-    for name in new:
-        known[name] = tenant_create(principal=principal, name=name, title="Jobs of recorded cells")
-    return [known[name] for name in names], new
+    for name in names:
+        if name not in known:
+            known[name] = tenant_create(principal=principal, name=name, title="Jobs of recorded cells")
+    return [known[name] for name in names]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.db.models import Sum
 
 from quota.vocabulary.errors import Conflict, Rejected
@@ -16,7 +17,8 @@ from scheduling.history.checkpoints.rows import load_recorded, read_cell
 from scheduling.history.checkpoints.states import replay, state_at
 from scheduling.history.checkpoints.tables import tables_of
 from scheduling.history.statistics.tallies import TOTAL, Figure
-from scheduling.journal import journal
+from scheduling.journal import journal, partitions
+from scheduling.journal.sql import query
 from scheduling.master.validate import validate
 from scheduling.models import CapacitySample, Cell, InstanceUsage, Job, JournalTally, Machine, Task
 from scheduling.recording.record import record
@@ -111,6 +113,24 @@ def _replayed(cell: Cell, revision: int):
         if one.revision <= revision
     )
     return state
+
+
+def test_partitions_of_cells_that_do_not_exist_are_dropped() -> None:
+    cell = rows.a_cell()
+    missing, reserved = cell.id + 100, cell.id + 101
+    for cell_id in (missing, reserved):
+        query("SELECT scheduling_event_partition_make(%s, 0)", [cell_id])
+    other = connection.copy()
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_lock(hashtext('scheduling_event_partition'), %s::integer)", [reserved])
+        assert partitions.drop_orphans() == [f"scheduling_event_{missing}_0"]
+    finally:
+        other.close()
+    with partitions.reserved(reserved):
+        pass
+    assert partitions.drop_orphans() == [f"scheduling_event_{reserved}_0"]
+    assert partitions.drop_orphans() == []
 
 
 def test_wrong_wishes_are_rejected_and_leave_nothing(home: Path) -> None:

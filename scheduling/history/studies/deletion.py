@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import structlog
-from django.db import models, transaction
+from django.db import DatabaseError, models, transaction
 
 from quota.models import Tenant
 from quota.vocabulary.errors import Conflict
@@ -15,6 +15,7 @@ from scheduling.history.checkpoints.folder import checkpoints_under
 from scheduling.journal import partitions
 from scheduling.journal.sql import execute, query
 from scheduling.models import Cell, Event
+from scheduling.storage.files import StoreAway
 
 log = structlog.get_logger(__name__)
 
@@ -55,11 +56,19 @@ def study_delete(*, principal: Principal, cell: Cell, dry_run: bool = False) -> 
 
 
 def _forget(cell_id: int, name: str) -> None:
-    """Drop the journal of a deleted cell, and delete its checkpoints."""
-    for (partition,) in query("SELECT name FROM scheduling_event_partition WHERE cell_id = %s", [cell_id]):
-        partitions.detach(Event._meta.db_table, partition)
-    partitions.drop_detached(Event._meta.db_table)
-    files = store()
-    for file in list(files.listing(checkpoints_under(name))):
-        files.delete(file.key)
+    """Delete the checkpoints of a deleted cell, and drop its journal. A failure is only logged, because the cell does
+    not exist any more: files without a cell do no harm, and `journal.partitions.drop_orphans` drops the journal later.
+    """
+    try:
+        files = store()
+        for file in list(files.listing(checkpoints_under(name))):
+            files.delete(file.key)
+    except StoreAway as error:
+        log.warning("checkpoints of a deleted cell are left", cell=name, error=str(error))
+    try:
+        for (partition,) in query("SELECT name FROM scheduling_event_partition WHERE cell_id = %s", [cell_id]):
+            partitions.detach(Event._meta.db_table, partition)
+        partitions.drop_detached(Event._meta.db_table)
+    except DatabaseError as error:
+        log.warning("the journal of a deleted cell is dropped later", cell=name, error=str(error).strip())
     log.info("study cell deleted", cell=name)
