@@ -9,24 +9,29 @@ from pathlib import Path
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from quota.models import Tenant
 from quota.vocabulary.errors import Forbidden, Rejected
 from quota.vocabulary.permissions import Principal, Role, Scope, system
 from scheduling.core.cell.state import CellState
+from scheduling.history.archive.archiver import Archiver
+from scheduling.history.archive.store import store
 from scheduling.history.checkpoints.file import read_header
 from scheduling.history.checkpoints.folder import open_checkpoint
 from scheduling.history.checkpoints.saving import checkpoint_write, due
 from scheduling.history.checkpoints.states import state_at
-from scheduling.history.moments import keeper
+from scheduling.history.moments import answering, keeper
 from scheduling.history.moments import process as process_module
 from scheduling.history.moments.asking import past_moment
 from scheduling.history.moments.messages import MomentRequest
 from scheduling.history.moments.process import MomentProcess
+from scheduling.journal import journal
 from scheduling.machines.evacuation import tasks_drain
 from scheduling.machines.machines import machines_drain
 from scheduling.models import Cell, Event, Job
 from tests.integration import portal_world, rows, world
+from tests.integration.past import ago, happened, skipped_to
 from tests.integration.portal_server import database_url
 from tests.integration.portal_world import signed_in
 from tests.integration.test_why import preempted
@@ -213,6 +218,26 @@ def chain(cell) -> tuple[Job, Job]:
     world.a_user("ann", tenant=victim.tenant)
     world.a_user("sre", sre=True)
     return victim, urgent
+
+
+@pytest.mark.django_db(transaction=True)
+def test_moments_and_chains_before_the_journal_know_the_archive() -> None:
+    cell = Cell.objects.create(name="cc")
+    happened(cell, 4, at=ago(20))
+    skipped_to(cell, journal.PARTITION + 5)
+    happened(cell, 2, at=ago(1))
+    Archiver(store()).run(now=timezone.now())
+    cell, second = fresh(cell), dt.timedelta(seconds=1)
+    assert cell.journal_floor > 4
+    times = [ago(20) + number * second for number in range(4)]
+    assert answering._neighbours(cell, 0) == (None, None, times[0])
+    assert answering._neighbours(cell, 2) == (times[1], times[0], times[2])
+    assert answering._neighbours(cell, 4) == (times[3], times[2], ago(1))
+    assert answering._neighbours(cell, cell.revision - 1) == (ago(1), times[3], ago(1) + second)
+    world.a_user("sre", sre=True)
+    page = signed_in("sre").get("/cells/cc/events/2.0/").text
+    assert "The cause is not in PostgreSQL. It may be only in the archive." in page
+    assert "Effects may be only in the archive." in page
 
 
 def event_page(user: str, kind: str, job: Job | None = None, **more: object) -> str:

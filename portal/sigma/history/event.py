@@ -28,7 +28,11 @@ def event(request: HttpRequest, principal: Principal, cell: str, place: str) -> 
     chain = chain_of(principal, row, (revision, seq))
     shown = chain.event.event
     outside = Empty(_("The journal has no cause of this event: a person or a program requested it."))
+    if chain.causes_archived:
+        outside = Empty(_("The cause is not in PostgreSQL. It may be only in the archive."))
     nothing = Empty(_("The journal has no effect of this event yet."))
+    if chain.effects_archived:
+        nothing = Empty(_("No effect is in PostgreSQL. Effects may be only in the archive."))
     context = {
         "cell": row,
         "place": f"{revision}.{seq}",

@@ -12,11 +12,11 @@ from portal.parts.empty import Empty
 from portal.parts.tables import Cell, Column, Table
 from portal.sigma.reads import sentences
 from quota.vocabulary.permissions import Principal
-from scheduling.access.selectors import events_of_cell
+from scheduling.access.selectors import events_of_cell, job_names
 from scheduling.history.causes.chains import LinkedEvent
 from scheduling.history.causes.rules import Link
 from scheduling.models import Cell as CellRow
-from scheduling.models import Event, Job
+from scheduling.models import Event
 from scheduling.tasks.receipts import hostnames
 
 # The most events of one revision that a page shows.
@@ -72,11 +72,11 @@ def sentence_of(one: LinkedEvent, names: dict[int, str]) -> str:
 
 
 def change_table(principal: Principal, cell: CellRow, revision: int) -> Table:
-    """Return the events of a revision that the principal may see. Makes at most three queries."""
+    """Return the events of a revision that the principal may see. Makes at most four queries."""
     events = list(events_of_cell(principal, cell).filter(revision=revision).order_by("seq")[:MOST_CHANGES])
     names = hostnames(event.machine_id for event in events if event.machine_id)
-    jobs = Job.objects.filter(pk__in={event.job_id for event in events if event.job_id is not None})
-    owners = {identity: f"{tenant}/{name}" for identity, tenant, name in jobs.values_list("id", "tenant__name", "name")}
+    names_of_jobs = job_names(event.job_id for event in events if event.job_id is not None)
+    owners = {identity: f"{tenant}/{name}" for identity, (tenant, name) in names_of_jobs.items()}
     columns = (Column(_("Event")), Column(_("Job")), Column(_("By")))
     rows = [
         (Cell(sentences.of(event, names), event_link(cell.name, event)), owners.get(event.job_id or 0), event.actor)

@@ -5,17 +5,18 @@ The caller sees the links to events of all jobs, but only the kind of an event o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from django.db.models import Q, QuerySet
 
+from quota.admission.admission import bands
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import events_of_cell
 from scheduling.history.archive.reading import archived_events_of_cell
 from scheduling.history.causes.rules import JournalFacts, Link, Place, Search, Where, cause_of, concerns, effects_of
-from scheduling.models import Cell, Event, Job
+from scheduling.models import ArchivedJob, Cell, Event, Job
 
 # The longest chain of causes: eviction ◄ placement ◄ eviction ◄ drain are four.
 LONGEST_CHAIN = 8
@@ -43,11 +44,17 @@ class LinkedEvent:
 
 @dataclass(frozen=True, slots=True)
 class CauseChain:
-    """An event with its causes, nearest first, and its effects, by how they are linked."""
+    """An event with its causes, nearest first, and its effects, by how they are linked.
+
+    `causes_archived`, `effects_archived`: whether further causes, or effects, may be only in the archive. The chain is
+    read from PostgreSQL only.
+    """
 
     event: LinkedEvent
     causes: tuple[LinkedEvent, ...]
     effects: tuple[LinkedEvent, ...]
+    causes_archived: bool = False
+    effects_archived: bool = False
 
 
 def chain_of(principal: Principal, cell: Cell, place: Place) -> CauseChain:
@@ -56,10 +63,11 @@ def chain_of(principal: Principal, cell: Cell, place: Place) -> CauseChain:
     """
     event = _event(principal, cell, place)
     causes: list[tuple[Link, Event]] = []
-    front = event
+    causes_archived, front = False, event
     while len(causes) < LONGEST_CHAIN and (search := cause_of(facts_of(front))) is not None:
         found = _found(cell, search)
         if not found:
+            causes_archived = _may_be_archived(cell, search)
             break
         front = found[0]
         causes.append((search.link, front))
@@ -76,7 +84,13 @@ def chain_of(principal: Principal, cell: Cell, place: Place) -> CauseChain:
         visible.append(name.linked(one, link))
         if visible[-1].hidden:
             break  # the causes of what another tenant does are not shown
-    return CauseChain(name.linked(event, None), tuple(visible), tuple(name.linked(one, link) for link, one in distinct))
+    return CauseChain(
+        name.linked(event, None),
+        tuple(visible),
+        tuple(name.linked(one, link) for link, one in distinct),
+        causes_archived=causes_archived,
+        effects_archived=place[0] <= cell.journal_floor,
+    )
 
 
 def facts_of(event: Event) -> JournalFacts:
@@ -88,11 +102,15 @@ def facts_of(event: Event) -> JournalFacts:
 
 
 class _Names:
-    """The names of the jobs of some events, if the principal may see them. Makes one query."""
+    """The names of the jobs of some events, if the principal may see them. Makes one query, and two more if a job is
+    only in the archive.
+    """
 
     def __init__(self, principal: Principal, cell: Cell, events: Sequence[Event]) -> None:
         ids = {event.job_id for event in events if event.job_id is not None}
         self._jobs = {job.id: job for job in Job.objects.filter(pk__in=ids).select_related("tenant")}
+        if missing := ids - self._jobs.keys():
+            self._jobs |= _archived(missing)
         self._sees = {
             tenant: may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell.name)
             for tenant in {job.tenant.name for job in self._jobs.values()}
@@ -111,6 +129,19 @@ class _Names:
         return LinkedEvent(event, link, f"{job.tenant.name}/{job.name}", str(job.uid), job.priority, job.band)
 
 
+def _archived(ids: Collection[int]) -> dict[int, Job]:
+    """Return the jobs that are only in the archive, with what its index contains. Makes at most two queries."""
+    found = {}
+    for entry in ArchivedJob.objects.filter(pk__in=ids).select_related("tenant").order_by():
+        job = found[entry.id] = entry.brief()
+        job.tenant = entry.tenant
+    if found:
+        known = bands()
+        for job in found.values():
+            job.band = next((band.name for band in known if band.low <= job.priority <= band.high), "")
+    return found
+
+
 def _event(principal: Principal, cell: Cell, place: Place) -> Event:
     revision, seq = place
     event = events_of_cell(principal, cell).filter(revision=revision, seq=seq).first()
@@ -123,7 +154,9 @@ def _event(principal: Principal, cell: Cell, place: Place) -> Event:
 
 
 def _found(cell: Cell, search: Search) -> list[Event]:
-    """Return the events that a search finds, nearest first."""
+    """Return the events that a search finds in PostgreSQL, nearest first."""
+    if search.where is Where.AFTER and search.place[0] < cell.journal_floor:
+        return []  # the nearest ones are in the archive, and PostgreSQL has only later ones that fit by chance
     rows = _rows(cell, search)
     if search.kinds:
         rows = rows.filter(kind__in=search.kinds)
@@ -138,6 +171,13 @@ def _found(cell: Cell, search: Search) -> list[Event]:
     rows = rows.filter(Q(task_index=search.index) | Q(task_index__isnull=True))
     fitting = (event for event in rows[:_LOOKED_AT] if concerns(facts_of(event), search.index))
     return [event for event, _ in zip(fitting, range(search.most), strict=False)]
+
+
+def _may_be_archived(cell: Cell, search: Search) -> bool:
+    """Return whether events that a search for a cause did not find in PostgreSQL may be in the archive."""
+    if search.where is Where.BEFORE:
+        return cell.journal_floor > 0
+    return search.place[0] <= cell.journal_floor
 
 
 def _rows(cell: Cell, search: Search) -> QuerySet[Event]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import time
 
+import structlog
+
 from quota.admission.admission import bands
 from quota.vocabulary.errors import NotFound, Rejected
 from scheduling.core.vocabulary.policy import Policy
+from scheduling.history.archive.reading import ArchivedEvents
 from scheduling.history.checkpoints.states import revision_at
 from scheduling.history.moments.keeper import StateKeeper
 from scheduling.history.moments.messages import MomentAnswer, MomentRequest, PastMoment
@@ -16,6 +19,8 @@ from scheduling.history.moments.reasons import reasons_of
 from scheduling.journal.sql import query
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
+
+log = structlog.get_logger(__name__)
 
 _BEFORE = (
     "SELECT time FROM scheduling_event WHERE cell_id = %s AND revision <= %s ORDER BY revision DESC, seq DESC LIMIT 1"
@@ -46,11 +51,7 @@ def moment_of(keeper: StateKeeper, request: MomentRequest) -> PastMoment:
     begin = time.perf_counter()
     state = keeper.state(cell, revision)
     replayed_s = time.perf_counter() - begin
-    at, before, after = (
-        _time(_BEFORE, cell, revision),
-        _time(_BEFORE, cell, revision - 1),
-        _time(_AFTER, cell, revision),
-    )
+    at, before, after = _neighbours(cell, revision)
     settings = cell_settings.load(cell.settings)
     known_bands = bands()
     policy = Policy(
@@ -64,6 +65,30 @@ def moment_of(keeper: StateKeeper, request: MomentRequest) -> PastMoment:
     return PastMoment(picture=picture, time=at, before=before, after=after, replayed_s=round(replayed_s, 4))
 
 
-def _time(statement: str, cell: Cell, revision: int) -> dt.datetime | None:
-    rows = query(statement, [cell.id, revision])
-    return rows[0][0] if rows else None
+def _neighbours(cell: Cell, revision: int) -> tuple[dt.datetime | None, dt.datetime | None, dt.datetime | None]:
+    """Return the times of a revision, of the one before and of the one after; None for those that are unknown."""
+    try:
+        return _newest_until(cell, revision), _newest_until(cell, revision - 1), _oldest_after(cell, revision)
+    except Rejected as problem:  # the state was rebuilt, so the moment can be shown
+        log.warning("the neighbours of a past moment are unknown", cell=cell.name, error=problem.detail)
+        return None, None, None
+
+
+def _newest_until(cell: Cell, revision: int) -> dt.datetime | None:
+    if revision > cell.journal_floor and (rows := query(_BEFORE, [cell.id, revision])):
+        return _time_in(rows)
+    older = ArchivedEvents(cell, everything=True).before((revision + 1, -1), limit=1).events
+    return older[0].time if older else None
+
+
+def _oldest_after(cell: Cell, revision: int) -> dt.datetime | None:
+    if revision < cell.journal_floor:
+        later = ArchivedEvents(cell, everything=True).after((revision + 1, -1), limit=1).events
+        if later:
+            return later[0].time
+    rows = query(_AFTER, [cell.id, revision])
+    return _time_in(rows) if rows else None
+
+
+def _time_in(rows: list[tuple[dt.datetime]]) -> dt.datetime:
+    return rows[0][0]
