@@ -5,13 +5,15 @@
 
 A session belongs to one person. Its folder `faux/OWNER/NAME` in BORG_HOME contains the socket, the checkpoint, the log,
 and `about.json`. The process has the limits `MEMORY_MIB` and `CPU_S`, ends after `IDLE_S` without a request, and has no
-credentials. So any web process of the host can use the session, and nothing is left to clean up but files.
+credentials. So any web process of the host can use the session, and nothing is left to clean up but files. The process
+deletes the checkpoint when it has read it, because a checkpoint contains the jobs of all tenants.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import fcntl
 import hashlib
 import json
 import os
@@ -21,7 +23,8 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,10 @@ from scheduling.models import Cell
 MOST_PER_PERSON, MOST = 2, 4
 MEMORY_MIB, CPU_S, IDLE_S = 3_000, 3_600, 1_800
 ANSWER_S = 40.0  # below the deadline of a request
+# A session without a process after this time is counted as ended: the web process that opened it was stopped.
+_OPENS_WITHIN_S = 90.0
 _SOCKET, _ABOUT, _LOG, _DATA = "session.sock", "about.json", "session.log", "cell.checkpoint"
+_LOCK = "opening.lock"
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,19}")
 _LONGEST_PATH = 100  # of a socket
 _IMPORTS = Path(__file__).resolve().parents[2]
@@ -47,8 +53,8 @@ DRAWN = "drawn"
 
 @dataclass(frozen=True, slots=True)
 class HostedSession:
-    """A session of a person. `about`: the source. `opened_at`: as ISO 8601. `pid`: its process. `state`: opening, ready
-    or ended. `problem`: why the process ended.
+    """A session of a person. `about`: the source. `opened_at`: as ISO 8601. `pid`: its process; 0 if it was not
+    started yet. `state`: opening, ready or ended. `problem`: why the process ended.
     """
 
     name: str
@@ -64,7 +70,7 @@ def sessions_of(principal: Principal) -> list[HostedSession]:
     SRE.
     """
     require(principal, Action.CELL_ADMIN)
-    return [_read(path.parent) for path in sorted(_home(principal).glob(f"*/{_ABOUT}"))]
+    return _read_all(_home(principal).glob(f"*/{_ABOUT}"))
 
 
 def session_open(
@@ -87,40 +93,54 @@ def session_open(
     folder = _home(principal) / name
     if len(str(folder / _SOCKET)) > _LONGEST_PATH:
         raise invalid("name", f"the path {folder} is too long for a socket; use a shorter BORG_HOME")
+    with _lock():
+        _check_free(principal, name)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, mode=0o700)
+        about = _about(cell, revision, time, hours)
+        session = HostedSession(name, about, clock.now().isoformat(timespec="seconds"), pid=0)
+        _store(folder, session)  # from now on, the limits count it
+    try:
+        pid = _start(principal, folder, about, cell, revision=revision, time=time, hours=hours)
+        _store(folder, replace(session, pid=pid))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _check_free(principal: Principal, name: str) -> None:
+    """Raise `Conflict` if the name is in use, or if too many sessions are open."""
     own = {one.name: one for one in sessions_of(principal)}
     if name in own and own[name].state != "ended":
         raise Conflict("session-exists", f"session {name} is open already; choose another name, or close it")
     running = [one for one in own.values() if one.state != "ended"]
-    everybody = sum(_read(path.parent).state != "ended" for path in _root().glob(f"*/*/{_ABOUT}"))
+    everybody = sum(one.state != "ended" for one in _read_all(_root().glob(f"*/*/{_ABOUT}")))
     if len(running) >= MOST_PER_PERSON or everybody >= MOST:
         detail = (
             f"you have {len(running)} open sessions and this host has {everybody}; the limits are {MOST_PER_PERSON} and"
             f" {MOST}; close a session first"
         )
         raise Conflict("too-many-sessions", detail)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, mode=0o700)
-    try:
-        _start(principal, folder, name, cell, revision=revision, time=time, hours=hours)
-    except Rejected:
-        shutil.rmtree(folder)
-        raise
 
 
-def session_ask(*, principal: Principal, name: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of a session (`scheduling.simulator.sessions.service`). Raises `NotFound` if the caller has no
-    such session, and `Rejected` with the session's own sentence if the request is wrong.
+def session_ask(
+    *, principal: Principal, name: str, request: dict[str, Any], wait_s: float = ANSWER_S
+) -> dict[str, Any]:
+    """Return the answer of a session (`scheduling.simulator.sessions.service`). `wait_s`: how long to wait for it.
+
+    Raises `NotFound` if the caller has no such session, and `Rejected` with the session's own sentence if the request
+    is wrong.
     """
     folder = _folder(principal, name)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(ANSWER_S)
+        client.settimeout(wait_s)
         try:
             client.connect(str(folder / _SOCKET))
             client.sendall(json.dumps(request).encode() + b"\n")
             with client.makefile("rb") as reader:
                 line = reader.readline()
         except TimeoutError:
-            detail = f"session {name} still computes after {ANSWER_S:g} s; look again later, or ask for fewer hours"
+            detail = f"session {name} still computes after {wait_s:g} s; look again later, or ask for fewer hours"
             raise Rejected("session-busy", detail, status=503) from None
         except OSError:
             line = b""
@@ -135,10 +155,14 @@ def session_ask(*, principal: Principal, name: str, request: dict[str, Any]) -> 
 
 
 def session_close(*, principal: Principal, name: str) -> None:
-    """End a session, and delete its files. Its simulated cell is lost. Raises `NotFound` for an unknown session."""
+    """End a session, and delete its files. Its simulated cell is lost. Raises `NotFound` for an unknown session, and
+    `Conflict` if its process was not started yet.
+    """
     folder = _folder(principal, name)
     session = _read(folder)
     if session.state != "ended":
+        if not session.pid:
+            raise Conflict("session-opening", f"session {name} is still opening; try again in a few seconds")
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(session.pid, signal.SIGKILL)
         for child in _children:
@@ -150,23 +174,23 @@ def session_close(*, principal: Principal, name: str) -> None:
 def _start(
     principal: Principal,
     folder: Path,
-    name: str,
+    about: str,
     cell: Cell | None,
     *,
     revision: int | None,
     time: dt.datetime | None,
     hours: float,
-) -> None:
-    source, about, data = DRAWN, DRAWN, []
+) -> int:
+    """Start the process of a session, and return its id."""
+    source, data = DRAWN, []
     if cell is not None:
-        moment = revision if revision is not None else time.isoformat() if time else "now"
-        source, about = "checkpoint", f"cell {cell.name} at {moment}" + (f", replaying {hours:g} h" if hours else "")
+        source = "checkpoint"
         with (
             checkpoint_of_moment(principal=principal, cell=cell, revision=revision, time=time, hours=hours) as content,
             (folder / _DATA).open("wb") as out,
         ):
             shutil.copyfileobj(content, out)
-        data = ["--data", str(folder / _DATA)]
+        data = ["--data", str(folder / _DATA), "--delete-data"]
     command = [sys.executable, "-m", "scheduling.simulator", source, str(folder), "--about", about, *data]
     command += ["--memory-mib", str(MEMORY_MIB), "--cpu-s", str(CPU_S), "--idle-s", str(IDLE_S)]
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(_IMPORTS), "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "2"}
@@ -183,15 +207,49 @@ def _start(
             start_new_session=True,
         )
     _children[:] = [child for child in _children if child.poll() is None] + [process]
-    session = HostedSession(name, about, clock.now().isoformat(timespec="seconds"), process.pid)
-    (folder / _ABOUT).write_text(json.dumps(asdict(session)))
+    return process.pid
+
+
+def _about(cell: Cell | None, revision: int | None, time: dt.datetime | None, hours: float) -> str:
+    if cell is None:
+        return DRAWN
+    moment = revision if revision is not None else time.isoformat() if time else "now"
+    return f"cell {cell.name} at {moment}" + (f", replaying {hours:g} h" if hours else "")
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    """Let one process of this host at a time check the limits and store a new session."""
+    _root().mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (_root() / _LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _store(folder: Path, session: HostedSession) -> None:
+    """Store a session. Other processes read the old file or the new one, but never a part of it."""
+    new = folder / f"{_ABOUT}.new"
+    new.write_text(json.dumps(asdict(session)))
+    os.replace(new, folder / _ABOUT)
+
+
+def _read_all(paths: Iterable[Path]) -> list[HostedSession]:
+    """Return the sessions with these files, in their order. Sessions that are closed meanwhile are left out."""
+    found = []
+    for path in sorted(paths):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(_read(path.parent))
+    return found
 
 
 def _read(folder: Path) -> HostedSession:
     """Return the session in a folder, with its present state."""
     stored = json.loads((folder / _ABOUT).read_text())
     state, problem = "opening", ""
-    if not _runs(stored["pid"], folder):
+    if not stored["pid"]:
+        if (clock.now() - dt.datetime.fromisoformat(stored["opened_at"])).total_seconds() > _OPENS_WITHIN_S:
+            state, problem = "ended", "it was interrupted while it opened; open it again"
+    elif not _runs(stored["pid"], folder):
         lines = (folder / _LOG).read_text(errors="replace").strip().splitlines()
         state, problem = "ended", lines[-1] if lines else "its process has ended; open it again"
     elif (folder / _SOCKET).exists():
@@ -201,8 +259,12 @@ def _read(folder: Path) -> HostedSession:
 
 def _runs(pid: int, folder: Path) -> bool:
     """Return whether a process is the session of the folder. Another process may have the number of an ended one."""
+    process = Path("/proc", str(pid))
     try:
-        return str(folder).encode() in Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+        if arguments := (process / "cmdline").read_bytes():
+            return str(folder).encode() in arguments.split(b"\0")
+        # A process has no arguments for a moment while it starts, and after it has ended ("Z").
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
         return False
 

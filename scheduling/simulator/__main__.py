@@ -23,6 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("source", choices=sorted(SOURCES))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=Path, help="Folder with the files of a trace, or the file of a checkpoint.")
+    parser.add_argument("--delete-data", action="store_true", help="Delete the file of --data after it was read.")
     parser.add_argument("--about", help="Name of the source, as the session shows it.")
     parser.add_argument("--seed", type=int, default=2011)
     parser.add_argument("--pass-every", type=float, default=1.0)
@@ -38,7 +39,11 @@ def main(arguments: list[str] | None = None) -> int:
             resource.setrlimit(kind, (most, most))
     try:
         settings = Settings(pass_every_s=given.pass_every)
-        simulation = open_source(given.source, given.data, settings=settings, seed=given.seed)
+        try:
+            simulation = open_source(given.source, given.data, settings=settings, seed=given.seed)
+        finally:
+            if given.delete_data and given.data is not None:
+                given.data.unlink(missing_ok=True)
         compile_kernels()
         release_compiler()
         serve(SessionService(Session(simulation), given.about or given.source), given.folder, idle_s=given.idle_s)

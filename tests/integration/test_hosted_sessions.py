@@ -10,6 +10,7 @@ from django.test import Client
 
 from quota.vocabulary.errors import Conflict, Forbidden, NotFound, Rejected
 from scheduling.hosting import sessions
+from scheduling.simulator.__main__ import main
 from tests.integration import world as people
 
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(300)]
@@ -89,3 +90,31 @@ def test_the_number_of_sessions_is_limited_and_failures_are_shown(home: Path, mo
     with pytest.raises(Forbidden):
         sessions.session_open(principal=people.principal("ann"), name="mine", cell=None)
     sessions.session_close(principal=principal, name="small")
+
+
+def test_a_session_is_counted_while_it_opens_and_leaves_nothing_if_it_fails(home: Path, monkeypatch) -> None:
+    principal = people.principal("sre", sre=True)
+
+    def starts(*_: object, **__: object) -> int:
+        (opening,) = sessions.sessions_of(principal)
+        assert (opening.state, opening.pid) == ("opening", 0)
+        with pytest.raises(Conflict, match="is open already"):
+            sessions.session_open(principal=principal, name="first", cell=None)
+        with pytest.raises(Conflict, match="is still opening"):
+            sessions.session_close(principal=principal, name="first")
+        monkeypatch.setattr(sessions, "_OPENS_WITHIN_S", -1.0)
+        assert sessions.sessions_of(principal)[0].problem.startswith("it was interrupted")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(sessions, "_start", starts)
+    with pytest.raises(OSError, match="no space left"):
+        sessions.session_open(principal=principal, name="first", cell=None)
+    assert list(home.glob("faux/*/*")) == []
+
+
+def test_the_process_deletes_its_checkpoint(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "cell.checkpoint"
+    file.write_bytes(b"not a checkpoint")
+    assert main(["checkpoint", str(tmp_path), "--data", str(file), "--delete-data"]) == 1
+    assert capsys.readouterr().err
+    assert not file.exists()
