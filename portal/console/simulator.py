@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -25,6 +27,7 @@ QUESTIONS = ("fit", "evict", "drain", "give-back", "what-if")
 UNITS = ("event", "pass", "second")
 _MAIN = "main"
 _MOST_REVISION = 2**53
+_FIGURES_WAIT_S = 2.0  # what the page asks for first may have taken most of the request's time already
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
@@ -68,8 +71,9 @@ def _figures(
     """Return the figures of a branch as a table, and the names of all branches of a session that is ready."""
     if session is None or session.state != "ready":
         return None, []
+    request = {"do": "show", "branch": branch}
     try:
-        shown = sessions.session_ask(principal=principal, name=session.name, request={"do": "show", "branch": branch})
+        shown = sessions.session_ask(principal=principal, name=session.name, request=request, wait_s=_FIGURES_WAIT_S)
     except Rejected:
         return None, [_MAIN]
     return _table(shown), str(dict(shown["rows"])["branches"]).split(", ")
@@ -121,10 +125,10 @@ def _time(moment: str) -> datetime:
 
 def _number(given: Mapping[str, str], name: str, usual: str) -> float:
     text = given.get(name) or usual
-    try:
-        return float(text)
-    except ValueError:
-        raise invalid(name, f"{text[:40]!r} is not a number") from None
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise invalid(name, f"{text[:40]!r} is not a finite number; give a number such as {usual}")
 
 
 def _whole(given: Mapping[str, str], name: str, usual: str) -> int:
