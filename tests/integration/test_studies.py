@@ -23,6 +23,7 @@ from scheduling.history.checkpoints.redact import redact
 from scheduling.history.checkpoints.rows import load_recorded, read_cell
 from scheduling.history.checkpoints.saving import checkpoint_write
 from scheduling.history.checkpoints.states import replay, state_at
+from scheduling.history.studies import requests
 from scheduling.history.studies.deletion import study_delete
 from scheduling.history.studies.studies import study_import, study_restore
 from scheduling.journal import journal
@@ -37,6 +38,7 @@ from tests.integration import rows, world
 from tests.integration.checkpoint_history import History
 from tests.integration.past import skipped_to
 from tests.integration.portal_server import database_url
+from tests.integration.portal_world import signed_in
 from tests.integration.ranks import by_rank
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
@@ -106,6 +108,11 @@ def test_a_study_cell_is_a_copy_that_nobody_can_change(cell, machine, ann, tenan
     assert sre.get("/api/v1/cells/copy/jobs/ubar/web/").json()["name"] == "web"
     assert sre.get("/api/v1/cells/copy/").json()["study_of"]["revision"] == before.revision
 
+    browser = signed_in("root")
+    assert f"/jobs/{cell.name}/ubar/web/" in browser.get("/names/").text
+    assert "/jobs/copy/" not in browser.get("/names/").text
+    assert "<option>copy" not in browser.get("/submit/").text
+
     assert sre.delete(f"/api/v1/studies/{cell.name}/").json()["code"] == "not-a-study"
     assert sre.delete("/api/v1/studies/copy/?dry_run=1").status_code == 204
     assert Task.objects.filter(cell=copy).count() == 3
@@ -115,6 +122,12 @@ def test_a_study_cell_is_a_copy_that_nobody_can_change(cell, machine, ann, tenan
     assert checkpoints_of("copy") == []
     assert query("SELECT count(*) FROM scheduling_event_partition WHERE cell_id = %s", [copy.id]) == [(0,)]
     assert validate(cell.id) == []
+
+
+def test_a_process_creates_one_study_cell_at_a_time(cell) -> None:
+    with requests._child, pytest.raises(Rejected, match="creates another study cell") as error:
+        requests.study_restore_requested(principal=SRE, cell=fresh(cell), into="copy", revision=cell.revision)
+    assert error.value.status == 503
 
 
 def test_a_moment_whose_events_are_only_in_the_archive_is_restored() -> None:
