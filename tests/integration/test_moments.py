@@ -17,6 +17,7 @@ from quota.vocabulary.permissions import Principal, Role, Scope, system
 from scheduling.core.cell.state import CellState
 from scheduling.history.archive.archiver import Archiver
 from scheduling.history.archive.store import store
+from scheduling.history.causes import chains
 from scheduling.history.checkpoints.file import read_header
 from scheduling.history.checkpoints.folder import open_checkpoint
 from scheduling.history.checkpoints.saving import checkpoint_write, due
@@ -29,7 +30,7 @@ from scheduling.history.moments.process import MomentProcess
 from scheduling.journal import journal
 from scheduling.machines.evacuation import tasks_drain
 from scheduling.machines.machines import machines_drain
-from scheduling.models import Cell, Event, Job
+from scheduling.models import ArchivedJob, ArchiveFile, Cell, Event, Job
 from tests.integration import portal_world, rows, world
 from tests.integration.past import ago, happened, skipped_to
 from tests.integration.portal_server import database_url
@@ -238,6 +239,33 @@ def test_moments_and_chains_before_the_journal_know_the_archive() -> None:
     page = signed_in("sre").get("/cells/cc/events/2.0/").text
     assert "The cause is not in PostgreSQL. It may be only in the archive." in page
     assert "Effects may be only in the archive." in page
+
+
+def test_a_tenant_sees_the_names_of_its_archived_jobs(people) -> None:
+    now = timezone.now()
+    file = ArchiveFile.objects.create(
+        cell=people.cell, table="jobs", day=now, first=1, last=1, rows=1, bytes=1, schema_version=1, written_at=now
+    )
+    for number, tenant in ((901, people.tenant), (902, Tenant.objects.get(name="other"))):
+        ArchivedJob.objects.create(
+            id=number,
+            uid=people.job.uid,
+            cell=people.cell,
+            tenant=tenant,
+            name="old",
+            priority=200,
+            latency_sensitive=True,
+            labels={},
+            created_at=now,
+            ended_at=now,
+            file=file,
+        )
+    events = [Event(kind="task.gone", job_id=number) for number in (901, 902)]
+    viewer = world.principal("viewer", tenant=people.tenant, role=Role.VIEWER)
+    names = chains._Names(viewer, people.cell, events)
+    own, hidden = (names.linked(event, None) for event in events)
+    assert (own.job, own.band, own.hidden) == ("ubar/old", "production", False)
+    assert (hidden.job, hidden.band, hidden.hidden) == ("", "production", True)
 
 
 def event_page(user: str, kind: str, job: Job | None = None, **more: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from typing import Any
 
 import structlog
 
@@ -76,7 +77,7 @@ def _neighbours(cell: Cell, revision: int) -> tuple[dt.datetime | None, dt.datet
 
 def _newest_until(cell: Cell, revision: int) -> dt.datetime | None:
     if revision > cell.journal_floor and (rows := query(_BEFORE, [cell.id, revision])):
-        return _time_in(rows)
+        return _first_time(rows)
     older = ArchivedEvents(cell, everything=True).before((revision + 1, -1), limit=1).events
     return older[0].time if older else None
 
@@ -87,8 +88,9 @@ def _oldest_after(cell: Cell, revision: int) -> dt.datetime | None:
         if later:
             return later[0].time
     rows = query(_AFTER, [cell.id, revision])
-    return _time_in(rows) if rows else None
+    return _first_time(rows) if rows else None
 
 
-def _time_in(rows: list[tuple[dt.datetime]]) -> dt.datetime:
-    return rows[0][0]
+def _first_time(rows: list[tuple[Any, ...]]) -> dt.datetime:
+    found: dt.datetime = rows[0][0]
+    return found
