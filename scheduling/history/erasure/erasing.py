@@ -157,15 +157,15 @@ class Eraser:
                 done.rows, done.files = done.rows + rows, done.files + 1
         self._sweep(cell)
         readable = {stored.key: stored for stored in checkpoints_of(cell.name)}
-        for file in list(self._files.listing(checkpoints_under(cell.name))):
+        for found in list(self._files.listing(checkpoints_under(cell.name))):
             try:
-                tables = _rewritten(readable[file.key], identity)
+                tables = _rewritten(readable[found.key], identity)
             except (KeyError, checkpoint_file.CheckpointError, DamagedFile) as error:
-                log.warning("a damaged checkpoint is deleted", checkpoint=file.key, error=str(error))
-                self._files.delete(file.key)
+                log.warning("a damaged checkpoint is deleted", checkpoint=found.key, error=str(error))
+                self._files.delete(found.key)
                 continue
             if tables is not None:
-                self._replace_checkpoint(readable[file.key], tables)
+                self._replace_checkpoint(readable[found.key], tables)
                 done.checkpoints += 1
 
     def _rows_with(self, file: ArchiveFile, identity: Identity) -> int:
