@@ -57,7 +57,7 @@ soak: install system-packages
 	$(BIN)/python -m pytest -p no:django -n $(PYTEST_WORKERS) -q tests/properties || status=$$?; \
 	$(BIN)/python -m pytest -p tests.engines --ds=portal.settings.test -n $(PYTEST_WORKERS) -q tests/contracts \
 		tests/integration/test_scenarios.py tests/integration/test_market_machine.py \
-		tests/integration/test_borglet_killed.py || status=$$?; \
+		tests/integration/test_borglet_killed.py tests/integration/test_checkpoints.py || status=$$?; \
 	exit $$status
 
 ## make lint                    ruff, mypy, import-linter

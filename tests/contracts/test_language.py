@@ -22,6 +22,8 @@ PHRASES = {
     "is told": r"\b(?:is|are|was|were|be|been|being|gets?|not) told\b",
 }
 PATTERNS = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PHRASES.items()}
+# Every match of a phrase contains one of these. Most files contain none, and need not be parsed.
+HINT = re.compile(r"\b(?:is|are|was|were)\s+no\s|\banew\b|\bwho(?:m|se)?(?:ever)?\b|told|tell|said", re.IGNORECASE)
 FUNCTION = re.compile(r"(^|_)(told|tell|said)(_|$)")
 QUOTING = {"tests/contracts/test_language.py"}  # names the phrases itself
 
@@ -29,6 +31,8 @@ QUOTING = {"tests/contracts/test_language.py"}  # names the phrases itself
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Line and text: comments, strings and names of tests in code; all of a document or template."""
     text = path.read_text()
+    if not HINT.search(text.replace("_", " ")):
+        return
     if path.suffix != ".py":
         yield 1, text
         return
@@ -83,6 +87,7 @@ def test_texts_are_plain() -> None:
 )
 def test_each_phrase_is_found(text: str, name: str) -> None:
     assert [found for _, found, _ in found_in(iter([(1, text)]))] == [name]
+    assert HINT.search(text)
 
 
 @pytest.mark.parametrize("text", ["It is no longer there.", "Who may see this? Owners.", "There is no port."])
