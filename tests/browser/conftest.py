@@ -23,6 +23,12 @@ ARGUMENTS = [
     "--no-first-run",
 ]
 WAIT_MS = 15_000
+# The width and height of a screen, and the theme of the system. A page is not looked at in each combination.
+LOOKS = [
+    pytest.param((1280, 900), "light", id="light"),
+    pytest.param((1280, 900), "dark", id="dark"),
+    pytest.param((390, 844), "light", id="narrow"),
+]
 
 
 def pytest_configure(config: pytest.Config) -> None:

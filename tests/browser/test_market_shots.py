@@ -8,8 +8,7 @@ import pytest
 from django.utils import timezone
 
 from quota.models import ApprovalRule
-from tests.browser.conftest import SHOTS, sign_in
-from tests.browser.test_shots import NARROW, WIDE
+from tests.browser.conftest import LOOKS, SHOTS, sign_in
 from tests.integration import market_world
 
 PAGES = {
@@ -52,8 +51,7 @@ def furnished(transactional_db):
     return made
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
 def test_pages_of_the_market_look_right(chromium, portal, furnished, size, theme) -> None:
     SHOTS.mkdir(exist_ok=True)
     context = chromium.new_context(base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme)

@@ -16,10 +16,9 @@ from quota.models import CellCapacity, MeteredHour, PriorityBand, Shortfall, Ten
 from quota.vocabulary import months
 from quota.vocabulary.money import CREDIT
 from scheduling.models import CapacitySample
-from tests.browser.conftest import SHOTS, sign_in
+from tests.browser.conftest import LOOKS, SHOTS, sign_in
 from tests.integration import money_rows, rows
 
-WIDE, NARROW = (1280, 900), (390, 844)
 PAGES = {
     "billing": "/billing/?tenant=ubar",
     "invoice": "/billing/invoices/INV-00000001/",
@@ -117,8 +116,7 @@ def _money(world) -> None:
     )
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
 def test_pages_of_money_look_right(chromium, portal, furnished, size, theme) -> None:
     SHOTS.mkdir(exist_ok=True)
     context = chromium.new_context(base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme)

@@ -28,7 +28,7 @@ from scheduling.models import Task
 from scheduling.tasks import observations, transitions, verdicts
 from scheduling.usage import usage_windows
 from scheduling.usage.cell_view import ViewPublisher
-from tests.browser.conftest import SHOTS, faults_of, sign_in
+from tests.browser.conftest import LOOKS, SHOTS, faults_of, sign_in
 from tests.integration import portal_world, rows
 from tests.integration.simulated_cell import SimulatedCell
 from tests.integration.test_usage_history import a_window
@@ -217,8 +217,7 @@ def _preempt(victim, winner, machine) -> None:
         transitions.tasks_place(entry, [placed])
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
 def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
     SHOTS.mkdir(exist_ok=True)
     context = chromium.new_context(base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme)

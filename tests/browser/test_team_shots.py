@@ -12,7 +12,7 @@ from quota.tenancy.invitations import invitation_send, link_of
 from quota.tenancy.service_accounts import service_account_create, service_account_token
 from quota.tenancy.tenants import tenant_create, tenant_set
 from quota.vocabulary.permissions import Role
-from tests.browser.conftest import SHOTS, sign_in
+from tests.browser.conftest import LOOKS, SHOTS, sign_in
 from tests.integration import rows
 from tests.integration import world as people
 
@@ -61,17 +61,16 @@ def secret(world) -> str:
     return secret
 
 
-@pytest.mark.parametrize("width", [1280, 390], ids=["wide", "narrow"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_pages_of_teams_look_right(chromium, portal, secret, theme, width) -> None:
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
+def test_pages_of_teams_look_right(chromium, portal, secret, size, theme) -> None:
     SHOTS.mkdir(exist_ok=True)
-    context = chromium.new_context(base_url=portal, viewport={"width": width, "height": 900}, color_scheme=theme)
+    context = chromium.new_context(base_url=portal, viewport={"width": size[0], "height": size[1]}, color_scheme=theme)
     try:
         page = context.new_page()
 
         def shoot(name: str) -> None:
             page.wait_for_load_state("load")
-            page.screenshot(path=SHOTS / f"{name}-{theme}-{width}.png", full_page=True)
+            page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
             sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert sideways <= 0, f"{name} is {sideways} px wider than the screen"
 
