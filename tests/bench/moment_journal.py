@@ -12,8 +12,8 @@ from quota.vocabulary.resources import CPU, DISK, RAM, SIZE
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.requirement import Group, Requirement
 from scheduling.history.checkpoints import file
-from scheduling.history.checkpoints.folder import path_of
 from scheduling.history.checkpoints.recorded import RecordedState
+from scheduling.history.checkpoints.saving import checkpoint_store
 from scheduling.history.checkpoints.tables import tables_of
 from scheduling.journal import copy_rows, journal
 from scheduling.models import Cell
@@ -143,9 +143,6 @@ class Recorder:
             history=str(self.cell.history_id),
             events=self.written,
         )
-        target = path_of(self.cell.name, self.revision)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as out:
-            file.write(out, header, tables_of(state))
+        checkpoint_store(header, tables_of(state))
         self._saved = (now, self.written)
         self.checkpoints += 1
