@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output, periods
-from portal.cli.context import CellOption, Commands, Context, DryRun
+from portal.cli import output
+from portal.cli.context import CellOption, Commands, Context, DryRun, iso_time
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.paths import part
 
@@ -152,13 +151,10 @@ def checkpoint_discard(
 
 def _time(given: str) -> str:
     try:
-        if (ago_s := periods.duration_s(given)) is not None:
-            return (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=ago_s)).isoformat()
-        at = dt.datetime.fromisoformat(given)
+        return iso_time(given)
     except (ValueError, OverflowError):
         what = "write a revision such as 4711, or 10m, 2h, 3d, or a time like 2026-11-21T20:15Z"
         raise bad_usage(f"--at {given!r} is neither a revision nor a time: {what}", at=what) from None
-    return (at if at.tzinfo else at.astimezone()).isoformat()
 
 
 def _study(name: str) -> str:

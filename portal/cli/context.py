@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -157,6 +158,16 @@ def client_of(profile: profiles.Profile) -> Client:
     from portal.cli.client import Client
 
     return Client(profile)
+
+
+def iso_time(given: str) -> str:
+    """Return the time of an option in ISO 8601: `2h` (ago), or a time, which is local if it has no time zone. Raises
+    `ValueError` or `OverflowError` if `given` is neither.
+    """
+    if (ago_s := periods.duration_s(given)) is not None:
+        return (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=ago_s)).isoformat()
+    at = dt.datetime.fromisoformat(given)
+    return (at if at.tzinfo else at.astimezone()).isoformat()
 
 
 def split_index(name: str) -> tuple[str, int | None]:

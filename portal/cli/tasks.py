@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from portal.cli import output, periods
-from portal.cli.context import CellOption, Commands, Context, JobArgument, JobReference, split_index
+from portal.cli import output
+from portal.cli.context import CellOption, Commands, Context, JobArgument, JobReference, iso_time, split_index
 from portal.cli.failure import CommandFailed, bad_usage
 
 app = Commands()
@@ -207,13 +206,10 @@ def _since(given: str) -> str | None:
     if not given:
         return None
     try:
-        if (ago_s := periods.duration_s(given)) is not None:
-            return (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=ago_s)).isoformat()
-        at = dt.datetime.fromisoformat(given)
+        return iso_time(given)
     except (ValueError, OverflowError):
         what = "write 10m, 2h, 3d, or a time like 2026-11-21T20:15Z"
         raise bad_usage(f"--since {given!r} is not a time: {what}", since=what) from None
-    return (at if at.tzinfo else at.astimezone()).isoformat()
 
 
 @app.command()

@@ -24,13 +24,17 @@ class Command(BaseCommand):
     help = "Archive events, usage and ended jobs that are due. Delete files that are too old. It may run twice."
 
     def handle(self, *args: Any, **options: Any) -> None:
+        failures = []
         try:
             files = store()
             archiver = Archiver(files)
-            try:
-                archiver.run(now=timezone.now())
-            finally:  # a cell that failed does not keep others from being complete
-                derive(files, archiver)
-        except (ArchiveFailed, StoreAway, UnreadableArchive, ValueError) as error:
-            raise CommandError(str(error)) from error
+            for step in (lambda: archiver.run(now=timezone.now()), lambda: derive(files, archiver)):
+                try:
+                    step()
+                except ArchiveFailed as error:  # of some cells; the next step does what it can for the others
+                    failures.append(str(error))
+        except (StoreAway, UnreadableArchive, ValueError) as error:
+            raise CommandError("; ".join([*failures, str(error)])) from error
+        if failures:
+            raise CommandError("; ".join(failures))
         self.stdout.write(json.dumps(asdict(archiver.done)))
