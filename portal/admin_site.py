@@ -151,7 +151,8 @@ class SreSite(UnfoldAdminSite):
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """Return the template context that all pages of the console share.
 
-        The context has no colours, because the file `tokens.css` sets them.
+        The context contains none of the colours of Django's admin theme, because the file `tokens.css` sets all
+        colours.
         """
         return {**super().each_context(request), "colors": None}
 
@@ -176,7 +177,7 @@ class SreSite(UnfoldAdminSite):
         return groups
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of the console. They include those of pages that belong to no model."""
+        """Return the URLs of the console: those of its own pages, and those of Django's admin site for models."""
         return [
             path("capacity/", self.admin_view(partial(capacity.page, site=self)), name="capacity"),
             path("moments/", self.admin_view(partial(moments.page, site=self)), name="moments"),

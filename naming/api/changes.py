@@ -19,7 +19,9 @@ MOST_REVISIONS = 20_000
 
 def changed_after(cell_id: int, jobs: Collection[int], machines: Collection[int], *, after: int) -> bool:
     """Return whether the names of these jobs, or the addresses of these machines, may have changed after the revision
-    `after`: also if events after it are only in the archive. The function makes one database query.
+    `after`. Makes one database query.
+
+    Return True too if PostgreSQL no longer has all events after this revision, because some are only in the archive.
     """
     ((changed,),) = query(
         "SELECT EXISTS (SELECT FROM scheduling_cell WHERE id = %(cell)s AND journal_floor > %(after)s)"

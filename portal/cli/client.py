@@ -76,8 +76,8 @@ class Client:
         return self._call("PUT", path, json=body, params=query)
 
     def upload(self, path: str, chunks: Iterator[bytes], size: int, *, digest: str = "", **query: Any) -> Any:
-        """Upload a file of `size` bytes. The portal answers after it has checked the whole file. `digest`: of a
-        package.
+        """Upload a file of `size` bytes. The portal answers after it has checked the whole file. `digest`: the digest
+        of the package, which the portal compares with the content; "" for any other file.
         """
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
         headers |= {"X-Package-Digest": digest} if digest else {}

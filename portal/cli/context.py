@@ -153,7 +153,7 @@ class JobReference:
 
 
 def client_of(profile: profiles.Profile) -> Client:
-    """Return an HTTP client for the portal in a profile."""
+    """Return an HTTP client for the portal whose address and token the profile contains."""
     # Importing httpx takes a third of the start time, so commands that send no request do without it.
     from portal.cli.client import Client
 

@@ -1,8 +1,8 @@
 """Commands for Fauxmaster (§3.1): a simulated cell that the scheduler of production runs in virtual time.
 
-A session is a process on this machine (`python -m scheduling.simulator`). It needs the server package, but a running
-portal only if it begins with a cell of the portal. These commands talk to the session through a socket of the file
-system.
+A session is a process on this machine (`python -m scheduling.simulator`). The server package must be installed. A
+running portal is needed only for a session that begins with a cell of the portal. These commands send requests to the
+session through a Unix socket.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ faux = Commands(
 
 _SOCKET = "session.sock"
 _LOG = "session.log"
-_LONGEST_PATH = 100  # of a socket
+_LONGEST_PATH = 100  # the longest path of a Unix socket, in bytes
 _LOADING_S = 900.0
 _NEEDED = ("numpy", "numba")
 _CELL, _CHECKPOINT = "cell", "checkpoint"
@@ -158,7 +158,7 @@ def faux_record(
 
 @faux.command("show")
 def faux_show(session: Context, place: Place) -> None:
-    """Show where a branch is, and its figures."""
+    """Show the virtual time of a branch, and its figures."""
     return _show(session, place.request("show"))
 
 
@@ -200,7 +200,7 @@ def faux_branch(
     name: Annotated[str, typer.Argument(help="Name of the new branch.")],
     changes: Changes = None,
 ) -> None:
-    """Copy a branch as it is now, with changed settings. The figures of both branches begin again."""
+    """Copy a branch as it is now, with changed settings. The figures of both branches are counted from zero again."""
     return _show(session, place.request("branch", name=name, set=_pairs(changes)))
 
 
@@ -231,8 +231,8 @@ def faux_ask(
 ) -> None:
     """Ask a question. The simulated cell stays as it is.
 
-    `fit`: how many more tasks of a job would fit. `evict`: whom a submission would evict. `drain`: what a drain of
-    racks or machines would do. `give-back`: which machines could be given back. `what-if`: what other settings or
+    `fit`: how many more tasks of a job would fit. `evict`: which tasks a submission would evict. `drain`: what a drain
+    of racks or machines would do. `give-back`: which machines could be given back. `what-if`: what other settings or
     machines would change in the next hours.
     """
     wanted = {"cpu": cpu, "ram": ram, "tasks": tasks, "priority": priority, "hours": hours, "set": _pairs(changes)}
@@ -246,8 +246,8 @@ def faux_close(session: Context, name: SessionName = "default") -> None:
 
 
 def _downloaded(session: Context, place: str, replay: float, folder: Path) -> Path:
-    """Download a checkpoint of a moment of a cell into a folder, and return the file. `place`: CELL, CELL@REVISION or
-    CELL@TIME. `replay`: the file also contains what happened in so many hours afterwards.
+    """Download a checkpoint of a cell into a folder, and return the path of the file. `place`: CELL, CELL@REVISION or
+    CELL@TIME. `replay`: the number of hours after that moment whose recorded jobs and failures the file also contains.
     """
     cell, _, moment = place.partition("@")
     which = {"revision" if moment.isdecimal() else "time": moment} if moment else {}
@@ -273,7 +273,9 @@ def _answers(folder: Path) -> bool:
 
 
 def _request(name: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Send a request to a session, and return its answer. Raises `CommandFailed` if there is none."""
+    """Send a request to a session, and return its answer. Raises `CommandFailed` if the session does not answer, or if
+    it rejects the request.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         try:
             client.connect(str(_folder(name) / _SOCKET))

@@ -61,7 +61,9 @@ def sql(
 
 
 def _text(session: Context, path: str, query: str | None, file: Path | None) -> str:
-    """Return the query. A word without spaces is the name of a ready query."""
+    """Return the SQL text of the query. A `query` that is one word is the name of a ready query, whose text the portal
+    returns.
+    """
     if (query is None) == (file is None):
         raise bad_usage("the query is missing or given twice: give QUERY or --file", query="give QUERY or --file")
     if file is not None:

@@ -137,7 +137,9 @@ def event(
 
 
 def _linked(row: tuple[str, dict[str, Any]]) -> tuple[str | None, ...]:
-    """Return the cells of a linked event."""
+    """Return the table row of a linked event. `row`: a word such as `cause`, and the linked event as the API returns
+    it.
+    """
     what, one = row
     shown = one["event"]
     place = f"{shown['revision']}.{shown['seq']}" if shown else None

@@ -1,4 +1,6 @@
-"""The console page for SQL queries over the history of a cell. Only its frame differs from the page of the portal."""
+"""The console page for SQL queries over the history of a cell. It differs from the page of the portal only in its
+header and menu.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +45,6 @@ def _principal(request: HttpRequest) -> Principal:
 
 
 def _rejected(request: HttpRequest, problem: Rejected) -> HttpResponse:
-    """Return to the empty form, with the problem as a message."""
+    """Show the problem as a message, and redirect to the empty form."""
     messages.error(request, problem.detail)
     return redirect(_HOME)

@@ -107,10 +107,10 @@ def _plots(points: Sequence[Statistics], whole: Statistics, period: ReportPeriod
         plots.lines(
             _("Evictions per task-week"), times, rates, format_value=lambda milli: _rate(milli / 1000), **shared
         ),
-        timed(_("Time from submission to running of prod tasks, 90 % below"), Figure.START, parts, prod=True),
-        timed(_("Time from submission to running of non-prod tasks, 90 % below"), Figure.START, parts, prod=False),
-        timed(_("Delay of the scheduler for prod tasks, 90 % below"), Figure.DELAY, delays, prod=True),
-        timed(_("Delay of the scheduler for non-prod tasks, 90 % below"), Figure.DELAY, delays, prod=False),
+        timed(_("Time from submission to running of prod tasks, 90th percentile"), Figure.START, parts, prod=True),
+        timed(_("Time from submission to running of non-prod tasks, 90th percentile"), Figure.START, parts, prod=False),
+        timed(_("Delay of the scheduler for prod tasks, 90th percentile"), Figure.DELAY, delays, prod=True),
+        timed(_("Delay of the scheduler for non-prod tasks, 90th percentile"), Figure.DELAY, delays, prod=False),
         plots.bars(
             _("Pending hours by reason, summed over tasks"),
             times,
@@ -123,7 +123,9 @@ def _plots(points: Sequence[Statistics], whole: Statistics, period: ReportPeriod
 
 
 def _pending(points: Sequence[Statistics], whole: Statistics) -> list[plots.Series]:
-    """Return a series for each of the largest reasons, in seconds."""
+    """Return one series for each of the reasons for which tasks were pending longest in the whole period. A value is
+    the pending time at one point, in seconds, summed over all tasks.
+    """
     hours: dict[str, float] = {}
     for one in whole.pending():
         hours[one.reason] = hours.get(one.reason, 0.0) + one.hours

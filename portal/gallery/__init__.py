@@ -1,1 +1,4 @@
-"""A page for developers that shows each part of pages in each state, and the code to use it. It needs `DEBUG`."""
+"""A page for developers that shows every shared part of pages, in all its states, with the code that makes it.
+
+The page exists only if the setting `DEBUG` is true.
+"""

@@ -1,4 +1,4 @@
-"""The gallery in the frame of Sigma and in the frame of the console. Without `DEBUG` both are missing pages."""
+"""The gallery with the header and menu of Sigma, and with those of the console. Without `DEBUG`, both return 404."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class GallerySection:
 
 
 def gallery(request: HttpRequest) -> HttpResponse:
-    """Return the gallery in the frame of Sigma."""
+    """Return the gallery with the header and menu of Sigma."""
     if not settings.DEBUG:
         raise Http404
     return _sigma_page(request)
 
 
 def console_gallery(request: HttpRequest, site: Any) -> HttpResponse:
-    """Return the gallery in the frame of the console. `site`: the admin site."""
+    """Return the gallery with the header and menu of the console. `site`: the admin site."""
     if not settings.DEBUG:
         raise Http404
     context = {**site.each_context(request), "title": _("Parts of pages"), "sections": _sections(request)}

@@ -1,4 +1,6 @@
-"""A moment of the past that a page shows. The user chooses it with a slider, a field, or links to steps and events."""
+"""A moment of the past that a page shows. The user chooses it with a slider, with a field, or with links to earlier and
+later moments.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ class Moment:
     """The moment `at` in the period from `since` to `until`, all in the time zone of the user.
 
     `live`: whether the URL names no moment, so that the page shows the present. `problem`: why the moment in the URL
-    could not be used. `back`, `forward`: links to earlier and later moments, the largest step outside. `parameter`: the
-    URL parameter that holds the moment.
+    could not be used. `back`, `forward`: links to earlier and later moments. The largest step is the first one of
+    `back` and the last one of `forward`. `parameter`: the URL parameter that holds the moment.
     """
 
     since: dt.datetime
@@ -47,7 +49,7 @@ class Moment:
 
     @property
     def first_s(self) -> int:
-        """Return the begin of the period as a Unix time in seconds."""
+        """Return the start of the period as a Unix time in seconds."""
         return int(self.since.timestamp())
 
     @property

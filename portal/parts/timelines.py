@@ -1,4 +1,4 @@
-"""Timelines: states with a begin and an end, and events at one moment, on tracks below each other.
+"""Timelines: states with a start and an end, and events at one moment, on tracks below each other.
 
 Positions are percentages of the width, because an SVG image can use them without knowing its size in pixels.
 """
@@ -63,7 +63,9 @@ class DrawnState:
 
 @dataclass(frozen=True, slots=True)
 class DrawnMark:
-    """A mark in the image, for one event or for several that are near to each other. `number`: the number of events."""
+    """A mark in the image, which stands for one event or for several that are close together. `number`: the number of
+    events.
+    """
 
     name: str
     tone: str
@@ -126,8 +128,9 @@ def timeline(
 ) -> Timeline:
     """Return a timeline of the period from `since` to `until`. States and events outside the period are left out.
 
-    `name`: the begin of the ids of elements, unique on the page. `cursor`: the moment that the page shows. Without a
-    link of its own, a state or an event links to its row in the table. Raises `ValueError` if the period is empty.
+    `name`: the prefix of the ids of HTML elements, unique on the page. `cursor`: the moment that the page shows.
+    Without a link of its own, a state or an event links to its row in the table. Raises `ValueError` if the period is
+    empty.
     """
     if since >= until:
         raise ValueError(f"a timeline needs a period: {since} is not before {until}")
@@ -175,7 +178,7 @@ def timeline(
 
 
 def ticks(since: dt.datetime, until: dt.datetime) -> tuple[str, str, str]:
-    """Return the begin, the middle and the end of a period as texts. Their form depends on the length of the period."""
+    """Return the start, the middle and the end of a period as texts. Their form depends on the length of the period."""
     length = until - since
     form = "%H:%M:%S" if length <= dt.timedelta(hours=1) else "%m-%d %H:%M"
     form = "%Y-%m-%d" if length > dt.timedelta(days=3) else form

@@ -21,7 +21,7 @@ from scheduling.storage.files import StoreAway
 
 
 class Command(BaseCommand):
-    help = "Archive events, usage and ended jobs that are due. Delete files that are too old. It may run twice."
+    help = "Archive events, usage and ended jobs that are due. Delete files that are too old. It is safe to repeat."
 
     def handle(self, *args: Any, **options: Any) -> None:
         failures = []
@@ -31,7 +31,7 @@ class Command(BaseCommand):
             for step in (lambda: archiver.run(now=timezone.now()), lambda: derive(files, archiver)):
                 try:
                     step()
-                except ArchiveFailed as error:  # of some cells; the next step does what it can for the others
+                except ArchiveFailed as error:  # some cells failed; the next step still handles the others
                     failures.append(str(error))
         except (StoreAway, UnreadableArchive, ValueError) as error:
             raise CommandError("; ".join([*failures, str(error)])) from error

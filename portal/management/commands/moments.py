@@ -37,7 +37,9 @@ class Command(BaseCommand):
 
 
 def _next_request(stream: BinaryIO) -> MomentRequest | None:
-    """Return the next request, or None if the web process has ended or asks for nothing."""
+    """Return the next request. Return None if the web process has ended, or if it has sent no request for `IDLE_S`
+    seconds.
+    """
     if not select.select([stream], [], [], IDLE_S)[0]:
         return None
     head = stream.read(LENGTH.size)

@@ -101,7 +101,7 @@ def page_of(
 
 
 def paging_of(found: Page[Any]) -> Paging:
-    """Return the links to the pages beside a page that `page_of` returned."""
+    """Return the links to the previous and the next page of the list whose page `found` is, a result of `page_of`."""
     return by_number(found.number, found.paginator.num_pages, found.paginator.count)
 
 

@@ -24,7 +24,9 @@ MOST_CHANGES = 20
 
 
 def link_title(link: Link | None) -> str:
-    """Return how a linked event is linked to the event before it, as a noun phrase."""
+    """Return the text that says how a linked event is related to the event that it was found from, such as "preempted
+    by the placement"; "" for None.
+    """
     return {
         None: "",
         Link.REQUESTED: _("requested by"),

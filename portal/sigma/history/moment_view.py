@@ -110,6 +110,8 @@ def _task_filters(given: Mapping[str, str], kept: Mapping[str, str]) -> Filters:
 
 
 def _others(given: Mapping[str, str], kept: Mapping[str, str], *own: str) -> dict[str, str]:
-    """Return the parameters that a form keeps: the moment, and those of the other list."""
+    """Return the parameters that a form keeps: the moment `at`, and all parameters in `kept` except those named by
+    `own`.
+    """
     at = {"at": given["at"]} if given["at"] else {}
     return {**at, **{name: value for name, value in kept.items() if name not in own}}

@@ -39,7 +39,9 @@ def machine_counts(picture: Picture) -> Table:
 
 
 def resource_table(picture: Picture) -> Table:
-    """Return the capacity of the machines that were up, and what their tasks held of it."""
+    """Return the capacity of the machines that were up, the limits and reservations of the tasks on them, and the free
+    capacity.
+    """
     columns = (
         Column(_("Resource")),
         Column(_("Capacity"), number=True),

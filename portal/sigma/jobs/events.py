@@ -63,8 +63,8 @@ def _empty(kind: str) -> Empty:
 def _page_of(
     rows: QuerySet[Event], archived: ArchivedEvents, before: Position | None, after: Position | None
 ) -> tuple[list[Event], Position | None, Position | None]:
-    """Return the events of a page (newest first), where older events continue, and where newer events continue. A
-    position is None if there are no such events.
+    """Return the events of a page, newest first, and the positions at which the page of older events and the page of
+    newer events begin. A position is None if there is no such page.
     """
     if after is not None:
         old = archived.after(after, limit=PAGE_SIZE + 1)

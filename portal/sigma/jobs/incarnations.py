@@ -1,4 +1,6 @@
-"""The table of a task's incarnations: where each one ran, by which score, how it ended, and who preempted it."""
+"""The table of a task's incarnations: the machine and the score of each placement, how each incarnation ended, and
+which task preempted it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from scheduling.tasks.receipts import Party, hostnames, parties_of
 
 @dataclass(slots=True)
 class Incarnation:
-    """One placement of a task. `placed`, `ended`, `gone`: the events, or None if they are not known."""
+    """One placement of a task. `placed`, `ended`, `gone`: the events of its placement, of its end or eviction, and of
+    the end of its processes; None for events that are not known. `victims`: (job id, index) of each task that it
+    preempted.
+    """
 
     number: int
     placed: Event | None = None
@@ -61,8 +66,10 @@ def complete(events: Sequence[Event]) -> bool:
 def incarnation_table(
     job: Job, task: Task, events: Sequence[Event], *, sees: Callable[[str], bool], logs: str
 ) -> Table:
-    """Return the table. `events`: those that began or ended an incarnation. `sees`: whether the reader may see the jobs
-    of a tenant. `logs`: the address of the task's logs. Makes at most two queries.
+    """Return the table of a task's incarnations. Makes at most two queries.
+
+    `events`: the events that began or ended an incarnation. `sees`: returns whether the user may see the jobs of a
+    tenant. `logs`: the URL of the task's logs.
     """
     found = incarnations_in(events)
     names = hostnames(one.machine_id for one in found if one.machine_id)
@@ -119,7 +126,7 @@ def _named(party: Party) -> str:
 
 
 def _timed(job: Job, event: Event | None) -> Cell | None:
-    """Return the time of an event, as a link to its page."""
+    """Return a cell with the time of an event and a link to the page of the event. Return None if there is no event."""
     if event is None:
         return None
     at: dt.datetime = timezone.localtime(event.time)

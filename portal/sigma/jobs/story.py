@@ -46,7 +46,9 @@ def timeline_of(history: Sequence[EventSentence], *, until: dt.datetime) -> Time
 
 
 def _state_after(one: EventSentence) -> tuple[str, str] | None:
-    """Return the state that begins with an event and its tone, or None if the event begins no state."""
+    """Return (title, tone) of the state of the task after an event, or None if the event begins no state. The tones are
+    those of `portal.parts.timelines.State`.
+    """
     if one.event.kind == "task.placed":
         return _("incarnation %d") % one.event.data["incarnation"], "good"
     if one.event.kind == "task.evicted":

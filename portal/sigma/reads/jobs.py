@@ -53,7 +53,7 @@ def operated_jobs_visible(principal: Principal) -> QuerySet[Job]:
 
 
 def archived_jobs_visible(principal: Principal) -> QuerySet[ArchivedJob]:
-    """Return the entries of the jobs of all cells that are only in the archive and that the principal may see."""
+    """Return the index entries of the jobs of all cells that are only in the archive and that the principal may see."""
     return _of_tenants(only_archived(), principal)
 
 

@@ -31,7 +31,9 @@ class EventSentence:
 
     @property
     def place(self) -> str:
-        """Return the place of the event in the journal, such as `4711.0`."""
+        """Return the place of the event in the journal: its revision and its number within the revision, such as
+        `4711.0`.
+        """
         return f"{self.event.revision}.{self.event.seq}"
 
 

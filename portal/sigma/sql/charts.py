@@ -37,10 +37,10 @@ class Chart:
 
 
 def chart_of(columns: Sequence[Column], rows: Sequence[Row], wanted: Sequence[str] = ()) -> Chart | None:
-    """Return the chart of a result, or None if its columns do not fit.
+    """Return the chart of a result, or None if the types of its columns do not suit a chart.
 
-    `columns`: names and types of DuckDB. `wanted`: the columns x, y and, if there is one, the name of the line. Without
-    it, the first column is x, and the second one is y.
+    `columns`: the name and DuckDB's type of each column. `wanted`: the names of the columns for x and y and,
+    optionally, of the column that names the lines. Without `wanted`, the first column is x, and the second one is y.
     """
     places = {name: place for place, (name, _) in enumerate(columns)}
     chosen = [places[name] for name in wanted if name in places] if wanted else list(range(min(2, len(columns))))
@@ -99,7 +99,9 @@ def is_number(kind: str) -> bool:
 
 
 def format_number(value: float) -> str:
-    """Return a number as text. Numbers with a fraction get four significant digits, or one digit from 1,000."""
+    """Return a number as text, with a comma between thousands. A number with a fraction has four significant digits, or
+    one digit after the point if it is 1,000 or more.
+    """
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}"
     return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.1f}"
