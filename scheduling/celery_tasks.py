@@ -150,7 +150,7 @@ def failing_jobs() -> None:
 
 @shared_task(name="scheduling.statistics", ignore_result=True)
 def statistics() -> None:
-    """Count what the new events of every cell say about evictions, starts and delays."""
+    """Add the new events of every cell to its statistics of evictions, starts and delays."""
     now = timezone.now()
     for cell in Cell.operated.order_by("id"):
         reader.statistics_read(cell, now=now)
@@ -202,7 +202,9 @@ def checkpoint_save(cell: str) -> None:
 
 @shared_task(name="scheduling.record", ignore_result=True)
 def record(name: str, machines: int, days: float, seed: int) -> None:
-    """Record a drawn cell. If a worker received this task twice, the second recording is rejected."""
+    """Record a study cell whose machines and jobs are drawn from `seed`, with a history of `days` days. If a worker
+    receives this task twice, the second recording is rejected, because the cell exists.
+    """
     try:
         done = record_in_child(name=name, machines=machines, days=days, seed=seed)
         log.info("cell recorded", cell=name, result=done)

@@ -150,15 +150,15 @@ def jobs_visible(
 
 
 def only_archived() -> QuerySet[ArchivedJob]:
-    """Return the entries of all jobs that are only in the archive."""
+    """Return the index entries of all jobs that are only in the archive."""
     return ArchivedJob.objects.filter(~Exists(Job.objects.filter(pk=OuterRef("pk")).order_by()))
 
 
 def archived_jobs_visible(
     principal: Principal, cell: Cell, *, tenant: str = "", labels: Iterable[str] = ()
 ) -> QuerySet[ArchivedJob]:
-    """Return the entries of the jobs that are only in the archive and that the principal may see. `tenant`, `labels`:
-    as in `jobs_visible`.
+    """Return the index entries of the jobs that are only in the archive and that the principal may see. `tenant`,
+    `labels`: as in `jobs_visible`.
     """
     rows = _of_tenants(only_archived(), principal, cell)
     if tenant:
@@ -204,8 +204,8 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def detailed(cell: Cell, jobs: list[Job]) -> list[Job]:
-    """Add to jobs of this cell the same data that `with_details` adds. Of alloc sets only the names are read. Makes at
-    most four queries.
+    """Add to jobs of this cell the same data that `with_details` adds, and return the jobs. Each alloc set is a `Job`
+    with only an id and a name. Makes at most four queries.
     """
     tenants = Tenant.objects.in_bulk({job.tenant_id for job in jobs})
     names = job_names(job.alloc_set_id for job in jobs if job.alloc_set_id is not None)

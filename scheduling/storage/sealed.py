@@ -83,7 +83,7 @@ class SealedStore:
         if not self._keys:
             return self._files.put(key, draft)
         folder = self._files.spool()
-        for forgotten in folder.glob(f"{_SEALED}*"):  # of processes that were killed
+        for forgotten in folder.glob(f"{_SEALED}*"):  # drafts of processes that were killed
             with suppress(FileNotFoundError):
                 if time.time() - forgotten.stat().st_mtime > _FORGOTTEN_S:
                     forgotten.unlink()

@@ -110,8 +110,8 @@ def hostnames(machines: Iterable[int]) -> dict[int, str]:
 
 
 def parties_of(pairs: Iterable[Sequence[int]], *, sees: Callable[[str], bool]) -> dict[tuple[int, int], Party]:
-    """Return the parties of preemptions. `pairs`: (job id, index) of their tasks. `sees`: as for `receipts`. Makes at
-    most one query.
+    """Return the parties of preemptions (preemptors and victims). `pairs`: (job id, index) of their tasks. `sees`:
+    returns whether the reader may see the jobs of a tenant. Makes at most one query.
     """
     distinct = {(pair[0], pair[1]) for pair in pairs}
     known = _parties({job for job, _ in distinct}, sees)

@@ -167,7 +167,7 @@ def test_a_task_that_lives_in_an_alloc_leaves_before_it(cell, machine, shelf, we
         (web.id, 1, "other"),
         (shelf.id, 0, "preemption"),
     ]
-    assert first.detail == "left with its alloc shelf/0: by a monitor"
+    assert first.detail == "its alloc shelf/0 was stopped: by a monitor"
     assert states(web) == ["pending", "pending", "running"]
     # The preemptor starts when their processes are gone: the alloc has none of its own.
     assert set(Departure.objects.values_list("preemptor", flat=True)) == {7 << 20}

@@ -403,7 +403,7 @@ def test_a_task_in_an_alloc_names_its_alloc(world) -> None:
     assert "No score" not in told
     with journal.write(world.cell.id, rows.ME) as entry:
         transitions.tasks_evict(entry, [changes.Eviction(task_id(outer.id, 0), 1, "preemption")])
-    assert "task 0 was evicted from m1: left with its alloc shelf/0" in signed_in("viewer").get(page).text
+    assert "task 0 was evicted from m1: its alloc shelf/0 was stopped" in signed_in("viewer").get(page).text
 
 
 def test_packages_are_shown_to_members_with_the_jobs_that_may_run_them(world) -> None:

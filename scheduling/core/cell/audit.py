@@ -82,7 +82,7 @@ def _lists(state: Audited) -> Iterator[str]:
             listed.append(task)
             task = following[task]
         if sorted(listed) != own or machines.tasks[slot] != len(own):
-            yield f"machine {machine_id} lists {len(listed)} tasks, {len(own)} say they are there"
+            yield f"machine {machine_id} lists {len(listed)} tasks, but {len(own)} tasks name this machine"
 
 
 def _limits(state: Audited) -> Iterator[str]:

@@ -91,7 +91,9 @@ def _join_jobs(state: CellState, job_ids: Ints, slots: Ints32) -> None:
 
 
 def _settle(state: CellState, number: int) -> None:
-    """Add what the running tasks use to the sums of their machines. Tasks inside allocs use what the alloc has."""
+    """Add the resources of the first `number` tasks to the sums of their machines, if they are running. Tasks inside
+    allocs are left out, because the resources of the alloc are counted.
+    """
     tasks = state.tasks
     running = (tasks.state[:number] == RUNNING) & (tasks.machine[:number] >= 0) & (tasks.alloc[:number] < 0)
     state._move_all(np.flatnonzero(running), 1)

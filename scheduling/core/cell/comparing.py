@@ -12,7 +12,7 @@ from scheduling.core.cell.tasks import FREE, PENDING, RUNNING, STATES
 from scheduling.core.vocabulary.layout import Ints
 from scheduling.core.vocabulary.requirement import Requirement, split_task_id
 
-# A difference is shown with at most this many of its kind: the first ones tell the story.
+# The most differences of one kind that are shown. The first ones are enough to find the cause.
 MOST_TOLD = 20
 
 

@@ -20,7 +20,7 @@ class MachineSums:
     def __init__(self, axis: int) -> None:
         self.machines = MachineTable(axis)
         self.tasks = TaskTable(axis)
-        self._moves: list[int] = []  # not yet carried out: rows of `kernels.accounts`
+        self._moves: list[int] = []  # changes that are not applied yet: rows of `kernels.accounts`
 
     def _move(self, job: LiveJob, task: int, machine: int, sign: int) -> None:
         """Record that a task starts on a machine (`sign` = 1) or leaves it (`sign` = -1). `_settle` later updates the

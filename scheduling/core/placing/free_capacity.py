@@ -24,7 +24,7 @@ class FreeCapacity(NamedTuple):
 
 
 class CapacitySums:
-    """The total capacity of a cell, which follows the state: only machines that have changed are added up again."""
+    """The total capacity of a cell. Each update adds up only the machines that have changed since the last one."""
 
     def __init__(self) -> None:
         self._state: CellState | None = None

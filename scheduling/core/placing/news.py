@@ -6,7 +6,7 @@ from collections.abc import Container
 
 from scheduling.core.vocabulary import events
 
-# News after which a pending task fits no better than before. What a pass placed is among it: it only took room.
+# Events after which a pending task fits no better than before. A placement is one of them: it only uses capacity.
 _CHANGES_NO_PLACEMENT = (
     events.TaskReported,
     events.TaskPlaced,

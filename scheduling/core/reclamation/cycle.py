@@ -23,7 +23,7 @@ from scheduling.core.vocabulary.states import EvictionCause
 EVERY_S = 5.0
 """Seconds from one cycle to the next."""
 
-# Raises can't wait; drops are written in smaller pieces, as many a look as there are turns until the next.
+# The most increases, or else decreases, in one chunk, and the most changes in one cycle. Increases are urgent.
 RAISES_A_TURN = 5_000
 DROPS_A_TURN = 1_000
 CHANGES_A_LOOK = 5_000
@@ -87,10 +87,10 @@ class Relief(NamedTuple):
 
 def shortages(state: CellState, found: Reservations, demand: Ints, prod: Bools, share: float) -> Relief:
     """Return the machines whose tasks use more than the share `share` (0 to 1) of their RAM or disk, and the evictions
-    that end this. If `share` is 0, there are none.
+    that end this. If `share` is 0, both lists are empty.
 
-    `demand` [S, K]: the recent usage, with one row per measured task and one column per resource. `prod`: from
-    `prod_by_priority`.
+    `demand` [S, K]: the recent usage, with one row per measured task and one column per resource. `prod`: which
+    priorities are prod, as `prod_by_priority` returns them.
     """
     if share == 0:
         return Relief([], [])

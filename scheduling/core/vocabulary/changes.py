@@ -1,4 +1,4 @@
-"""Changes of tasks, and the events that they become. Production and the simulator share them."""
+"""The conversion of task changes (placements, evictions and ends) to events. Production and the simulator share it."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def evictions_inside(inside: Sequence[InnerTask], why: Mapping[int, Eviction | E
                 inner.task_id,
                 inner.incarnation,
                 EvictionCause.OTHER.value,
-                detail=f"left with its alloc {inner.alloc}: {alloc.detail or alloc.cause}",
+                detail=f"its alloc {inner.alloc} was stopped: {alloc.detail or alloc.cause}",
                 gone=alloc.gone,
                 preemptor=alloc.preemptor if isinstance(alloc, Eviction) else None,
                 caused_by=alloc.caused_by,

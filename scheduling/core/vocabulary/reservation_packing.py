@@ -28,8 +28,9 @@ _ESTIMATED = 3  # CPU, RAM, disk: only these are estimated
 
 
 def pack(tasks: Sequence[tuple[int, int]], reservations: Sequence[tuple[int, ...]]) -> str:
-    """Return the stored form of the reservations of tasks. `tasks`: (job id, index) of each task. `reservations`: its
-    amounts, at least CPU, RAM and disk. Raises `ValueError` if the lengths differ or a reservation is too short.
+    """Return the stored form of the reservations of tasks. `tasks`: (job id, index) of each task. `reservations`: the
+    amounts that each task reserves, at least CPU, RAM and disk. Raises `ValueError` if the lengths differ or a
+    reservation is too short.
     """
     if len(tasks) != len(reservations):
         raise ValueError(f"{len(tasks)} tasks have {len(reservations)} reservations; give one reservation per task")

@@ -30,7 +30,7 @@ class ReportIntake:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self.on_logs: Callable[[Report], None] | None = None
-        self._flapping: set[Connection] = set()  # those of which changes are held back
+        self._flapping: set[Connection] = set()  # the connections with changes that are held back
 
     def heard(self, held: Connection, report: WireReport) -> None:
         """Handle a report. Ignore a late report and a report of another session. Raises `MalformedMessage` if a field
@@ -156,7 +156,9 @@ class ReportIntake:
                 self._flapping.discard(held)
 
     def _put(self, held: Connection, changes: ReportChanges, *, returned: bool) -> None:
-        """Put changes into the inbox, so that the next turn writes them."""
+        """Put changes into the inbox, so that the next turn writes them. `returned`: whether the machine was down and
+        answers again.
+        """
         assert held.view is not None
         news = self._roster.inbox.news.get(held)
         if news is None:
