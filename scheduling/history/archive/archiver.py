@@ -209,7 +209,9 @@ class Archiver:
                 next(chunks, b"")
 
     def _check(self, file: ArchiveFile) -> None:
-        """Compare the file in the store with its manifest. Raises `ArchiveFailed` if it is damaged."""
+        """Compare the file in the store with the checksum in the manifest. Raises `ArchiveFailed` if the file is
+        damaged.
+        """
         if sha256_of(self._files, file.key) != file.sha256:
             raise ArchiveFailed(
                 f"{file.key} in the archive is damaged or missing; check the store of BORG_ARCHIVE. PostgreSQL keeps"
@@ -270,7 +272,7 @@ def _rows(cell: Cell, wanted: DayRange) -> Iterator[pa.Table]:
 
 
 def _files_that_cover(cells: list[int], table: str, old: OldPartition) -> list[ArchiveFile]:
-    """Return the files with rows of a partition that PostgreSQL has too."""
+    """Return the files of these cells whose rows the partition `old` of PostgreSQL also contains."""
     found = ArchiveFile.objects.filter(
         cell__in=cells, table=table, state=ArchiveState.STORED, first__lte=old.last, last__gte=old.first
     )
@@ -279,7 +281,9 @@ def _files_that_cover(cells: list[int], table: str, old: OldPartition) -> list[A
 
 @contextmanager
 def archive_lock(number: int) -> Iterator[bool]:
-    """Take the lock of a cell's archive for the `with` block. Yield False if another archiver has it."""
+    """Take the lock of the archive of cell `number` (its id) for the `with` block. Yield False if another archiver has
+    the lock.
+    """
     ((own,),) = query("SELECT pg_try_advisory_lock(hashtext(%s), %s)", [_LOCK, number])
     try:
         yield own

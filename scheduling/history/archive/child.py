@@ -28,8 +28,10 @@ _alone = threading.Lock()  # held while a thread waits for the archiver
 
 
 def start(argv: Sequence[str] = _ARCHIVE, *, longest_s: float = LONGEST_S) -> threading.Thread | None:
-    """Start to archive what is due. Return the thread that waits for the end, or None if the archiver that was started
-    before still runs. A failure is logged and counted, and changes nothing. The archiver ends with this process.
+    """Start the archiver in a process of its own, which is killed after `longest_s` seconds. Return the thread that
+    waits for it, or None if the last archiver still runs.
+
+    `argv`: the command of the process. A failure is logged and counted. The archiver is killed when this process ends.
     """
     if not _alone.acquire(blocking=False):
         return None

@@ -18,15 +18,15 @@ from django.db import connection
 from numpy.typing import NDArray
 
 _FLOATS = pa.list_(pa.float32())
-_BEFORE = 19 + 2  # of COPY's binary format: signature, flags, length of an extension; number of fields
-_ARRAY_HEADER = 20  # dimensions, flags, type; length and lower bound
+_BEFORE = 19 + 2  # bytes before the first field of COPY: signature, flags, length of an extension; number of fields
+_ARRAY_HEADER = 20  # bytes: dimensions, flags, type; length and lower bound
 _EMPTY_ARRAY_WORDS, _ARRAY_WORDS = 3, 5
 _EPOCH_US = 946_684_800_000_000  # PostgreSQL counts from 2000-01-01
 
 
 class _Fixed(NamedTuple):
-    """A type whose values have one length. `sql`: its name in PostgreSQL. `null`: the SQL that stands for null.
-    `binary`: the values as PostgreSQL sends them.
+    """A type whose values have one length. `sql`: its name in PostgreSQL. `null`: the SQL of the value that stands for
+    null. `binary`: numpy's type of the values that PostgreSQL sends.
     """
 
     sql: str
@@ -112,7 +112,9 @@ def _texts(lengths: NDArray[np.int32], content: memoryview) -> pa.Array:
 
 
 def _float_lists(lengths: NDArray[np.int32], content: memoryview) -> pa.Array:
-    """Return lists from `array_send`: each has a header, then each element its length and its value."""
+    """Return lists of floats. `lengths`: the bytes of each list, or -1 for null. `content`: the lists as PostgreSQL's
+    `array_send` writes them: a header, and then for each element its length and its value.
+    """
     words = np.frombuffer(content, ">i4")
     sizes = np.maximum(lengths, 0) // 4
     headers = np.minimum(sizes, np.where(sizes == _EMPTY_ARRAY_WORDS, _EMPTY_ARRAY_WORDS, _ARRAY_WORDS))

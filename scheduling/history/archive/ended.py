@@ -97,26 +97,28 @@ def next_jobs(cell: Cell, *, now: dt.datetime) -> EndedJobs | None:
 
 
 def index(file: ArchiveFile, jobs: tuple[int, ...]) -> None:
-    """Add jobs to the index, unless it has them. The caller records the file in the same transaction."""
+    """Add the jobs to the index of archived jobs, if they are not in it. `file`: the file that contains them. The
+    caller records the file in the same transaction.
+    """
     execute(_INDEX, [file.pk, list(jobs)])
 
 
 def files_to_clear(cell: Cell, *, now: dt.datetime) -> list[ArchiveFile]:
-    """Return the files with jobs whose rows PostgreSQL still has, and can delete."""
+    """Return the files with archived jobs whose rows are still in PostgreSQL and may now be deleted."""
     rows = query(f"SELECT DISTINCT a.file_id {_ARCHIVED}", _values(cell, now))
     return list(ArchiveFile.objects.filter(pk__in=[file for (file,) in rows]).select_related("cell").order_by("id"))
 
 
 def jobs_of_file(file: ArchiveFile) -> EndedJobs:
-    """Return the jobs of a file that PostgreSQL has too, to write the file again."""
+    """Return the archived jobs of a file, so that the archiver can write the file again."""
     ids = tuple(ArchivedJob.objects.filter(file=file).order_by("id").values_list("id", flat=True))
     return EndedJobs(ENDED, file.day, file.first, file.last, ids)
 
 
 def delete_some(cell: Cell, *, now: dt.datetime) -> int:
-    """Delete the rows of some archived jobs, in one transaction. Return how many jobs are gone; 0: none is left.
+    """Delete the rows of some archived jobs, in one transaction. Return the number of jobs; 0 if there are no more.
 
-    All rows of a job go in the same transaction, so a reader never sees a part of a job.
+    All rows of a job are deleted in the same transaction, so no reader sees a part of a job.
     """
     with transaction.atomic():
         rows = query(_DELETABLE, _values(cell, now) | {"most": MOST_DELETED})
@@ -126,8 +128,10 @@ def delete_some(cell: Cell, *, now: dt.datetime) -> int:
 
 
 def forget(file: ArchiveFile) -> None:
-    """Delete the entries of the jobs in an expired file, and the copies of those that somebody has just opened. The
-    caller records in the same transaction that the file is deleted. Otherwise the copies would be archived again.
+    """Delete the index entries of the jobs in an expired file. Also delete rows of these jobs that `recall` has copied
+    back to PostgreSQL, because the archiver would archive them again.
+
+    The caller records in the same transaction that the file is deleted.
     """
     copies = query(
         "SELECT a.id FROM scheduling_archivedjob AS a JOIN scheduling_job AS j ON j.id = a.id WHERE a.file_id = %s",
@@ -145,13 +149,13 @@ def _delete(ids: list[int]) -> None:
 
 
 def due(*, now: dt.datetime) -> bool:
-    """Return whether jobs of a cell have to be archived, or rows of archived jobs deleted."""
+    """Return whether any cell has ended jobs to archive, or archived jobs whose rows must be deleted."""
     return any(query(_DUE, _values(cell, now)) for cell in Cell.operated.order_by("id"))
 
 
 def lag_s(cell: Cell, *, now: dt.datetime) -> float:
-    """Return for how many seconds the oldest job that has to leave PostgreSQL has been due; 0 if none is due. Jobs that
-    somebody opened do not count.
+    """Return the delay of the archiver with ended jobs, in seconds: the time since the oldest ended job in PostgreSQL
+    should have been archived and deleted. 0 if there is no such job. Jobs that `recall` has copied back do not count.
     """
     ((oldest,),) = query(
         f"SELECT min(j.ended_at) FROM scheduling_job AS j WHERE {_OLD} AND NOT EXISTS"

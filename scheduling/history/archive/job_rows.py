@@ -1,10 +1,10 @@
 """The rows of ended jobs and of old specs on their way to a file of the archive, and back.
 
-A file `ended_jobs` has one row per row of PostgreSQL. `kind` says what it is: `job`, `spec`, `task`, `update` or
+A file `ended_jobs` has one row per row of PostgreSQL. `kind` is the kind of the row: `job`, `spec`, `task`, `update` or
 `verdict`. `number` is the version of a spec, the index of a task, or the position of an update. `data` has all columns
 as a JSON object, so that a new column of PostgreSQL needs no new version of the file. Names of persons are only in the
-column `actor`. Rows are sorted by job, so the statistics of a row group say which jobs it contains. A file `old_specs`
-has the same columns, and the ids of the rows.
+column `actor`. Rows are sorted by job, so the statistics of a row group show which jobs it may contain. A file
+`old_specs` has the same columns, and the ids of the rows.
 """
 
 from __future__ import annotations

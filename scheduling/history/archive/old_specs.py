@@ -43,7 +43,7 @@ _UNUSED = """
 
 
 def next_specs(cell: Cell, *, now: dt.datetime) -> OldSpecs | None:
-    """Return the oldest versions that are due, or None if there are none."""
+    """Return the oldest versions of specs that must be archived, at most `MOST`, or None if there are none."""
     rows = query(f"SELECT s.id, s.created_at {_UNUSED} ORDER BY s.id LIMIT {MOST}", _values(cell, now))
     if not rows:
         return None
@@ -52,7 +52,7 @@ def next_specs(cell: Cell, *, now: dt.datetime) -> OldSpecs | None:
 
 
 def delete(file: ArchiveFile, specs: OldSpecs) -> None:
-    """Delete the rows of versions. The caller records their file in the same transaction."""
+    """Delete the rows of these versions from PostgreSQL. The caller records their file in the same transaction."""
     execute("DELETE FROM scheduling_jobspec WHERE id = ANY(%s)", [list(specs.ids)])
     ArchiveFile.objects.filter(pk=file.pk).update(state=ArchiveState.SOLE)
 

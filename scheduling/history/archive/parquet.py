@@ -29,8 +29,8 @@ class UnreadableArchive(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file contains. `first`, `last`: the smallest and the largest place; 0 if there are no rows. `content`: the
-    checksum of the rows.
+    """What a file contains. `first`, `last`: the smallest and the largest value of the column `ArchiveTable.place`; 0
+    if there are no rows. `content`: the checksum of the rows.
     """
 
     rows: int

@@ -71,7 +71,7 @@ def archived_until(cell: Cell, table: str) -> int:
 
 
 def _oldest_day(cell: Cell, table: str) -> dt.date | None:
-    """Return the oldest day with rows that are not in the archive."""
+    """Return the oldest day with rows that are not in the archive, or None if there is none."""
     after = archived_until(cell, table)
     if table == USAGE:
         hours = [hour for hour in usage_windows.stored_hours() if hour * 3600 > after]

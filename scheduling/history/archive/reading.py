@@ -1,8 +1,8 @@
 """Events that are only in the archive, for lists that show events of any age.
 
 A list reads PostgreSQL first. When PostgreSQL has no older event, the list continues here with the same position, the
-pair (revision, seq). Reading stops after `MOST_GROUPS` row groups, so that no request takes long; the page then says
-where the next one continues.
+pair (revision, seq). Reading stops after `MOST_GROUPS` row groups, so that no request takes long. The page then
+contains the position at which the next page continues.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class ArchivedEvents:
         return self._page(position, limit, newest_first=False)
 
     def _page(self, position: Position, limit: int, *, newest_first: bool) -> ArchivePage:
-        """Raises `Rejected` if the archive cannot be read."""
+        """Return at most `limit` events after or before a position, in the order of the search. `newest_first`: search
+        backwards from the position. Raises `Rejected` if the archive cannot be read.
+        """
         found: list[Event] = []
         floor = self.cell.journal_floor
         if floor == 0 or limit <= 0 or (position[0] > floor and not newest_first):
@@ -176,7 +178,7 @@ def archived_events_of_cell(principal: Principal, cell: Cell) -> ArchivedEvents:
 
 
 def _edge(file: pq.ParquetFile, number: int, *, newest_first: bool) -> Position:
-    """Return the position at which the search of a row group begins."""
+    """Return the position from which a search continues with row group `number`."""
     column = file.schema_arrow.get_field_index("revision")
     ends = file.metadata.row_group(number).column(column).statistics
     return (ends.max if newest_first else ends.min - 1, _MOST_SEQ)

@@ -27,8 +27,8 @@ def recall(principal: Principal, cell: Cell, tenant: str, name: str, *, uid: str
     """Copy the rows of an archived job back to PostgreSQL. Return whether the index has the job and the caller may see
     it.
 
-    Without `uid`, the newest archived job of this name is meant. An inner job comes with its alloc set. Raises
-    `Rejected` if the archive cannot be read.
+    Without `uid`, the function copies the newest archived job of this name. If the job runs in an alloc set that is
+    only in the archive, the alloc set is copied too. Raises `Rejected` if the archive cannot be read.
     """
     if not may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell.name):
         return False
@@ -88,7 +88,9 @@ def _copy_back(one: ArchivedJob) -> None:
 
 
 def _insert(kind: str, rows: Sequence[str]) -> int:
-    """Insert rows, which are JSON objects. A column that the archive does not contain gets its default value."""
+    """Insert rows of one kind into its table, and return how many were new. `rows`: a JSON object per row. A column
+    that the archive does not contain gets its default value.
+    """
     table, _ = TABLES[kind]
     known = {
         name
@@ -106,7 +108,9 @@ def _insert(kind: str, rows: Sequence[str]) -> int:
 
 
 def _with_actor(row: dict[str, Any]) -> str:
-    """Return the JSON object of a row with the name of the person in its column."""
+    """Return the columns of a row as a JSON object, including the column with the name of the person, which the archive
+    stores separately as `actor`.
+    """
     _, column = TABLES[row["kind"]]
     return (
         msgspec.json.encode(msgspec.json.decode(row["data"]) | {column: row["actor"]}).decode()

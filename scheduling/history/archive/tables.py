@@ -33,11 +33,12 @@ _FLOATS = pa.list_(pa.float32())
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTable:
-    """A table of the archive. `version`: of its schema; a change of the columns needs a new version.
+    """A table of the archive. `version`: the version of its schema, which a change of the columns increases.
 
     `sources`: columns or expressions of PostgreSQL, by the names of the columns in the file. The columns `user` and
-    `time_us` have no source. `place`: the column that the ranges of files count. `dictionaries`: the columns with few
-    different values. Tables that are derived from the journal have no rows in PostgreSQL.
+    `time_us` have no source. `place`: the column whose smallest and largest value a file records as its range.
+    `dictionaries`: the columns with few different values. Tables that are derived from the journal have no rows in
+    PostgreSQL.
     """
 
     name: str
@@ -252,7 +253,7 @@ class _Tenants:
 
 
 def _completed(table: ArchiveTable, found: pa.Table, tenants: _Tenants) -> pa.Table:
-    """Return the rows with the derived columns."""
+    """Return the rows with the derived columns `user` and, if the table has it, `time_us`."""
     found = found.combine_chunks()
     columns = {name: found[name] for name in found.column_names}
     if "time_us" in table.types:

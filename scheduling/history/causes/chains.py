@@ -44,7 +44,7 @@ class LinkedEvent:
 
 @dataclass(frozen=True, slots=True)
 class CauseChain:
-    """An event with its causes, nearest first, and its effects, by how they are linked.
+    """An event with its causes, nearest first, and its effects, grouped by the kind of link.
 
     `causes_archived`, `effects_archived`: whether further causes, or effects, may be only in the archive. The chain is
     read from PostgreSQL only.
@@ -130,7 +130,9 @@ class _Names:
 
 
 def _archived(ids: Collection[int]) -> dict[int, Job]:
-    """Return the jobs that are only in the archive, with what its index contains. Makes at most two queries."""
+    """Return the jobs that are only in the archive, by id. They have only the columns that the index of archived jobs
+    contains. Makes at most two queries.
+    """
     found = {}
     for entry in ArchivedJob.objects.filter(pk__in=ids).select_related("tenant").order_by():
         job = found[entry.id] = entry.brief()

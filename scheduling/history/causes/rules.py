@@ -58,7 +58,8 @@ class JournalFacts:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search for linked events. `place`: of the event itself with `AT`, otherwise the place from which to search.
+    """A search for linked events. `place`: the place from which to search; with `Where.AT`, the place of the wanted
+    event.
 
     `kinds`: empty for all kinds. `job_id`: None for events of all jobs. `index`: only events of this task; with
     `of_job` also those of the job that concern the task (`concerns`). `data`: the values of fields that the event has.

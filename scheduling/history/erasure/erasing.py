@@ -99,7 +99,7 @@ class Eraser:
         identity, done = Identity(kind, name, request.pseudonym), Erased()
         cells = list(Cell.objects.order_by("id"))
         with ExitStack() as locks:
-            # All at once: otherwise the archiver could copy rows of PostgreSQL that still have the name.
+            # All locks are taken first: otherwise the archiver could copy rows of PostgreSQL that still have the name.
             for number, which in [*((cell.id, f" of cell {cell.name}") for cell in cells), (USAGE_LOCK, "")]:
                 if not locks.enter_context(archive_lock(number)):
                     raise Conflict("archiver-runs", f"the archiver{which} runs; try again when it ends")
@@ -175,7 +175,7 @@ class Eraser:
             return sum(identity.erased(group)[1] for group in groups)
 
     def _replace(self, file: ArchiveFile, identity: Identity) -> None:
-        """Write a file again without an identity, record it, and delete the one before."""
+        """Write a file again without an identity, record the new file in the manifest, and delete the old file."""
         before = file.key
         draft = self._files.spool() / f"erasure-{file.cell.history_id}"  # the lock of the cell protects it
         try:

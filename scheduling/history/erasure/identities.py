@@ -31,7 +31,7 @@ _NAMED = {
     IdentityKind.TENANT: frozenset({"user", "tenant", "payer"}),
 }
 _FOR_PEOPLE = frozenset({"detail", "reason"})
-# What an event says about the person who caused it: the address from which a shell was opened.
+# Fields that describe the person who caused an event: the address from which a shell was opened.
 _ABOUT_THE_ACTOR = frozenset({"peer"})
 
 
@@ -54,7 +54,9 @@ class Identity:
 
     @cached_property
     def _part(self) -> re.Pattern[str]:
-        """The tenant as a part of another name: task:CELL/TENANT/JOB/INDEX, TENANT/PACKAGE, ACCOUNT@TENANT."""
+        """Return the pattern of the tenant's name inside a longer name, such as task:CELL/TENANT/JOB/INDEX,
+        TENANT/PACKAGE or ACCOUNT@TENANT.
+        """
         return re.compile(rf"(?<![^/:]){re.escape(self.name)}(?=/)|(?<=@){re.escape(self.name)}$")
 
     def value(self, field: str, text: str) -> str:

@@ -45,8 +45,9 @@ def ask(
     """Run a query over the history of `cell`, with only the rows that the principal may see.
 
     `parameters`: the values of `:name` in the query. `:since` is seven days before `now` and `:until` is `now` unless
-    `parameters` has them. Raises `Rejected`: the query is not accepted, exceeds a limit, or fails, or the archive
-    cannot be read. The figures of an error in the text have its `line` and `column`, counted from 1.
+    `parameters` has them. Raises `Rejected` if the query is not accepted, exceeds a limit or fails, or if the archive
+    cannot be read. For an error in the text of the query, the figures of `Rejected` contain the `line` and `column`,
+    counted from 1.
     """
     checked = _checked(query, standard_parameters(now) | dict(parameters or {}))
     visible = visibility(principal, cell)
@@ -79,7 +80,7 @@ def standard_parameters(now: dt.datetime) -> dict[str, Value]:
 
 
 def visibility(principal: Principal, cell: Cell) -> Visibility:
-    """Return which tenants' rows the principal may see in `cell`, and the rows of which tenants about money."""
+    """Return the tenants whose rows the principal may see in `cell`, and those whose rows about money it may see."""
     if Scope.READ not in principal.scopes or principal.cell not in (None, cell.name):
         return Visibility((), ())
     if principal.tenant is None and principal.sre:
@@ -116,7 +117,9 @@ def _limits(form: Form) -> Limits:
 
 
 def _placed(problem: Rejected, query: str) -> Rejected:
-    """Add to an error of DuckDB the place of the first name in quotation marks that the error repeats."""
+    """Return the error of a failed query with the line and column in the query. They are those of the first quoted name
+    in DuckDB's message. Other errors, and messages without such a name, get no place.
+    """
     from scheduling.history.infrastore.grammar import position_of
 
     if problem.code != "query-failed":

@@ -177,7 +177,7 @@ TABLES: dict[str, TableInfo] = {
         "The usage of tasks in windows of five minutes: CPU in cores, memory in bytes.",
         _columns(
             """
-            start_time time: the begin of the window
+            start_time time: the start of the window
             end_time time: its end
             user text: the tenant that owns the task
             collection_id int: the job
@@ -278,7 +278,7 @@ TABLES: dict[str, TableInfo] = {
         " the money of a tenant see its rows.",
         _columns(
             """
-            time time: the begin of the hour
+            time time: the start of the hour
             user text: the tenant
             collection_name text: the job
             band text: the priority band; free for the free priority
@@ -322,7 +322,7 @@ TABLES: dict[str, TableInfo] = {
         "The resources of the whole cell and of its bands in each hour. Only SREs see them.",
         _columns(
             """
-            time time: the begin of the hour
+            time time: the start of the hour
             user text: always null
             band text: the priority band; empty for the whole cell
             capacity_cpus float: cores of machines that are up
@@ -337,8 +337,8 @@ TABLES: dict[str, TableInfo] = {
         ),
     ),
 }
-# The tables that `scheduling.history.infrastore.tables.convert` derives from the journal, each with the kinds of events
-# that it needs.
+# The tables that `scheduling.history.infrastore.tables` derives from the journal, each with the kinds of events that it
+# needs.
 _MACHINES = ("machine.set", "machine.state", "machine.removed")
 DERIVED: dict[str, tuple[str, ...]] = {
     "collection_events": (

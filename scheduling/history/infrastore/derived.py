@@ -129,7 +129,9 @@ def _facts(file: ArchiveFile, jobs: Sequence[int]) -> dict[int, JobFacts]:
 
 
 def _machines_after(files: FileStore, name: str, earlier: Sequence[ArchiveFile]) -> dict[int, dict[str, str]]:
-    """Return the machines after the last row of the files `earlier` of a derived table."""
+    """Return the attributes of each machine, by machine id, after the last row of the files `earlier`. They are files
+    of the derived table `name`. The result is empty for tables that do not describe machines.
+    """
     if name not in BEFORE:
         return {}
     return machines_after(name, chain.from_iterable(_rows(files, one, BEFORE[name]) for one in earlier))

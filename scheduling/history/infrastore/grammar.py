@@ -244,7 +244,9 @@ def _time_limits(statement: exp.Expr) -> dict[str, dt.datetime]:
 
 
 def _limit_in(scope: Scope, alias: str, column: str) -> dt.datetime | None:
-    """Return the greatest `time` of the conditions `column >= time` that all rows of a source must satisfy."""
+    """Return the earliest time that a query can read from the table `alias`, or None if there is no limit: the latest
+    `time` of the conditions `column >= time` that all rows of the table must satisfy.
+    """
     where = scope.expression.args.get("where")
     if where is None or not column:
         return None

@@ -1,8 +1,8 @@
 """The library of ready queries: one SQL file per query in the folder `queries`.
 
-A file begins with comments: `-- subject:` (of its group), `-- title:`, `-- about:`, `-- chart:` (the columns of the
-chart: x, then y, then, if there is one, the column that names the lines). The queries use only SQL that DuckDB and
-Spark read in the same way.
+A file begins with comments: `-- subject:` (the title of its group), `-- title:`, `-- about:`, `-- chart:` (the columns
+of the chart: x, then y, then, if there is one, the column that names the lines). The queries use only SQL that DuckDB
+and Spark read in the same way.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _FOLDER = Path(__file__).with_name("queries")
 
 @dataclass(frozen=True, slots=True)
 class ReadyQuery:
-    """A query of the library. `name`: of its file. `subject`: of its group of queries. `chart`: the columns of its
-    chart, or () for no chart.
+    """A query of the library. `name`: the name of its file without the extension. `subject`: the title of its group.
+    `chart`: the columns of its chart, or () for no chart.
     """
 
     name: str

@@ -41,8 +41,8 @@ class ArchivedFiles:
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """The rows of a cell that a caller may see. `users`: the tenants whose rows are visible; None: all rows.
-    `payers`: the same for money.
+    """The rows of a cell that a caller may see. `users`: the tenants whose rows are visible; None: all rows. `payers`:
+    the tenants whose rows about money are visible; None: all rows.
     """
 
     users: tuple[str, ...] | None

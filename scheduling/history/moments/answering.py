@@ -40,8 +40,8 @@ def answer(keeper: StateKeeper, request: MomentRequest) -> MomentAnswer:
 
 
 def moment_of(keeper: StateKeeper, request: MomentRequest) -> PastMoment:
-    """Return a cell at the revision or time of a request. Raises `Rejected` if the cell was never there, or if it
-    cannot be rebuilt.
+    """Return a cell at the revision or time of a request. Raises `Rejected` if the cell never had this revision, or if
+    the state cannot be rebuilt.
     """
     cell = Cell.objects.filter(pk=request.cell_id).first()
     if cell is None:

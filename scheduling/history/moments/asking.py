@@ -33,7 +33,8 @@ def past_moment(
     """Return a cell at a revision, or after the last change before a time, or at present. Lists contain only jobs that
     the principal may see; other jobs are only counted. `machines`, `tasks`: which rows of both lists to return.
 
-    Raises `Rejected` if the cell was not there at this moment, if it cannot be rebuilt, or if this takes too long.
+    Raises `Rejected` if the cell did not exist at this moment, if its state cannot be rebuilt, or if this takes too
+    long.
     """
     require(principal, Action.CELL_VIEW, cell=cell.name)
     request = MomentRequest(

@@ -3,8 +3,9 @@
     revision wanted ─┬─ a kept state at or before it ─► events since ─► state
                      └─ the nearest checkpoint ─► anchor, kept ─► copy ─► events since ─► state, kept
 
-A kept state moves forwards with its requests. A step backwards begins at an *anchor*: a state some revisions before the
-one that was wanted first. Anchors do not move; a copy does.
+If a later revision is requested, the events up to it are applied to a kept state. For steps backwards, the keeper also
+stores an *anchor*: the state at most `BACK` revisions before the one that was requested first. Anchors never change.
+Events are applied to a copy of them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class _Kept:
 
 
 class StateKeeper:
-    """States of a few moments, the last used one last."""
+    """The states of a few past moments. The state that was used last is the last one in the list."""
 
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
@@ -47,7 +48,7 @@ class StateKeeper:
         `Rejected` if the revision does not exist or cannot be rebuilt.
         """
         if not 0 <= revision <= cell.revision:
-            return state_at(cell, revision=revision)  # which says what is wrong
+            return state_at(cell, revision=revision)  # raises the error for this revision
         found = self._nearest(cell, revision)
         if found is not None and found.state.revision == revision:
             self._keep(found)
@@ -73,7 +74,9 @@ class StateKeeper:
         return max(own, key=lambda one: (one.state.revision, not one.anchor), default=None)
 
     def _anchor(self, cell: Cell, revision: int) -> _Kept | None:
-        """Return a new kept state before a revision, or None if there is none that helps."""
+        """Keep and return a new anchor: a state at most `BACK` revisions before `revision`. Return None if there is
+        none.
+        """
         own = [one.header for one in checkpoints_of(cell.name) if one.header.history == str(cell.history_id)]
         begin = max((header.revision for header in own if header.revision <= revision), default=0)
         place = max(begin, revision - BACK)

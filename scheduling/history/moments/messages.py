@@ -75,8 +75,8 @@ class PastQueue(msgspec.Struct, frozen=True):
 
 
 class PendingJob(msgspec.Struct, frozen=True):
-    """A job with pending tasks. `placeable`: how many of them a pass over this state places. `whys`: why the others
-    stay pending.
+    """A job with pending tasks. `placeable`: how many of these tasks a pass over this state would place. `whys`: why
+    the others stay pending.
     """
 
     tenant: str
@@ -119,7 +119,7 @@ class PastTask(msgspec.Struct, frozen=True):
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """The place of a page in its list. `rows`: of the whole list."""
+    """A page of a list. `page`: its number, from 1. `pages`, `rows`: the number of pages and rows of the whole list."""
 
     page: int
     pages: int
@@ -150,8 +150,9 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PastMoment(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell at a revision, and its neighbours in time. `time`: of the revision; None if the cell had no event yet.
-    `before`, `after`: the times of the revisions before and after, or None. `replayed_s`: how long the state took.
+    """A cell at a revision, and its neighbours in time. `time`: the time of the revision; None if the cell had no event
+    yet. `before`, `after`: the times of the revisions before and after, or None. `replayed_s`: how many seconds it took
+    to rebuild the state.
     """
 
     picture: Picture

@@ -168,7 +168,7 @@ def _pending_job(
 
 
 def _hosts(state: RecordedState, whys: Sequence[Why]) -> dict[int, str]:
-    """Return the hostnames of the machines that come closest to having enough."""
+    """Return the hostnames, by machine id, of the machines that the reasons name as the ones that nearly fit."""
     machines = state.machines
     ids = {why.nearest.machine_id for why in whys if why.nearest is not None} & machines.slot.keys()
     return {machine: machines.facts[machines.slot[machine]].hostname for machine in ids}
@@ -239,7 +239,9 @@ def _task(state: RecordedState, slot: int, names: Mapping[int, str]) -> PastTask
 
 
 def _page(rows: int, asked: int) -> tuple[int, ListPage]:
-    """Return the place of the first row of a page, and the page."""
+    """Return the index of the first row of a page, and the page. `rows`: the number of all rows. `asked`: the requested
+    page, from 1; the nearest page that exists is returned.
+    """
     pages = max(1, -(-rows // PAGE_SIZE))
     page = min(max(asked, 1), pages)
     return (page - 1) * PAGE_SIZE, ListPage(page, pages, rows)

@@ -94,8 +94,11 @@ class MomentProcess:
         return _read(process.stdout, length, deadline)
 
     def _with_request(self, request: bytes) -> subprocess.Popen[bytes]:
-        """Return the process, which has the request now. If it has ended before, because it was idle, start another
-        one. A process that ends later is not replaced, because the same request would end the next one too.
+        """Send the request to the process, and return the process. If it has ended because it was idle, start another
+        one first.
+
+        A process that ends after it has received the request is not replaced, because the same request would end the
+        next one too.
         """
         known = self._process
         if known is not None and known.poll() is None:

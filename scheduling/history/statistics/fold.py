@@ -1,4 +1,4 @@
-"""Counts what the events of a cell say about evictions, start times and delays. Pure.
+"""Computes evictions, start times and delays from the events of a cell. Pure.
 
 The state contains only what later events need: the live jobs, how many of their tasks are running, and for each task
 that is not up yet, when its steps happened. It can be stored and read again between any two revisions.
@@ -34,7 +34,9 @@ class OpenTask(msgspec.Struct, array_like=True):
 
 
 class LiveJob(msgspec.Struct, array_like=True):
-    """A job that has not ended. `running`: how many of its tasks are running. `waiting`: its open tasks by index."""
+    """A job that has not ended. `counted`: whether its tasks are counted; false for alloc sets. `running`: how many of
+    its tasks are running. `waiting`: its open tasks by index.
+    """
 
     prod: bool
     counted: bool  # False for alloc sets
@@ -43,8 +45,8 @@ class LiveJob(msgspec.Struct, array_like=True):
 
 
 class FoldState(msgspec.Struct):
-    """What was learned from the events so far. `time`: that of the last event, in seconds since the epoch. `running`:
-    numbers of running tasks, non-prod and prod.
+    """The result of all events so far. `time`: the time of the last event, in seconds since the epoch. `running`: the
+    numbers of running non-prod and prod tasks. `jobs`: the live jobs, by id.
     """
 
     time: float = 0.0

@@ -1,7 +1,7 @@
-"""Reads the journal of a cell, and adds what it says to the tallies in the database. Each event is counted once.
+"""Reads the journal of a cell, and adds its events to the tallies in the database. Each event is counted once.
 
-One transaction contains the new tallies, the state of the fold, and the revision up to which the journal was read. So
-a reader that is killed, runs twice, or runs on two hosts counts no event twice and skips none.
+One transaction contains the new tallies, the state of the fold, and the revision up to which the journal was read. So a
+reader that is killed, runs twice, or runs on two hosts counts no event twice and skips none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def statistics_read(cell: Cell, *, now: dt.datetime, seconds: float = 20.0, at_o
         try:
             number = _read_part(cell, now, at_once)
         except _PartMissing as missing:
-            log.warning("statistics begin again with the rows", cell=cell.name, reason=str(missing))
+            log.warning("statistics continue from the present rows", cell=cell.name, reason=str(missing))
             _begin_with_rows(cell, now, instead_of=missing.revision)
             continue
         read += number

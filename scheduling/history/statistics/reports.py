@@ -30,8 +30,9 @@ class EvictionRate(NamedTuple):
 
 
 class Percentiles(NamedTuple):
-    """The distribution of a time in seconds. `what`: a part of the start, a package, or `first` and `again`. The
-    values are None if nothing was counted.
+    """The distribution of a time in seconds. `what`: a part of the start (`queue`, `install`, `start` or `total`), a
+    package (`tenant/name`), or `first` or `again` for the delay of a placement. `number`: the number of values. The
+    mean and the percentiles are None if there were no values.
     """
 
     prod: bool
@@ -53,9 +54,7 @@ class PendingHours(NamedTuple):
 
 @dataclass(slots=True)
 class Statistics:
-    """The statistics of a cell in one period. `begin`: its begin. `packages`: the times until packages were installed;
-    `package_starts`: the times from submission to running, per package.
-    """
+    """The statistics of a cell in one period, which begins at `begin`."""
 
     begin: dt.datetime
     _tallies: dict[_Label, Tally] = field(default_factory=lambda: defaultdict(Tally))
@@ -89,8 +88,8 @@ class Statistics:
         return [self._percentiles(Figure.DELAY, p, label) for p in (True, False) for label in ("first", "again")]
 
     def packages(self, figure: Figure = Figure.PACKAGE_INSTALL) -> list[Percentiles]:
-        """Return the times of the packages with most starts, at most `MOST_PACKAGES` rows. `figure`: until they were
-        installed, or, with `PACKAGE_TOTAL`, from submission to running.
+        """Return times per package, for the `MOST_PACKAGES` packages with most starts. `figure`: `PACKAGE_INSTALL` for
+        the time until a task's packages were installed, or `PACKAGE_TOTAL` for the time from submission to running.
         """
         labels = {(of, label) for one, of, label in self._tallies if one is figure}
         rows = [self._percentiles(figure, prod, label) for prod, label in labels]
@@ -106,7 +105,9 @@ class Statistics:
         return sorted(rows, key=lambda row: (-row.hours, row.reason, row.prod))
 
     def percentile(self, figure: Figure, label: str, share: float, *, prod: bool) -> float | None:
-        """Return a percentile of a time in seconds, or None if nothing was counted."""
+        """Return the percentile `share` (0 to 1) of a time, in seconds, or None if nothing was counted. `label`: one of
+        the labels of `figure` (see `Figure`).
+        """
         return percentile(self._tallies[figure, prod, label].buckets, share)
 
     def include(self, label: _Label, number: int, total: float, buckets: Sequence[int]) -> None:

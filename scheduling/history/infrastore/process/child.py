@@ -111,7 +111,9 @@ def _warm_up(database: duckdb.DuckDBPyConnection, request: ChildRequest) -> None
 
 
 def _seal(database: duckdb.DuckDBPyConnection, files: list[str]) -> None:
-    """Take from this process everything that the query does not need. It cannot be undone."""
+    """Take from this process the rights that the query does not need: the query can open only `files`, and it cannot
+    change DuckDB's settings. This cannot be undone.
+    """
     if files:
         paths = ", ".join("'" + path.replace("'", "''") + "'" for path in files)
         database.execute(f"SET allowed_paths = [{paths}]")

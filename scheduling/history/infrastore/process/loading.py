@@ -121,7 +121,9 @@ class Loader:
         return f"SELECT {self._casts(name, source, known)} FROM {copied} WHERE {self._visible(name, source, known)}"
 
     def _machines_before(self, name: str, source: TableSource) -> dict[int, dict[str, str]]:
-        """Return the machines after the last row of the files of a table about machines."""
+        """Return the attributes of each machine, by machine id, after the last row of the files of `source`. The result
+        is empty if the table `name` does not describe machines.
+        """
         from scheduling.history.infrastore.tables import BEFORE, machines_after
 
         if name not in BEFORE or not source.files:
@@ -140,7 +142,9 @@ class Loader:
         return {row[0]: JobFacts._make([*row[1:6], row[6] or 0]) for row in rows}
 
     def _casts(self, name: str, source: TableSource, known: Mapping[str, str]) -> str:
-        """Return the columns of `source` as SQL. `known`: the columns that exist in the data, with their types."""
+        """Return SQL expressions that select the columns of `source` with the types of the table `name`. `known`: the
+        columns that exist in the data, with their types; the other columns are null.
+        """
         found = []
         for column in TABLES[name].columns:
             if column.name not in source.columns:

@@ -36,7 +36,7 @@ class TableSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one query. `most_rows`, `most_bytes`: of the result, which is cut there."""
+    """The limits of one query. `most_rows`, `most_bytes`: the largest size of the result; further rows are left out."""
 
     seconds: float
     memory_mib: int
