@@ -44,7 +44,7 @@ _OPENS_WITHIN_S = 90.0
 _SOCKET, _ABOUT, _LOG, _DATA = "session.sock", "about.json", "session.log", "cell.checkpoint"
 _LOCK = "opening.lock"
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,19}")
-_LONGEST_PATH = 100  # of a socket
+_LONGEST_PATH = 100  # the longest path of a Unix socket, in bytes
 _IMPORTS = Path(__file__).resolve().parents[2]
 # The sessions that this process has started. An ended process stays in the system's table until it is polled.
 _children: list[subprocess.Popen[bytes]] = []
@@ -83,7 +83,8 @@ def session_open(
     hours: float = 0.0,
 ) -> None:
     """Start a session with a cell at a revision, at a time or at present, or with the drawn cell if `cell` is None.
-    `hours`: what happened in so many hours afterwards happens again. The session is ready some seconds later.
+    `hours`: the number of hours after that moment whose recorded jobs and failures are repeated. The session is ready
+    some seconds later.
 
     Raises `Rejected` for a wrong name or moment, and `Conflict` if the name is in use or too many sessions are open.
     """
@@ -126,10 +127,11 @@ def _check_free(principal: Principal, name: str) -> None:
 def session_ask(
     *, principal: Principal, name: str, request: dict[str, Any], wait_s: float = ANSWER_S
 ) -> dict[str, Any]:
-    """Return the answer of a session (`scheduling.simulator.sessions.service`). `wait_s`: how long to wait for it.
+    """Send a request to a session, and return its answer (see `scheduling.simulator.sessions.service`). `wait_s`: the
+    longest time to wait for it, in seconds.
 
-    Raises `NotFound` if the caller has no such session, and `Rejected` with the session's own sentence if the request
-    is wrong.
+    Raises `NotFound` if the caller has no such session, and `Rejected` with the error message of the session if the
+    request is wrong or the session is busy.
     """
     folder = _folder(principal, name)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
@@ -258,7 +260,9 @@ def _read(folder: Path) -> HostedSession:
 
 
 def _runs(pid: int, folder: Path) -> bool:
-    """Return whether a process is the session of the folder. Another process may have the number of an ended one."""
+    """Return whether the process `pid` is that of the session in `folder`. After the session has ended, another process
+    may have the same id.
+    """
     process = Path("/proc", str(pid))
     try:
         if arguments := (process / "cmdline").read_bytes():

@@ -30,11 +30,11 @@ _COMMAND = ["run"]
 
 @dataclass(eq=False)
 class RecordedJobs:
-    """The jobs of a source with the ids of rows, as `Arrivals` and `Behaviour` of a simulation.
+    """The jobs of a source of a simulation, with ids of database rows. Implements `Arrivals` and `Behaviour`.
 
-    `initial`: the jobs with which the source begins; they come first. `ids` [J]: an ascending id for each of the J
-    jobs. `began`: seconds since the epoch at which the time of the source is 0. `rows`, `specs`: the rows of all jobs
-    that were submitted, by id.
+    `initial`: the jobs at the beginning of the simulation. `source`: the jobs that arrive later. `ids` [J]: an
+    ascending id for each of the J jobs, initial jobs first. `began`: the time 0 of the source, in seconds since the
+    epoch. `rows`, `specs`: the rows of all jobs that were submitted, by id.
     """
 
     cell: Cell
@@ -56,7 +56,7 @@ class RecordedJobs:
         return [self._submitted(place, job, self.began) for place, job in enumerate(self.initial)]
 
     def job(self, number: int) -> events.JobSubmitted:
-        """Return the submission of the job at a position of the arrivals, and keep its rows."""
+        """Return the submission of the job at position `number` of the arrivals. Add its rows to `rows` and `specs`."""
         place = len(self.initial) + number
         return self._submitted(place, self.source.arrivals.job(number), self.times.item(number))
 

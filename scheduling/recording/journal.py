@@ -1,7 +1,8 @@
 """The journal of a simulation as rows of a real journal: each event becomes a line for PostgreSQL's COPY.
 
-A simulation numbers its items, and some items have no event. Here, the revisions of events follow each other without
-gaps, as readers of a journal require. Lines are kept in a file until they are written, so that memory does not grow.
+A simulation numbers all its steps, also those without an event. This journal numbers only the steps with events,
+because readers of a journal expect revisions without gaps. Lines are kept in a file until they are written, so that
+memory does not grow.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ _Due = tuple[float, int, events.TaskReported]
 
 
 class RecordedJournal(Journal):
-    """The journal of a recorded cell. `revision`: the newest revision. `tasks` follows all events. `machines`: reason
-    and time of the last change of state, by machine id. `file`: receives the lines.
+    """The journal of a recorded cell. `revision`: the newest revision. `tasks`: the rows of tasks, to which each event
+    is applied. `machines`: the reason and the time of the last change of state, by machine id. `file`: receives the
+    lines.
 
-    A placed task reports that it starts and that it is up after a drawn time (`seed`), if it still runs then.
+    For each placed task, reports are recorded that it starts and that it is up, after times that are drawn from `seed`,
+    if the task still runs then.
     """
 
     def __init__(self, cell_id: int, tasks: RecordedTasks, file: TextIO, *, seed: int) -> None:
@@ -50,7 +53,9 @@ class RecordedJournal(Journal):
         self._file = file
 
     def append(self, revision: int, time: float, event: events.Event) -> None:
-        """Record an event of the simulation. `revision`: its revision there. `time`: seconds since the epoch."""
+        """Record an event of the simulation. `revision`: the simulation's own number of the step. `time`: seconds since
+        the epoch.
+        """
         self.report_until(time)
         if revision != self._simulated or self._entry is None or len(self._entry) >= CHUNK:
             self._begin(time)

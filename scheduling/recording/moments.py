@@ -64,7 +64,9 @@ def running_tasks(state: CellState, behaviour: Behaviour, now: float) -> Running
 
 @dataclass(slots=True)
 class Usage:
-    """The usage of running tasks, hour by hour. `hours`: (begin in seconds since the epoch, the tasks at its end)."""
+    """The usage of running tasks, hour by hour. `hours`: for each hour, its start in seconds since the epoch, and the
+    running tasks at its end.
+    """
 
     cell_id: int
     hours: list[tuple[int, RunningTasks]] = field(default_factory=list)

@@ -45,8 +45,12 @@ _EXPLAINED_CLASSES = 200
 
 @dataclass(eq=False)
 class Play:
-    """One simulation that is recorded. `began`: seconds since the epoch. `folder`: for temporary files. `lines`: the
-    file that receives the lines of events. `checkpoints`: files in `folder`, by revision.
+    """One simulation that is recorded. `beginning`: the events with which its source begins. `source`: what happens
+    later. `began`: the time of the beginning, in seconds since the epoch. `folder`: for temporary files. `lines`: the
+    file that receives the lines of events.
+
+    `state`, `tasks`, `capacity`: the state, the rows of tasks, and the samples of capacity so far. `checkpoints`: files
+    in `folder`, by revision.
     """
 
     cell: Cell

@@ -1,4 +1,4 @@
-"""Plays a source through the simulator at the times of the last days, and stores the result as a study cell.
+"""Simulates a source so that its last event happens about now, and stores the history as a study cell.
 
 The simulation locks nothing and writes no rows. One transaction writes the whole cell afterwards, so an interrupted
 recording leaves no cell behind.
@@ -31,7 +31,9 @@ from scheduling.usage import usage_windows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What was recorded. `simulated_s`, `seconds`: how long the simulation and everything together took."""
+    """What was recorded. `simulated_s`, `seconds`: the duration of the simulation and of the whole recording, in
+    seconds.
+    """
 
     cell: str
     revision: int

@@ -27,8 +27,9 @@ _WITHIN_S = 900.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What to record: the name of the new cell, the source (`scheduling.simulator.sessions.sources`) with the folder of
-    its files, its seed, and the number of days. `machines`: of the drawn source; other sources have their own.
+    """The parameters of a recording: the name of the new cell, the source (`scheduling.simulator.sessions.sources`)
+    with the folder of its files, its seed, and the number of days. `machines`: the number of machines of the drawn
+    source; other sources have a fixed number.
     """
 
     name: str
@@ -73,8 +74,8 @@ def record_request(*, principal: Principal, name: str, machines: int, days: floa
 
 
 def record_in_child(*, name: str, machines: int, days: float, seed: int) -> str:
-    """Record a drawn cell in a process of its own, which ends with the memory that it needs. Return what this process
-    printed. Raises `RuntimeError` with its errors if it fails.
+    """Record a drawn cell in a child process, so that its memory is free again afterwards. Return the output of the
+    process. Raises `RuntimeError` with its error output if it fails.
     """
     # No process reads the metrics of the child.
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE, "PROMETHEUS_MULTIPROC_DIR": ""}

@@ -1,4 +1,4 @@
-"""The rows of the tasks of a recorded cell, kept up to date with each event."""
+"""The rows of the tasks of a recorded cell. Each event updates them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class RecordedTask:
 
 
 class RecordedTasks:
-    """The tasks of a recorded cell, by job id and index. `outcomes`: (how, when) of the jobs that have ended."""
+    """The tasks of a recorded cell, by job id and index. `outcomes`: (outcome, seconds since the epoch) of the jobs
+    that have ended, by job id.
+    """
 
     def __init__(self) -> None:
         self.by_job: dict[int, dict[int, RecordedTask]] = {}
@@ -96,7 +98,7 @@ class RecordedTasks:
                 )
 
     def count_into(self, jobs: Mapping[int, Job]) -> None:
-        """Set the counters, states and ends of the rows of jobs."""
+        """Set the counters of tasks, the state, the outcome and the end of each job, by the rows of its tasks."""
         for job_id, job in jobs.items():
             tasks = self.by_job[job_id].values()
             job.tasks_pending = sum(task.state == TaskState.PENDING for task in tasks)
