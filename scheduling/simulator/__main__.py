@@ -29,7 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pass-every", type=float, default=1.0)
     parser.add_argument("--memory-mib", type=int, help="Limit of the memory of this process.")
     parser.add_argument("--cpu-s", type=int, help="Limit of the CPU time of this process.")
-    parser.add_argument("--idle-s", type=float, default=IDLE_S, help="The process ends after such a pause.")
+    parser.add_argument(
+        "--idle-s", type=float, default=IDLE_S, help="Seconds without a request until the process ends."
+    )
     given = parser.parse_args(arguments)
     for kind, most in (
         (resource.RLIMIT_AS, given.memory_mib and given.memory_mib << 20),

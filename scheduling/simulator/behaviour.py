@@ -1,7 +1,7 @@
 """Behaviour of tasks that is drawn from a seed: run times, usage, and failures of machines.
 
-No generator keeps a position. Each value is a hash of the seed, the task and the time, so that a simulation can be
-copied, rewound and branched, and a task behaves in the same way in every branch.
+There is no random generator whose state would have to be copied: each value is a hash of the seed, the task and the
+time. So a simulation can be copied, rewound and branched, and a task behaves in the same way in every branch.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def outages(
 
 
 def _normals(seed: int, salt: int, task_id: Ints, moment: int) -> tuple[Floats, Floats]:
-    """Return two arrays of numbers with mean 0, variance 1 and a shape close to the normal distribution, one of each
-    per task.
+    """Return two arrays of numbers with mean 0, variance 1 and a shape close to the normal distribution, one number per
+    task in each array. Equal arguments give equal numbers. `salt`: differs for each use of a seed. `moment`: the time.
     """
     bits = _hashes(seed, salt, task_id, moment)
     pieces = [((bits >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.float64) for shift in (0, 16, 32, 48)]
@@ -117,7 +117,7 @@ def _hashes(seed: int, salt: int, task_id: Ints, moment: int) -> NDArray[np.uint
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the values after the last steps of splitmix64."""
+    """Return well mixed hashes of `x`, by the last steps of the random generator splitmix64."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -29,8 +29,8 @@ class SimulatedBrakes:
     stops: StopsBrake = field(default_factory=StopsBrake)
 
     def lost_allowance(self, extent: Extent, waiting: int, settings: CellSettings, now: float, append: Append) -> int:
-        """Return how many tasks may now leave lost machines, and change the state of the brake if needed. `waiting`:
-        how many tasks are on lost machines.
+        """Return how many tasks may now be evicted from lost machines, and change the state of the brake if needed.
+        `waiting`: how many tasks are on lost machines. `append`: adds an event to the journal.
         """
         if self.lost is BrakeState.OPEN and not waiting:
             return brakes.lost_allowance(self.lost, 0.0, settings, most=AT_ONCE)

@@ -183,7 +183,9 @@ class SimulatedCell:
         return found
 
     def _along(self, why: dict[int, Eviction | Ending]) -> list[Eviction]:
-        """Return the evictions of the tasks inside the allocs that leave."""
+        """Return the evictions of the tasks inside the allocs that are evicted or ended. `why`: the eviction or the end
+        of each task and alloc, by task id.
+        """
         if not self._alloc_sets:
             return []
         tasks = self.state.tasks
@@ -204,7 +206,7 @@ class SimulatedCell:
 
 
 def name_of(state: CellState, identity: int) -> str:
-    """Return the name of a task, such as `web/3`."""
+    """Return the name of the task with id `identity`, such as `web/3`."""
     job_id, index = split_task_id(identity)
     job = state.tasks.jobs.get(job_id)
     return f"{job.name if job is not None else job_id}/{index}"

@@ -72,7 +72,9 @@ class Figures:
         return rows
 
     def wait_s(self, share: float) -> float:
-        """Return the end of the bucket in which the given share (0 to 1) of all waits is reached, in seconds."""
+        """Return the percentile `share` (0 to 1) of all waits, in seconds: the upper bound of the bucket that contains
+        it.
+        """
         total, seen = sum(self.waits), 0
         for bucket, number in enumerate(self.waits):
             seen += number
@@ -97,7 +99,7 @@ class FigureKeeper:
             self.pending[bool(tasks.job_by_limit[tasks.job[slot]])] += 1
 
     def forget(self) -> None:
-        """Begin again with empty figures."""
+        """Set all figures to zero."""
         self.figures = Figures()
 
     def pass_time(self, now: float) -> None:

@@ -172,7 +172,7 @@ class Simulation:
 
     def run_only_passes(self, until: float) -> None:
         """Place pending tasks until no more can be placed, or until the time `until`. Nothing else happens meanwhile.
-        The simulation is for figures only afterwards, because it has lost its queue.
+        The queue is deleted, so the simulation cannot continue afterwards.
         """
         self._queue, self._pass_due = [], None
         self.cell.placeable = True
@@ -199,7 +199,7 @@ class Simulation:
         self.steps += 1
 
     def forget_figures(self) -> None:
-        """Begin again with empty figures."""
+        """Set all figures to zero."""
         self.cell.keeper.forget()
 
     def submit(self, job: events.JobSubmitted) -> None:
@@ -298,7 +298,9 @@ class Simulation:
             self.cell.append(events.MachineState(machine_id=change.machine_id, state=MachineStatus.UP.value))
 
     def _lose_tasks(self, machine_id: int, was_away: bool) -> None:
-        """Evict the tasks that a returned machine no longer has."""
+        """Evict all tasks of a machine that reports again after a failure (`was_away`), because it has restarted
+        without them.
+        """
         if not was_away:
             return
         detail = "the machine has restarted and no longer runs the task"
@@ -377,7 +379,9 @@ class Simulation:
             self.cell.placeable = True
 
     def _allowed(self, assignments: tuple[Assignment, ...]) -> list[Assignment]:
-        """Return the assignments that the brake `stops` lets pass."""
+        """Return the assignments that the brake `stops` allows: all, or only those that preempt no task and do not
+        depend on a preemption.
+        """
         victims = sum(len(a.victims) for a in assignments)
         cell = self.cell
         if self._brakes.may_stop(victims, cell.running, self.settings.cell, self.now, cell.append):

@@ -23,7 +23,9 @@ class Arrivals(Protocol):
 
 
 class MachineChange(NamedTuple):
-    """A machine fails (`facts` is None), or it is up with these facts."""
+    """A change of a machine at a time. `facts`: None if the machine fails; otherwise the machine is up, with the
+    capacity and the attributes in `facts`.
+    """
 
     at: float
     machine_id: int
@@ -51,7 +53,7 @@ class Behaviour(Protocol):
 
 @dataclass(frozen=True)
 class Submissions:
-    """Given jobs as `Arrivals`."""
+    """A fixed list of jobs as `Arrivals`."""
 
     times: Floats = field(default_factory=lambda: np.zeros(0))
     jobs: Sequence[events.JobSubmitted] = ()

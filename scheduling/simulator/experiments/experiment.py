@@ -44,7 +44,9 @@ class ExperimentInput:
     _packings: dict[str, Packing] = field(default_factory=dict)
 
     def packing(self, preset: Preset = MEDIUM) -> Packing:
-        """Return the packing that uses the reservations of all tasks under `preset`. They are computed once."""
+        """Return the packing in which every task reserves what the reclamation setting `preset` estimates from its
+        usage. The reservations are computed only once per preset.
+        """
         if preset.name not in self._packings:
             reservations = None if preset is OFF else settled_reservations(self.work, preset, self.behaviour)
             self._packings[preset.name] = Packing(reservations=reservations)
@@ -139,9 +141,9 @@ def additional(
     paper_low: float | None = None,
     paper_high: float | None = None,
 ) -> Row:
-    """Return the machines that a case needs beyond the 90th percentile of the whole cell, in per cent of it (Figure 5).
-
-    `name`: the figure of the case that counts its machines.
+    """Return how many more machines a case needs than the 90th percentile of `whole`, in per cent of this percentile
+    (Figure 5). `trials`, `whole`: the figures of the trials of the case, and of those that compact the whole cell.
+    `name`: the key of the number of machines in `trials`.
     """
     base = result_of(label, "machines", [one["machines"] for one in whole]).value
     extra = [100 * (one[name] / base - 1) for one in trials]

@@ -15,7 +15,7 @@ from scheduling.simulator.experiments.experiment import Experiment, ExperimentIn
 
 FILE = "trials.jsonl"
 
-_given: dict[str, ExperimentInput] = {}  # of this worker process, which uses the same input for all its trials
+_given: dict[str, ExperimentInput] = {}  # the input of this worker process, the same for all its trials
 
 
 @dataclass(frozen=True, order=True)

@@ -113,7 +113,9 @@ def evict(simulation: Simulation, job: JobShape) -> Victims:
 
 
 def _upper_bound(state: CellState, job: JobShape) -> int:
-    """Return a number of tasks that cannot fit if it is exceeded: each machine alone, as if it were empty."""
+    """Return an upper bound of the number of tasks that fit: the sum of the tasks that each machine could run if it
+    were empty. Raises `ValueError` if the job asks for no resource.
+    """
     up = state.machines.status == UP
     limit = np.zeros(state.axis, dtype=np.int64)
     limit[: len(job.limit)] = job.limit
@@ -161,7 +163,7 @@ def _decide(simulation: Simulation, job_id: int) -> Plan:
 
 
 def _why(plan: Plan, job_id: int) -> Why | None:
-    """Return the explanation for the tasks of the job that stay pending, if this class was examined."""
+    """Return why tasks of the job stay pending, or None if none do or if the pass did not examine the reason."""
     for why in plan.unplaced:
         if why.code and any(own == job_id for own, _ in why.tasks):
             return why

@@ -115,7 +115,9 @@ class SessionService:
         return {**found, "text": [first, *found["text"]], "held": held}
 
     def _arrived(self, branch: Branch, *, since: int) -> Answer:
-        """Return where a branch is now, and its newest events."""
+        """Return an answer with the virtual time of a branch, the numbers of its tasks, and its newest events. `since`:
+        the number of events that the user has already seen.
+        """
         simulation = branch.simulation
         journal = simulation.cell.journal
         fresh = min(max(0, journal.count - since), _RECENT)
@@ -135,7 +137,7 @@ class SessionService:
             raise ValueError(f"{name!r} cannot be the name of a branch; use letters, digits and _")
         changes = {str(key): str(value) for key, value in dict(request.get("set") or {}).items()}
         self.session.fork(name, source=str(request.get("branch") or MAIN), changes=changes)
-        return answer([f"Branch {name} exists. The figures of both branches begin again now."])
+        return answer([f"Branch {name} exists. The figures of both branches are counted from zero now."])
 
     def _diff(self, request: _Request) -> Answer:
         first, second = str(request.get("first") or MAIN), str(request.get("second", ""))
@@ -172,7 +174,9 @@ class SessionService:
 
 
 def _hours(request: _Request, usual: str) -> float:
-    """Return for how many hours to simulate. Raises `ValueError` for a number that is not accepted."""
+    """Return the field `hours` of a request, or `usual` if the request does not have it. Raises `ValueError` if the
+    number is not accepted.
+    """
     hours = float(request.get("hours", usual))
     if not 0 < hours <= _MOST_HOURS:
         raise ValueError(f"hours is {hours:g}; give a number from 0 (exclusive) to {_MOST_HOURS}")

@@ -28,12 +28,14 @@ MAIN = "main"
 @dataclass(slots=True)
 class _Snapshot:
     simulation: Simulation
-    pinned: bool = False  # something was changed here by hand, so no earlier snapshot leads past it
+    pinned: bool = False  # the state was changed by hand, so no earlier snapshot leads to it
 
 
 @dataclass(slots=True)
 class Branch:
-    """One branch of a session. `about`: what was changed in it."""
+    """One branch of a session. `about`: the changes that were made in it. `every`: the number of steps between two
+    snapshots.
+    """
 
     simulation: Simulation
     about: str = ""
@@ -49,7 +51,9 @@ class Branch:
         self.snapshot(pinned=True)
 
     def snapshot(self, *, pinned: bool = False) -> None:
-        """Keep a copy of the present state. Later snapshots are dropped if `pinned`, because they no longer follow."""
+        """Keep a copy of the present state. `pinned`: the state was changed by hand, so this snapshot is never dropped,
+        and later snapshots, which the change has made wrong, are dropped.
+        """
         steps = self.simulation.steps
         if pinned:
             self._snapshots = [one for one in self._snapshots if one.simulation.steps <= steps]
@@ -64,7 +68,9 @@ class Branch:
             self.every *= 2
 
     def step(self) -> None:
-        """Process one item. Raises `IndexError` if nothing will happen any more."""
+        """Process one item of the simulation's queue, such as an arrival or a pass. Raises `IndexError` if the queue is
+        empty and nothing more will happen.
+        """
         simulation = self.simulation
         simulation.step()
         if len(self._counts) < simulation.steps - self._first:
@@ -74,7 +80,9 @@ class Branch:
             self.snapshot()
 
     def forwards(self, *, events: int = 0, passes: int = 0, seconds: float = 0.0) -> None:
-        """Process that many further items with events, passes, or seconds. Stop earlier if nothing will happen."""
+        """Run forwards: until `events` more items of the queue have caused events, until `passes` more passes have
+        taken place, or for `seconds`. Stop earlier if nothing more will happen.
+        """
         simulation = self.simulation
         for _ in range(events):
             before = simulation.cell.journal.count
@@ -89,8 +97,8 @@ class Branch:
             simulation.run(until)
 
     def backwards(self, *, events: int = 0, passes: int = 0, seconds: float = 0.0) -> None:
-        """Return to the state before that many items with events, passes or seconds. The beginning of the branch is the
-        earliest state.
+        """Run backwards: return to the state before the last `events` items of the queue that caused events, before the
+        last `passes` passes, or to `seconds` ago. The earliest possible state is the beginning of the branch.
         """
         simulation = self.simulation
         if events:
@@ -127,7 +135,7 @@ class Branch:
         self.simulation.cell.flush()
 
     def _return_to(self, before: Callable[[Simulation], bool], early: Callable[[Simulation], bool]) -> None:
-        """Take the last snapshot for which `before` is true, and go on while `early` is true."""
+        """Return to a copy of the last snapshot for which `before` is true, and process items while `early` is true."""
         fitting = [one for one in self._snapshots if before(one.simulation)] or self._snapshots[:1]
         self.simulation = fitting[-1].simulation.copy()
         while early(self.simulation):
@@ -150,8 +158,8 @@ class Session:
             raise LookupError(f"branch {name!r} does not exist; the branches are {known}") from None
 
     def fork(self, name: str, *, source: str = MAIN, changes: Mapping[str, str] | None = None) -> Branch:
-        """Copy the branch `source` as the branch `name`, with changed settings. The figures of both begin again, so
-        that they can be compared. Raises `ValueError` if the name exists or a change is wrong.
+        """Copy the branch `source` as the branch `name`, with changed settings. The figures of both branches are set to
+        zero, so that they can be compared. Raises `ValueError` if the name exists or a change is wrong.
         """
         if name in self.branches:
             raise ValueError(f"branch {name!r} exists already; choose another name")

@@ -28,7 +28,7 @@ def moment(
 ) -> tuple[list[events.Event], Workload]:
     """Return the machines and the submitted jobs of the cell, and what happens to it in `days` days: drawn failures of
     machines, drawn usage, and drawn run times of tasks that are not prod. All tasks are pending at first. The full cell
-    has five `clones` of the fifth.
+    consists of five `clones` of the published fifth.
     """
     machines = list(rows(folder / FIFTH_MACHINES))
     fleet = [

@@ -77,8 +77,9 @@ def load(path: Path, *, seed: int = 2011) -> LoadedCell:
 
 
 def _usage(tables: Tables, margin: tuple[float, float, float]) -> RecordedUsage:
-    """Return the recorded usage. For tasks without, the usage follows from a reservation below the limit: it is the
-    recent peak plus a margin (§5.5).
+    """Return the usage of tasks: the recorded usage or, for tasks without a record, an estimate from the reservation:
+    the reservation without its safety margin (§5.5). `margin`: the safety margins of CPU, RAM and disk, as shares of
+    the usage.
     """
     reserved = tables["reservations"]
     ids = reserved["id"].to_numpy()
@@ -114,7 +115,9 @@ def _ends(table: pyarrow.Table, since: dict[int, float], taken_at: float) -> dic
 def _later(
     table: pyarrow.Table, known: dict[int, events.MachineSet], taken_at: float
 ) -> tuple[Submissions, list[MachineChange]]:
-    """Return the jobs that arrived after the checkpoint, and the changes of machines. `known`: facts by machine id."""
+    """Return the jobs that arrived after the checkpoint, and the changes of machines. `known`: the machines of the
+    checkpoint by id. `taken_at`: the time of the checkpoint, in seconds since the epoch.
+    """
     facts = dict(known)
     times: list[float] = []
     jobs: list[events.JobSubmitted] = []

@@ -138,7 +138,7 @@ class TraceArrivals:
     priority are those of one task of the fifth with the same scheduling class, drawn by a seed. Its tasks run as long
     as the job ran in the trace.
 
-    `run_s` [A]: run times; infinity if the job did not end. Job ids are positions plus one.
+    `run_s` [A]: the run times of the A jobs; infinity if a job did not end. Job ids are positions plus one.
     """
 
     times: Floats

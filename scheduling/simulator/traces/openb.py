@@ -76,7 +76,9 @@ def requirement(row: dict[str, str]) -> Requirement:
 
 @dataclass(frozen=True, eq=False)
 class Pods:
-    """The pods of the trace as `Arrivals` and `Behaviour`: one job of one task each. `run_s` [A]: their run times."""
+    """The pods of the trace as `Arrivals` and `Behaviour`: one job of one task each. `run_s` [A]: the run times of the
+    A pods.
+    """
 
     times: Floats
     run_s: Floats

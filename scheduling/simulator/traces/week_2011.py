@@ -20,8 +20,8 @@ EVERY, DAYS = 5, 7.0
 
 @dataclass(frozen=True, eq=False)
 class WeekArrivals:
-    """Every fifth job of `trace` as `Arrivals` and `Behaviour`. Their job ids follow those of the `initial` jobs, whose
-    tasks behave as `others` says.
+    """Every fifth job of `trace` as `Arrivals` and `Behaviour`. `initial`: the number of jobs at the beginning. The ids
+    of the arriving jobs follow theirs. `others`: the behaviour of the tasks of the initial jobs.
     """
 
     trace: TraceArrivals

@@ -53,7 +53,7 @@ class ReservedUsage:
 
     @classmethod
     def of(cls, state: RecordedState, preset: Preset) -> ReservedUsage:
-        """Return the usage from which the reservations of all running tasks follow: the reservation without the safety
+        """Return the usage of all running tasks, estimated from their reservations: the reservation without the safety
         margin of `preset`, the reclamation setting of the cell (§5.5).
         """
         tasks = state.tasks

@@ -17,8 +17,8 @@ MOST_CLONES = 4
 
 @dataclass(frozen=True)
 class Compacted:
-    """The result of a compaction. `machines`: the fewest on which the work fits. `clones`: how many times the machines
-    of the original cell were taken before they were removed.
+    """The result of a compaction. `machines`: the smallest number of machines on which the work fits. `clones`: how
+    many copies of each machine the cell had before machines were removed.
     """
 
     machines: int
@@ -26,8 +26,9 @@ class Compacted:
 
 
 def compact(work: CellWork, packing: Packing, *, seed: int) -> Compacted:
-    """Return the fewest machines on which the work fits. Machines leave in the random order of `seed`. A cell that must
-    grow is cloned first, two or four times.
+    """Return the smallest number of machines on which the work fits. Machines are removed in the random order of
+    `seed`. If the work does not fit on all machines of the cell, the cell first gets two or four copies of each
+    machine.
 
     Raises `ValueError` if the work does not even fit on four times the machines.
     """
@@ -50,8 +51,8 @@ def compact(work: CellWork, packing: Packing, *, seed: int) -> Compacted:
 
 
 def smallest_step(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Return the smallest step above `low`, up to `high`, for which `fits` returns True. Return None if there is none.
-    The search begins near `low`, with growing strides, because tight packings are near the lower bound.
+    """Return the smallest integer above `low`, up to `high`, for which `fits` returns True. Return None if there is
+    none. The search begins near `low`, with growing strides, because the result is usually near this lower bound.
     """
     stride, below = max(1, (high - low) // 20), low
     while True:

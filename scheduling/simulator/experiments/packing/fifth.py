@@ -1,7 +1,7 @@
 """A fifth of the cell of Google's trace of 2011, with its jobs, as the input of experiments.
 
-The trace's attributes of machines are hashed beyond use, so they are drawn here by a seed: `flash` on 30 % of the
-machines, `external_ip` on 10 %, one of three kernels (60, 30, 10 %). 27 % of the jobs ask for one of these or for a
+The trace contains only hashes of the attributes of machines, so attributes are drawn here by a seed: `flash` on 30 % of
+the machines, `external_ip` on 10 %, one of three kernels (60, 30, 10 %). 27 % of the jobs ask for one of these or for a
 platform, for platforms and kernels as often as machines have them. As in §5.1, hard constraints and anti-affinity of
 jobs with more tasks than half the machines are soft.
 """
@@ -47,7 +47,8 @@ class TraceJob:
 
 
 def running_fifth(folder: Path, *, seed: int = SEED) -> CellWork:
-    """Return the fifth of the cell with the tasks that ran when the trace begins, and with the users of the trace.
+    """Return the published fifth of the cell with the tasks that ran when the trace begins, and with the users of the
+    trace.
 
     Drawn constraints that could not be satisfied are soft: those of jobs with more tasks than half the machines that
     satisfy the constraint. Raises `FileNotFoundError` with the cure if a file is missing.
@@ -64,8 +65,8 @@ def fifth(
     users: Mapping[int, str] | None = None,
     running_only: bool = False,
 ) -> CellWork:
-    """Return the fifth of the cell, `clones` times. Each clone has the attributes and constraints of the first one, and
-    new jobs. `folder`: contains the files of the trace. `seed`: draws attributes and constraints.
+    """Return the published fifth of the cell, `clones` times. Each clone has the attributes and constraints of the
+    first one, and new jobs. `folder`: contains the files of the trace. `seed`: draws attributes and constraints.
 
     `users`: the user of each job, by its number in the trace (see `users_of`). Without it, a job belongs to one of 40
     tenants, by its number. `running_only`: leave out the tasks that are pending when the trace begins. Raises

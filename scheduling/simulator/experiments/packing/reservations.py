@@ -50,7 +50,7 @@ def settled_reservations(
     work: CellWork, preset: Preset, behaviour: Behaviour, *, settling_s: float = SETTLING_S
 ) -> TaskReservations:
     """Return the reservations of all tasks after each has run for `settling_s` seconds. `behaviour` gives their usage,
-    `preset` the safety margin. No task is short of anything, because all tasks run at once, wherever.
+    `preset` the safety margin. All tasks run at once, and the capacity of machines limits none of them.
     """
     state = _running(work)
     tasks, history = state.tasks, UsageHistory()

@@ -29,15 +29,17 @@ ROUNDS = 40
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """How work is packed. `reservations`: those of all tasks after a while; None: every reservation is the limit."""
+    """How work is packed. `policy`: the policy of the scheduler. `reservations`: the reservations of all tasks after
+    they have run for a while; None: each task reserves its limit.
+    """
 
     policy: Policy = field(default_factory=lambda: Policy(max_assignments=2**40))
     reservations: TaskReservations | None = None
 
 
 class ShrinkingCell:
-    """A cell whose machines leave in the random order of `seed`. With `clones` above 1, the cell has each machine that
-    many times (§5.1). `machines`: all of them, the last ones leave first.
+    """A cell whose machines are removed in the random order of `seed`. It has `clones` copies of each machine (§5.1).
+    `machines`: all machines; the last ones are removed first.
     """
 
     def __init__(self, work: CellWork, packing: Packing, *, seed: int, clones: int = 1) -> None:
@@ -72,8 +74,8 @@ class ShrinkingCell:
         return False
 
     def fewest_by_sums(self) -> int:
-        """Return a lower bound of the number of machines: so many have the CPU and RAM that the tasks ask for. The
-        tasks that ask for most are left out, as they may stay pending.
+        """Return a lower bound of the number of machines: the first machines that together have the CPU and RAM for
+        which the tasks ask. The largest tasks are left out, as many as may stay pending.
         """
         tasks = self._on(len(self.machines)).tasks
         slots = np.flatnonzero(tasks.state == PENDING)
@@ -90,7 +92,9 @@ class ShrinkingCell:
         return fewest
 
     def _all_by_limit(self) -> bool:
-        """Return whether one pass decides, because no task may use what another one has reserved and does not use."""
+        """Return whether one pass decides if the work fits: whether every task is placed by limit, so that no task uses
+        resources that another task has reserved.
+        """
         policy = self.packing.policy
         return self.packing.reservations is None or all(
             policy.by_limit(job.priority, job.latency_sensitive) for job in self.work.jobs
@@ -109,7 +113,7 @@ class ShrinkingCell:
         return state
 
     def _prod_left(self, state: CellState, plan: Plan) -> int:
-        """Return how many tasks that are placed by limit stay pending."""
+        """Return how many of the tasks that are placed by limit stay pending after the plan is applied."""
         tasks = state.tasks
         pending = np.flatnonzero(tasks.state == PENDING)
         placed = sum(bool(tasks.jobs[one.job_id].by_limit) for one in plan.assignments)

@@ -61,8 +61,8 @@ def bucketed(work: CellWork) -> tuple[CellWork, int]:
 
 
 def buckets(given: ExperimentInput, seed: int) -> Figures:
-    """Compact the cell with rounded limits. `lower`: tasks that are larger than every machine stay pending. `upper`:
-    each of them gets a whole machine.
+    """Compact the cell with rounded limits. In the figure `machines`, tasks that are larger than every machine stay
+    pending. In the figure `upper`, each of them gets a whole machine. `large`: the number of these tasks.
     """
     work, large = bucketed(given.work)
     lower = compact(work, given.packing(), seed=seed).machines

@@ -32,7 +32,9 @@ def _requests(work: CellWork, resource: int) -> Floats:
 
 
 def shapes(given: ExperimentInput, seed: int) -> Figures:
-    """Return percentiles of the requests, and how many tasks ask for the most frequent amounts. Nothing is random."""
+    """Return percentiles of the requests, and the share of the tasks that ask for the most frequent amounts, in per
+    cent. `seed` is not used.
+    """
     figures: Figures = {}
     for name, work in (("prod", given.work.prod()), ("non-prod", given.work.nonprod())):
         for label, resource in (("CPU", CPU), ("RAM", RAM)):

@@ -23,8 +23,8 @@ CELLS = (2, 5, 10)
 
 
 def partitions(work: CellWork, number: int, seed: int) -> list[CellWork]:
-    """Return the work in `number` parts. The jobs are permuted by `seed`, and dealt out one after the other. Each part
-    has all machines, which are a clone of the original cell (§5.1). Parts without jobs are left out.
+    """Return the work in `number` parts. The jobs are permuted by `seed`, and each part gets every `number`-th job.
+    Each part has all machines of the original cell (§5.1). Parts without jobs are left out.
     """
     order = np.random.default_rng(seed).permutation(len(work.jobs))
     parts = [tuple(work.jobs[at] for at in sorted(order[first::number].tolist())) for first in range(number)]
