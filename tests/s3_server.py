@@ -22,7 +22,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "of-the-store"}
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory) -> Iterator[str]:
     """A server in a process of its own, with a bucket."""
-    import boto3  # half a second, which other tests need not wait
+    import boto3  # takes half a second, and other tests do not need it
 
     port = free_port()
     url = f"http://127.0.0.1:{port}"

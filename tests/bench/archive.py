@@ -1,12 +1,15 @@
 """`archive`: from rows in PostgreSQL to verified Parquet files (§2.6), and what a million events take on disk.
 
-One cell with a day of placements, reports of tasks and ends, as many events as `BENCH_EVENTS` says (a million). The
-archiver runs in a process of its own, which reads, writes, reads back, hashes and records.
+The bench fills one cell with a day of placements, reports of tasks and ends: `BENCH_EVENTS` events (default: a
+million). The archiver runs in a process of its own, which reads, writes, reads back, hashes and records.
 
-Cases: `export` (events per second of CPU of this process; `wall` by the clock, `postgres` with the CPU that the backend
-of PostgreSQL took too), `bytes-per-event` in the file, beside those in PostgreSQL with its indexes, `drop` (s, of all
-partitions while a writer commits; `commit_ms` is its slowest commit meanwhile), `memory` (MiB, the largest resident set
-of the process), `derive` (events per second of CPU that become derived tables).
+Cases:
+* `export` (events per second of CPU time of this process). `wall`: events per second of the clock. `postgres`: events
+  per second of CPU time, including that of PostgreSQL's backend;
+* `bytes-per-event` in the file, and in PostgreSQL with its indexes;
+* `drop` (s): all partitions are dropped while a writer commits. `commit_ms`: the slowest commit meanwhile;
+* `memory` (MiB): the largest resident set of the process;
+* `derive` (events per second of CPU time): events are converted to derived tables.
 
     BENCH_EVENTS=3000000
 """

@@ -32,7 +32,9 @@ class Workload(CellWork):
     """The machines of a cell, and the jobs that it must run."""
 
     def load(self) -> CellState:
-        """As the product does. The collector then leaves the state alone, as in every long-lived process."""
+        """Return the state. Python's garbage collector ignores it from now on, as in the long-lived processes of the
+        product.
+        """
         state = super().load()
         gc.collect()
         gc.freeze()

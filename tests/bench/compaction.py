@@ -1,17 +1,17 @@
-"""`compaction`: into how small a share of a cell its work fits, by scorer (§5.1). Per cent of the machines.
+"""`compaction`: the smallest share of a cell's machines on which its work fits, by scorer (§5.1), in per cent.
 
-The production and monitoring work of the real cell (`tests.bench.cells`: clones, attributes, constraints). As §5.1
-says: machines are removed in a random order until the work no longer fits, and each time it is packed from scratch on
-those that remain; it still fits while at most 0.2 % of its tasks stay pending; 11 seeds, of which the 90th percentile
-is the result, beside the range. Every scorer sees the same machines go in the same order, and the same order of tasks;
-all policies are on (spreading, mixing, sampling, as a cell has them by default). The threshold is found by bisection,
-to 1/1000 of the cell (`scheduling.simulator.experiments.packing`).
+The work is the production and monitoring jobs of the real cell (`tests.bench.cells`: clones, attributes, constraints).
+As in §5.1, machines are removed in a random order until the work no longer fits, and each time it is packed from
+scratch on the remaining machines. It fits while at most 0.2 % of its tasks stay pending. There are 11 seeds. The result
+is the 90th percentile, beside the range. For each scorer, the machines are removed in the same order, and the tasks
+come in the same order. The policy has its default settings (spreading, mixing, sampling). The threshold is found by
+bisection, to 1/1000 of the cell (`scheduling.simulator.experiments.packing`).
 
-Cases: `google2011x5-prod-hybrid`, `-bestfit`, `-epvm`; the cells of `tests.bench.variants`; and
-`worst-distance`, the largest `distance` of these cells. `floor` is a true lower bound (`tests.bench.floors`), its
-median over the seeds. `distance` is how far the share is above the floor of the same seed, the 90th percentile.
-`must-wait` is a cell of full size with newly drawn constraints: tasks left pending, and how many of them no order
-could place. The GPU cell by its own published protocol: see `tests.bench.openb`.
+Cases: `google2011x5-prod-hybrid`, `-bestfit`, `-epvm`; the cells of `tests.bench.variants`; and `worst-distance`, the
+largest `distance` of these cells. `floor` is a true lower bound (`tests.bench.floors`), its median over the seeds.
+`distance` is how far the share is above the floor of the same seed, the 90th percentile. `must-wait` is a cell of full
+size with newly drawn constraints: the number of tasks that stay pending, and how many of them fit in no order of
+placement. The GPU cell has a published protocol of its own: see `tests.bench.openb`.
 """
 
 from __future__ import annotations

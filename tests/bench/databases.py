@@ -16,8 +16,9 @@ _READY_S = 60.0
 
 @contextmanager
 def databases(kept: Path | None = None) -> Iterator[Path]:
-    """Their home, while they run; the environment of this process and its children leads to them. The folder `kept`
-    is created if it is missing, and stays.
+    """Run PostgreSQL and Redis during the `with` block, and yield the folder with their data. The environment of this
+    process and of its children contains their addresses. The folder `kept` is created if it is missing, and is not
+    deleted.
     """
     home = kept or Path(tempfile.mkdtemp(prefix="borg-bench-"))
     home.mkdir(parents=True, exist_ok=True)

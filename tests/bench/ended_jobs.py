@@ -1,11 +1,11 @@
 """`ended_jobs`: what an ended job takes in PostgreSQL and in the archive, and how long it takes to find it there.
 
-One cell with `BENCH_JOBS` jobs (100,000) that ended over fifty days, two tasks each, under names of which each is used
-ten times.
+The bench fills one cell with `BENCH_JOBS` jobs (default: 100,000) of two tasks each, which ended over fifty days. Each
+name is used by ten of them.
 
 Cases: `archive` (jobs per second of CPU of the archiver), `bytes-per-job` in PostgreSQL before, in the index and in the
 files, `recall` (ms, until a job is back in PostgreSQL), `list` (ms, a page of 100 jobs), and `without-index` (ms, to
-find one name in the columns of all files, which the index saves).
+find one name in the columns of all files, as would be needed without the index).
 
     BENCH_JOBS=500000
 """

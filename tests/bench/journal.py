@@ -1,14 +1,14 @@
 """`journal`: rows and bytes that a cell at steady state writes to its journal, per task and day, by kind of event.
 
-A cell of 1,000 tasks on 40 machines in a real PostgreSQL and Redis. The code of the shards compares the reports of the
-machines with the rows and writes the changes. The reclamation cycle of the master reads the usage and changes
-reservations. The clock is virtual, one step of 5 s after another; the first hour is not counted.
+The bench runs a cell of 1,000 tasks on 40 machines with a real PostgreSQL and Redis. The code of the shards compares
+the reports of the machines with the rows and writes the changes. The reclamation cycle of the master reads the usage
+and changes reservations. The clock is virtual, one step of 5 s after another; the first hour is not counted.
 
 Cases (rows per task and day; `bytes`: of the rows' content per task and day; `kinds`: both by kind of event):
 * `services`, `batch`, `google2011`: the kinds of load in `tests.bench.journal_load`.
 
 `reserved`: mean reservation as a share of the limit, CPU, RAM and disk. `short`: share of the time in which a task uses
-more than its reservation, of the same. Both say whether the estimates lost quality.
+more than its reservation, for the same resources. Both show whether the estimates have become worse.
 
     BENCH_HOURS=6         virtual hours that are counted
     BENCH_TASKS=1000      number of tasks

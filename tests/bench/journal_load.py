@@ -75,7 +75,7 @@ class UnstableTask:
         return self.seen
 
     def _live(self, behaviour: Behaviour, rng: np.random.Generator) -> Iterator[float]:
-        """Change `seen`, and yield for how long it stays so."""
+        """Change `seen` again and again, and yield each time for how many seconds it stays as it is."""
         while True:
             if self.checked:
                 self.seen.health = Health.HEALTHY

@@ -1,8 +1,8 @@
 """`moment`: how long it takes to open a past moment of a cell with a million events.
 
 The simulator makes the events: in a cell of 2,000 machines, jobs arrive, tasks end, and tasks preempt others
-(`tests.bench.moment_journal`). The events are in the journal of a real PostgreSQL. Checkpoints are saved as the default
-settings of a cell say.
+(`tests.bench.moment_journal`). The events are in the journal of a real PostgreSQL. Checkpoints are saved with the
+default settings of a cell.
 
 Cases:
 * `first` (s): a process of moments is started and answers its first request;
@@ -11,7 +11,8 @@ Cases:
 * `page` (s): the whole page of random moments for an SRE, with the process of moments.
 
 `value` is the median and `most` the maximum. `cpu_s`, `most_cpu_s`: the CPU time of this process and the process of
-moments, without PostgreSQL. On a machine that others use, compare these. `replayed_s`: the median time for the state.
+moments, without PostgreSQL. On a machine that others use, compare these. `replayed_s`: the median time to rebuild the
+state.
 
     BENCH_CASES=random     only these cases
     BENCH_EVENTS=100000    a shorter journal
@@ -160,7 +161,7 @@ class _Moments:
 
 
 def _timed(work: Callable[[], object], process: Any) -> tuple[float, float]:
-    """Return the seconds and the CPU seconds of both processes."""
+    """Run `work`. Return its wall time, and the CPU time of this process and of `process`, in seconds."""
     begin, cpu_s = time.perf_counter(), _cpu_s(process)
     work()
     return time.perf_counter() - begin, _cpu_s(process) - cpu_s

@@ -78,7 +78,7 @@ class Jobs:
 
 
 class Recorder:
-    """Writes the events of a simulation to the journal of `cell`, and checkpoints as `settings` say."""
+    """Writes the events of a simulation to the journal of `cell`, and saves checkpoints when `settings` require it."""
 
     def __init__(self, cell: Cell, *, begin: dt.datetime, settings: CellSettings) -> None:
         self.cell, self.begin, self.settings = cell, begin.timestamp(), settings
@@ -88,7 +88,7 @@ class Recorder:
         self._saved = (self.begin, 0)
 
     def run(self, fleet: list[events.MachineSet], jobs: Jobs, *, until_events: int, seed: int) -> None:
-        """Simulate until the journal has so many events."""
+        """Simulate until the journal has `until_events` events."""
         state = RecordedState()
         for number, machine in enumerate(fleet, start=1):
             state.apply(machine, revision=number, time=self.begin)

@@ -1,16 +1,17 @@
-"""`reclaim`: estimating what tasks will use, the whole cycle, and the room that it makes (§5.5).
+"""`reclaim`: the estimate of what tasks will use, the whole cycle, and the capacity that it frees (§5.5).
 
 Cases:
 * `estimate-150k` (ms): one look of the estimator at 150,000 tasks, one thread, samples found by id included;
-* `cycle-150k` (ms): usage of 12,260 machines read from Redis, a look, and everything it found committed to PostgreSQL
-  with durable commits, while all tasks decay: the most there ever is to write. `look_ms`, `longest_ms`: the parts
-  for which a pass waits; `cpu_ms`: of this process; `quiet_ms`: a cycle with nothing to write; `absorb_ms`: its news
-  taken into the warm state; `own_process`: what a warm state of its own would cost;
-* `placeable`, `-baseline`, `-aggressive` (% of the tasks): the real cell (`tests.bench.cells`) packed by limits; its
-  tasks then use what the 2019 sample says for their band; how much of what found no place has one, once
-  reservations have settled and passes find nothing more. `first`: after one pass. Reservations change as
-  `ReservationPace` writes them; `placeable-unpaced`: each change that matters is written, as before decision 0313.
-  `changes`: reservations that were written.
+* `cycle-150k` (ms): the usage of 12,260 machines is read from Redis, the estimator looks at it, and all changes are
+  committed to PostgreSQL with durable commits. All estimates fall meanwhile, so the number of changes is the largest
+  possible one. `look_ms`, `longest_ms`: the parts for which a pass waits; `cpu_ms`: the CPU time of this process;
+  `quiet_ms`: a cycle without changes; `absorb_ms`: the changes are applied to the state in memory; `own_process`: what
+  it would cost to keep a state in memory for the cycle alone;
+* `placeable`, `-baseline`, `-aggressive` (% of the tasks): the real cell (`tests.bench.cells`) is packed by limits. Its
+  tasks then have the usage that the trace of 2019 has for their band. The result is the share of the unplaced tasks
+  that find a machine once reservations have settled and passes place no more. `first`: after one pass. Reservations
+  change as `ReservationPace` writes them; `placeable-unpaced`: each change that matters is written, as before decision
+  0313. `changes`: the number of reservations that were written.
 
     BENCH_CASES=placeable,estimate     only the cases that begin so
 """
@@ -219,8 +220,8 @@ def placeable(case: str, preset: Preset, pace: ReservationPace | None) -> dict[s
 
 
 def _settle(state: CellState, used: Used, history: UsageHistory, preset: Preset, pace: ReservationPace | None) -> int:
-    """Let hours of looks go by, and write the changes that are due, or without a pace those that are left at the end.
-    Return how many reservations were written.
+    """Estimate reservations for `SETTLING_S` virtual seconds. With `pace`, write each change when it is due; without,
+    write all changes at the end. Return how many reservations were written.
     """
     tasks, written = state.tasks, 0
     for _ in range(round(SETTLING_S / LOOK_S)):
@@ -235,7 +236,7 @@ def _settle(state: CellState, used: Used, history: UsageHistory, preset: Preset,
 
 
 def _write(state: CellState, found: Reservations, chosen: NDArray[np.int64]) -> int:
-    """Set the reservations of the chosen tasks of a look. Return how many."""
+    """Set the reservations of the tasks that `chosen` selects from `found`. Return their number."""
     tasks, slots = state.tasks, found.slots[chosen]
     if not len(slots):
         return 0

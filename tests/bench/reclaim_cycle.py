@@ -12,7 +12,7 @@ import numpy as np
 from tests.bench.databases import databases
 
 MACHINES, JOBS, TASKS_A_JOB = 12_260, 150, 1_000
-SETTLE_LOOKS = 130  # of 5 s each: whatever runs has run for 300 s, and its reservation is far too large
+SETTLE_LOOKS = 130  # of 5 s each: each task has run for over 300 s, and its reservation is far too large
 RUNS = 5
 
 

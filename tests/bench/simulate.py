@@ -80,7 +80,7 @@ def _same(days: float) -> dict[str, Any]:
 
 
 def _run(days: float, tasks_per_job: int) -> tuple[float, float, Simulation]:
-    """Return the CPU seconds and the seconds of a run, and its simulation."""
+    """Simulate that many days. Return the CPU time and the wall time in seconds, and the simulation."""
     folder = Path(os.environ.get("BORG_DATA", "../shared/data")) / "google2011"
     machines, workload = google2011.month(folder, days=days, tasks_per_job=tasks_per_job)
     state = CellState()

@@ -46,7 +46,7 @@ def test_tokens_exist_and_are_used() -> None:
 
 
 def test_each_colour_of_the_light_theme_has_a_dark_one() -> None:
-    """Except those that are the same in both."""
+    """Colours that are equal in both themes are listed as exceptions."""
     tokens = TOKENS.read_text()
     light = set(re.findall(r"(--[\w-]+):", tokens[: tokens.index(".dark {")]))
     dark = set(re.findall(r"(--[\w-]+):", tokens[tokens.index(".dark {") : tokens.index("@media print")]))

@@ -21,7 +21,9 @@ SRE = system("sre")
 
 
 class History(Cell):
-    """The rules of `tests.integration.test_scenarios` in a random order of their own, and further ones."""
+    """The rules of `tests.integration.test_scenarios`, and some more (such as `reserve`), in a random order that
+    depends only on the seed.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -78,7 +80,7 @@ class History(Cell):
                 entry.append(events.PackagesHeld(came=came, went=went))
 
     def replace_machine(self) -> None:
-        """Add a machine without a Borglet, and remove the one before."""
+        """Add a machine without a Borglet, and remove the one that the last call has added."""
         old = Machine.objects.filter(cell=self.row, hostname__startswith="spare").exclude(state="removed").first()
         if old is not None:
             machines_down(principal=SRE, cell_id=self.row.id, machine_ids=[old.id], reason="old")

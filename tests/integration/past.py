@@ -47,7 +47,7 @@ def skipped_to(cell: Cell, revision: int) -> None:
 
 
 def used(cell: Cell, tasks: int, *, at: dt.datetime, job_id: int = 5) -> None:
-    """Write a window of five minutes for each task."""
+    """Store the usage of each task in one window of five minutes that begins at `at`."""
     start = int(at.timestamp())
     usage_windows._known.discard(start // 3600)
     usage_windows.store(

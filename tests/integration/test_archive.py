@@ -1,4 +1,4 @@
-"""The archive on real PostgreSQL: what is copied, when it is dropped, and what a file says about itself."""
+"""The archive on real PostgreSQL: what is copied, when it is dropped, and what the metadata of a file contain."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folder(settings, tmp_path):
 
 @pytest.fixture
 def cell():
-    """The events of these tests are invented, so that the rows do not match them."""
+    """A cell whose rows do not match its journal, because the events of these tests are invented."""
     return rows.a_cell()
 
 

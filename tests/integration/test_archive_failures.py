@@ -1,4 +1,6 @@
-"""The archiver is killed at every step, its store fails or lies, and its disk is full: nothing is lost or doubled."""
+"""The archiver is killed at every step, its store fails or returns wrong bytes, and its disk is full: no event is lost
+or archived twice.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def run() -> None:
 
 
 def a_past(cell: Cell) -> list[tuple[int, int]]:
-    """Write events of several days, of which the first are old enough to be dropped, and return their places."""
+    """Write events of several days, of which the first are old enough to be dropped. Return (revision, number) of each
+    event.
+    """
     happened(cell, 20, at=ago(20))
     happened(cell, 20, at=ago(19))
     skipped_to(cell, journal.PARTITION)
@@ -70,7 +74,7 @@ def a_past(cell: Cell) -> list[tuple[int, int]]:
 
 
 def archived(cell: Cell) -> list[tuple[int, int]]:
-    """Return the places of the events in the files of the manifest."""
+    """Return (revision, number) of each event in the files of the manifest."""
     found: list[tuple[int, int]] = []
     for file in ArchiveFile.objects.filter(cell=cell, table="events").exclude(state="deleted").order_by("first"):
         with store().local(file.key) as path:

@@ -138,7 +138,7 @@ def test_a_job_of_last_year_has_its_page_its_tasks_and_its_versions(cell, machin
 
 
 def without_secret(document: Any) -> Any:
-    """Return an answer of REST as it is after the secret was masked in the archive."""
+    """Return a JSON document of the API with the secret masked, as it is masked in the archive."""
     if isinstance(document, list):
         return [without_secret(one) for one in document]
     if not isinstance(document, dict):

@@ -48,7 +48,7 @@ def folder(settings, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def job(cell, tenant, folder) -> Job:
-    """An ended job of the tenant `ubar`, which the person `ann` submitted. Its events are in the archive and not."""
+    """An ended job of tenant `ubar`, which the person `ann` submitted. Some of its events are only in the archive."""
     job = Job.objects.create(
         cell=cell, tenant=tenant, name="ubar", priority=200, band="production", requested=[], state="dead",
         submitted_by="ann", ended_at=timezone.now(),
@@ -66,7 +66,7 @@ def job(cell, tenant, folder) -> Job:
 
 
 def named(cell: Cell, job: Job, at) -> None:
-    """Write an event that names `ann` and `ubar`."""
+    """Write an event of the job at the time `at` that contains the names `ann` and `ubar`."""
     Cell.objects.filter(pk=cell.pk).update(revision=cell.revision + 1)
     cell.refresh_from_db()
     data = {"kind": "job.rejected", "tenant": "ubar", "name": "ubar", "code": "ann", "detail": "ann of ubar has none"}
@@ -198,7 +198,7 @@ def test_the_archiver_and_an_erasure_do_not_run_together(job) -> None:
 
 
 def test_the_journal_stays_append_only(job) -> None:
-    """Also in an erasure, only names change."""
+    """Even an erasure changes only the names in events."""
     changes = ("actor = 'x', kind = 'x'", "revision = 77", "time = now()")
     rejected = ["UPDATE scheduling_event SET actor = 'x'"]
     rejected += ["DELETE FROM scheduling_event", *(f"UPDATE scheduling_event SET {change}" for change in changes)]

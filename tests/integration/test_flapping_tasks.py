@@ -56,7 +56,7 @@ class Shard:
         self.read()
 
     def read(self) -> None:
-        """Read the view of the machine again, as after news."""
+        """Read the view of the machine again from the database, as after a notification."""
         view = load(self.cell.id, [self.held.machine_id], Specs())[self.held.machine_id].view
         self.held.take_view(view)
         self.held.flaps.rebase(view, self.loop.now)

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.django_db
 
 
 def ask(who: Principal, cell: Cell, query: str, **given: Any) -> list[list[Any]]:
-    """Return the rows of a query."""
+    """Return the rows of the result of a query."""
     answer = asking.ask(principal=who, cell=cell, query=query, now=timezone.now(), **given)
     found: list[list[Any]] = msgspec.json.decode(answer.body)
     assert answer.head.rows == len(found)
@@ -77,7 +77,9 @@ def sre(story: dict[str, Any]) -> Principal:
 
 
 def _story() -> dict[str, Any]:
-    """Job web of tenant ubar and job theirs of tenant other, each with three tasks on one machine and some history."""
+    """Create job web of tenant ubar and job theirs of tenant other, each with three tasks on one machine and some
+    history. Return the rows and principals by name.
+    """
     cell = rows.a_cell()
     machine = rows.a_machine(cell)
     own, other = rows.a_tenant("ubar"), rows.a_tenant("other")

@@ -52,7 +52,7 @@ def ask(who: Principal, cell: Cell, query: str) -> list[Any]:
 
 
 def files() -> dict[str, int]:
-    """The rows in the archive, by table."""
+    """Return the number of rows in the archive, by table."""
     found = ArchiveFile.objects.filter(rows__gt=0).values("table").annotate(n=Sum("rows"))
     return {row["table"]: row["n"] for row in found}
 

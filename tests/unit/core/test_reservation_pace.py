@@ -159,7 +159,7 @@ class _NoPace(ReservationPace):
 
 
 def test_only_the_verdict_of_the_estimate_is_paced() -> None:
-    """A reservation that the estimate holds is never due."""
+    """A change of the reservation is due only if the estimate has decided to raise or to lower it."""
     cell = Cell()
     tasks = cell.world.state.tasks
     found = cell.history.look(tasks, Samples.none(), MEDIUM, passed_s=EVERY_S)

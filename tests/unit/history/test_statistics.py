@@ -61,7 +61,7 @@ def ended(job: int = PROD, index: int = 0, machine: int = 7) -> events.TaskEnded
 
 
 def folded(news: Iterable[tuple[float, Event]], *, until: float = 0.0) -> Fold:
-    """Times are seconds after `T0`."""
+    """Return the result of events, counted until the time `until`. Times are seconds after `T0`."""
     fold = Fold(FoldState(), lambda priority: priority >= 120)
     fold.apply_all((event, T0 + at) for at, event in news)
     fold.advance(T0 + until)

@@ -29,7 +29,9 @@ def crashes(first: int = 1) -> Iterator[Observation]:
 
 
 def spent(now: float = 0.0) -> tuple[FlapDamper, Iterator[Observation]]:
-    """A damper whose task has used up its allowance and was written as down last."""
+    """Return a damper whose task has used up its allowance, and further changes of the task. The last change that was
+    written says that the task is not up.
+    """
     damper, changes = FlapDamper(), crashes()
     for _ in range(BURST):
         assert len(damper.passed([next(changes)], now)) == 1

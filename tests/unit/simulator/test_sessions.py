@@ -231,7 +231,7 @@ def test_a_process_answers_requests_on_its_socket(tmp_path: Path) -> None:
 
 
 def test_further_machines_do_not_need_a_trace() -> None:
-    """The seam for checkpoints: any state becomes a simulation."""
+    """Any state can become a simulation, for example one from a checkpoint."""
     state = simulation().state
     again = Simulation(state, Workload(behaviour=busy().workload.behaviour))
     again.submit(job(9, tasks=3))
