@@ -1,4 +1,4 @@
-"""Objects of models from SQL statements, for the reads of almost every request."""
+"""Reads model objects with SQL statements that are written by hand, because the ORM is too slow for frequent reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask the cell's link from which sources to download packages, and report the results of downloads to the link."""
+"""Ask the link shard of the cell from which sources to download packages, and report the results of downloads to it."""
 
 from __future__ import annotations
 

@@ -63,8 +63,9 @@ class CpuControl:
     def step(
         self, tenants: Sequence[PressureTenant], *, machine_milli: int, now: float, outside_milli: int = 0
     ) -> None:
-        """Update `ceilings` and `wanted` from one measurement at `now` (seconds). `outside_milli`: the CPU, in
-        milli-cores, that processes other than tasks use.
+        """Update the attributes `ceilings` and `wanted` from one measurement at the time `now`, in seconds. `tenants`:
+        the running tasks. `machine_milli`: the CPU of the machine. `outside_milli`: the CPU that processes other than
+        tasks use. Both are in milli-cores.
         """
         running = {tenant.key for tenant in tenants}
         self.ceilings = {key: milli for key, milli in self.ceilings.items() if key in running}

@@ -1,4 +1,7 @@
-"""The events of a Borglet. They are the only input of `AgentState`."""
+"""The events of a Borglet. They are the only input of `AgentState`.
+
+`run`: the number of a start of the task on this machine, from 1. Its packages are installed as a part of the start.
+"""
 
 from __future__ import annotations
 

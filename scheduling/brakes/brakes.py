@@ -91,8 +91,8 @@ def _calm_s(brake: Brake | None, look: _Losses, settings: CellSettings) -> float
 
 
 def lost_spend(cell_id: int, settings: CellSettings, number: int) -> None:
-    """Count `number` tasks that have left lost machines, so that the rate stays limited. The caller holds the cell's
-    lock.
+    """Subtract `number` tasks from the number of tasks that may be evicted from lost machines. Call this after they
+    were evicted. The caller holds the cell's lock.
     """
     brake = Brake.objects.filter(cell_id=cell_id, kind=LOST.value).exclude(state=BrakeState.OPEN.value).first()
     if brake is None or not number:

@@ -98,7 +98,7 @@ class FormerNetworks:
             await self._run(f"netns del {self.namespace(name).name}", may_fail=True)
 
     def remove(self) -> None:
-        """Remove the bridge, if it exists."""
+        """Remove the network bridge that all tasks of this Borglet shared, if it exists."""
         if Path("/sys/class/net", self.bridge).exists():
             subprocess.run([self._ip, "link", "del", self.bridge], check=False, timeout=10)
 

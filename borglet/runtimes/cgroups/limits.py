@@ -105,8 +105,8 @@ def kernel_limits(task: RunTask, *, grant: Grant = NO_GRANT, cpus: frozenset[int
 
 
 def ceiling(task: RunTask, grant: Grant = NO_GRANT) -> dict[str, int]:
-    """Return the limits beyond which the Borglet ends the task. For a task with memory slack, `grant` sets the memory
-    limit.
+    """Return the limits beyond which the Borglet ends the task, by resource. A task with memory slack may use more
+    memory than its limit if `grant` allows it.
     """
     if not task.slack.ram or not task.limit.get("ram"):
         return task.limit

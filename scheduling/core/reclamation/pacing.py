@@ -32,7 +32,7 @@ WASTE_S = 90.0
 
 
 class ReservationPace:
-    """Remembers for how long the reservation of each task has stayed the same."""
+    """Stores for how long the reservation of each task has stayed the same."""
 
     def __init__(self, slots: int = 256) -> None:
         kinds = len(KINDS)

@@ -219,7 +219,9 @@ class Archiver:
             )
 
     def _keep_only_in_archive(self, files: list[ArchiveFile]) -> None:
-        """Check files before PostgreSQL drops their rows, and mark them. A damaged file is written again first."""
+        """Check files before PostgreSQL drops their rows, and mark each file as the only copy (`SOLE`). A damaged file
+        is written again first.
+        """
         for file in files:
             try:
                 self._check(file)

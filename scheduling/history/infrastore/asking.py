@@ -75,7 +75,7 @@ def ask(
 
 
 def standard_parameters(now: dt.datetime) -> dict[str, Value]:
-    """Return the parameters that every query has."""
+    """Return the default values of the parameters `:since` (seven days before `now`) and `:until` (`now`)."""
     return {"since": now - dt.timedelta(days=DEFAULT_DAYS), "until": now}
 
 

@@ -45,7 +45,8 @@ _AT_ONCE = 2_000
 
 
 def derive(files: FileStore, archiver: Archiver) -> None:
-    """Write the files that are missing, for all cells. `files`: the store of the archive; `archiver` writes to it.
+    """Write the missing files of derived tables, for all cells. `files`: the store of the archive; `archiver` writes to
+    it.
 
     Cells that another archiver works on are left out. Raises `ArchiveFailed` at the end if a cell failed; the other
     cells are done all the same, and the next call continues with the first file that is missing.

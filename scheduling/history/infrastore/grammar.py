@@ -166,7 +166,9 @@ def _check_node(node: exp.Expr, text: str) -> None:
 
 
 def _names(function: exp.Func) -> set[str]:
-    """Return the names of a function in lower case. An unknown function has only the name in the text."""
+    """Return all SQL names of a function, in lower case. For a function that sqlglot does not know, return the name in
+    the query.
+    """
     if isinstance(function, exp.Anonymous | exp.AnonymousAggFunc):
         return {function.name.lower() or "anonymous"}
     return {name.lower() for name in function.sql_names()}
