@@ -106,8 +106,8 @@ def record(*, principal: Principal, wish: Wish, now: dt.datetime) -> Recorded:
 
 
 def _tenants(principal: Principal) -> list[Tenant]:
-    """Return the tenants of recorded jobs. Create those that are missing. The deletion of the last recorded cell
-    deletes them too, because `study_delete` keeps tenants that have jobs.
+    """Return the tenants of recorded jobs. Create those that are missing. They are deleted together with the last
+    recorded cell, because `study_delete` deletes the tenants of a cell that have no other jobs.
     """
     names = [f"study-{name}" for name in drawn.TENANTS]
     known = {tenant.name: tenant for tenant in Tenant.objects.filter(name__in=names)}

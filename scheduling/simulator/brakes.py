@@ -19,7 +19,8 @@ AT_ONCE = 5_000
 @dataclass(slots=True)
 class SimulatedBrakes:
     """Both brakes of one simulation. `lost`: the state of the brake `lost`, since the time `since`. `calm_since`: since
-    when only few machines are lost.
+    when only few machines are lost. `bucket`: limits the rate of evictions while the brake `lost` is held. `stops`: the
+    state of the brake `stops`.
     """
 
     lost: BrakeState = BrakeState.OPEN
@@ -50,7 +51,7 @@ class SimulatedBrakes:
         return brakes.lost_allowance(state, self.bucket.level, settings, most=AT_ONCE)
 
     def lost_spend(self, number: int) -> None:
-        """Count tasks that have left lost machines."""
+        """Subtract evicted tasks from the number of tasks that may be evicted from lost machines."""
         if self.lost is not BrakeState.OPEN:
             self.bucket = Bucket(self.bucket.level - number, self.bucket.at)
 

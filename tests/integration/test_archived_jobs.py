@@ -67,7 +67,7 @@ def stop(job: Job) -> None:
 
 
 def stored(*, only: str = "job") -> list[int]:
-    """Return the ids of the jobs of the rows of one kind, in the files of the manifest."""
+    """Return the job id of each row of the kind `only`, in the files of the manifest."""
     found: list[int] = []
     for file in ArchiveFile.objects.filter(table=ended.ENDED).exclude(state="deleted").order_by("id"):
         with store().local(file.key) as path:

@@ -188,8 +188,9 @@ class Archiver:
         return file
 
     def _clear(self, cell: Cell, wanted: DayRange) -> None:
-        """Delete files that the manifest does not contain. An archiver that was killed has left them. They are of the
-        same day, except for ended jobs and old specs: the next run may choose others, so it looks at all days.
+        """Delete files of the table that the manifest does not contain. A killed archiver has left them. For ended jobs
+        and old specs, the files of all days are searched, because this run may have chosen other rows than the killed
+        one. For other tables, only the files of the same day are searched.
         """
         folder, files = f"{cell.name}/{wanted.table}", ArchiveFile.objects.filter(cell=cell, table=wanted.table)
         if not isinstance(wanted, EndedJobs | OldSpecs):

@@ -134,7 +134,9 @@ def effects_of(event: JournalFacts) -> list[Search]:
 
 
 def concerns(event: JournalFacts, index: int) -> bool:
-    """Return whether an event of a job or of one of its tasks concerns the task with this index."""
+    """Return whether an event of a job is about the task with this index: an event of the task or of the whole job, or
+    the addition of tasks that include it.
+    """
     if event.kind == "tasks.added":
         return any(first <= index <= last for group in event.data["groups"] for first, last in group["ranges"])
     return event.index in (None, index)

@@ -72,7 +72,7 @@ class Eraser:
         self._files, self._at = files, at
 
     def preview(self, kind: IdentityKind, name: str, *, principal: Principal) -> Erased:
-        """Return how much contains an identity. Changes nothing."""
+        """Return how many events, rows, files and checkpoints contain an identity. Changes nothing."""
         require(principal, Action.PLATFORM_ADMIN)
         identity, found = Identity(kind, name, "nobody"), Erased()
         for cell in Cell.objects.order_by("id"):
@@ -88,9 +88,9 @@ class Eraser:
         return found
 
     def erase(self, kind: IdentityKind, name: str, *, principal: Principal, now: dt.datetime) -> Erased:
-        """Erase an identity, and return how much contained it. Raises `Conflict` if a tenant has jobs that have not
-        ended, or if the archiver runs, and `NotFound` if nothing contains the name. Raises `ArchiveFailed` if a file
-        cannot be replaced; the next call continues there.
+        """Erase an identity, and return how many events, rows, files and checkpoints contained it. Raises `Conflict` if
+        a tenant has jobs that have not ended, or if the archiver runs, and `NotFound` if nothing contains the name.
+        Raises `ArchiveFailed` if a file cannot be replaced; the next call continues there.
         """
         require(principal, Action.PLATFORM_ADMIN)
         if kind is IdentityKind.TENANT:

@@ -64,7 +64,7 @@ class Tally:
 
 
 class Tallies(dict[TallyKey, Tally]):
-    """Tallies by key. `at` also keeps the total over all hours."""
+    """Tallies by key. `at` creates missing ones."""
 
     def at(self, time: float, figure: Figure, *, prod: bool, label: str = "") -> tuple[Tally, Tally]:
         """Return the tally of the hour that contains `time`, and the tally of all hours."""
