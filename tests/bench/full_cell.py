@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def full_cell() -> Iterator[Installation]:
     if not home.is_dir():
         shutil.rmtree(FOLDER, ignore_errors=True)
         print("making the full-size cell; this takes minutes", file=sys.stderr)
-        _make(home)
+        _in_a_process(_make, home)
     with tempfile.TemporaryDirectory(prefix="borg-bench-") as folder:
         Path(folder).chmod(0o711)
         copy = Path(folder) / "home"
@@ -68,10 +69,16 @@ def _make(home: Path) -> None:
         fill_journal(bench, EVENTS)
         create_users(where)
         vacuum()
-    from django.db import connection
-
-    connection.close()
     unfinished.rename(home)
+
+
+def _in_a_process(work: Callable[[Path], None], home: Path) -> None:
+    """Run `work(home)` in a process of its own, because Django takes the address of its database only once."""
+    process = multiprocessing.get_context("spawn").Process(target=work, args=(home,))
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise RuntimeError(f"the full-size cell was not made: its process ended with {process.exitcode}")
 
 
 def submit_jobs(bench: Bench, jobs: int, tasks: int) -> None:

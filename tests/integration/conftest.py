@@ -32,8 +32,8 @@ def cell():
 
 
 @pytest.fixture(scope="session")
-def market_portal(django_db_setup, tmp_path_factory):
-    """Address of the web process that all tests of borgctl about quota and tenants share."""
+def shared_portal(django_db_setup, tmp_path_factory):
+    """Address of the web process that all tests share whose portal has no settings of its own."""
     from tests.integration import portal_server
 
     settings = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}

@@ -15,7 +15,7 @@ from scheduling.journal import journal
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Departure, Machine
 from scheduling.tasks import transitions
-from tests.integration import cli_world, portal_server, rows
+from tests.integration import cli_world, rows
 from tests.integration.cli_world import BORGCTL
 from tests.integration.link_world import a_job, place, running_link, task, until
 from tests.integration.test_link_borglet import Borglet
@@ -23,7 +23,7 @@ from tests.integration.test_link_borglet import Borglet
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_what_a_task_prints_is_read_and_followed_to_its_end(tmp_path) -> None:
+def test_what_a_task_prints_is_read_and_followed_to_its_end(shared_portal, tmp_path) -> None:
     tmp_path.chmod(0o711)
     go = tmp_path / "go"
     go.mkdir(mode=0o777)
@@ -31,13 +31,12 @@ def test_what_a_task_prints_is_read_and_followed_to_its_end(tmp_path) -> None:
     cell = rows.a_cell()
     with contextlib.ExitStack() as stack:
         link = stack.enter_context(running_link())
-        url = stack.enter_context(portal_server.running(tmp_path / "log"))
         borglet = stack.enter_context(contextlib.closing(Borglet(tmp_path / "home", link)))
         borglet.start(join_token_issue(principal=rows.ME, cell=cell))
         until(lambda: Machine.objects.filter(session__gt=0).exists(), what="connected")
         waiting = f"echo hello; echo oops >&2; while [ ! -e {go}/on ]; do sleep 0.05; done; echo bye; sleep 60"
         job = a_job(cell, command=["sh", "-c", waiting], limit={"cpu": "100m", "ram": "64Mi"})
-        ann = cli_world.of(tmp_path, url, "ann", tenant=Tenant.objects.get())
+        ann = cli_world.of(tmp_path, shared_portal, "ann", tenant=Tenant.objects.get())
         following = stack.enter_context(
             subprocess.Popen([BORGCTL, "logs", "jfoo/0", "-f"], env=ann.environment, stdout=subprocess.PIPE, text=True)
         )

@@ -25,13 +25,13 @@ def ubar() -> Tenant:
 
 
 @pytest.fixture
-def ann(tmp_path, market_portal, ubar) -> Cli:
-    return cli_world.of(tmp_path, market_portal, "ann", tenant=ubar)
+def ann(tmp_path, shared_portal, ubar) -> Cli:
+    return cli_world.of(tmp_path, shared_portal, "ann", tenant=ubar)
 
 
 @pytest.fixture
-def sre(tmp_path, market_portal, ubar) -> Cli:
-    return cli_world.of(tmp_path, market_portal, "root", sre=True)
+def sre(tmp_path, shared_portal, ubar) -> Cli:
+    return cli_world.of(tmp_path, shared_portal, "root", sre=True)
 
 
 def test_buying_from_the_question_to_the_end_of_the_order(ann, ubar) -> None:
@@ -94,8 +94,8 @@ def test_what_is_left_day_by_day(ann) -> None:
     ]
 
 
-def test_a_viewer_may_look_and_not_buy(tmp_path, market_portal, ubar) -> None:
+def test_a_viewer_may_look_and_not_buy(tmp_path, shared_portal, ubar) -> None:
     world.a_user("vera", tenant=ubar, role=Role.VIEWER)
-    vera = cli_world.of(tmp_path, market_portal, "vera")
+    vera = cli_world.of(tmp_path, shared_portal, "vera")
     vera.out("quota", "orders")
     assert "may not" in vera.failing("quota", "buy", *SIZE, "--days", "1", "--yes")[0]

@@ -27,13 +27,13 @@ def ubar() -> Tenant:
 
 
 @pytest.fixture
-def ann(tmp_path, market_portal, ubar) -> Cli:
-    return cli_world.of(tmp_path, market_portal, "ann", tenant=ubar)
+def ann(tmp_path, shared_portal, ubar) -> Cli:
+    return cli_world.of(tmp_path, shared_portal, "ann", tenant=ubar)
 
 
 @pytest.fixture
-def sre(tmp_path, market_portal, ubar) -> Cli:
-    return cli_world.of(tmp_path, market_portal, "root", sre=True)
+def sre(tmp_path, shared_portal, ubar) -> Cli:
+    return cli_world.of(tmp_path, shared_portal, "root", sre=True)
 
 
 def test_bands_and_prices_are_reported(ann) -> None:

@@ -19,13 +19,13 @@ def ubar() -> Tenant:
 
 
 @pytest.fixture
-def ann(tmp_path, market_portal, ubar) -> Cli:
-    return cli_world.of(tmp_path, market_portal, "ann", tenant=ubar)
+def ann(tmp_path, shared_portal, ubar) -> Cli:
+    return cli_world.of(tmp_path, shared_portal, "ann", tenant=ubar)
 
 
 @pytest.fixture
-def sre(tmp_path, market_portal) -> Cli:
-    return cli_world.of(tmp_path, market_portal, "root", sre=True)
+def sre(tmp_path, shared_portal) -> Cli:
+    return cli_world.of(tmp_path, shared_portal, "root", sre=True)
 
 
 def test_an_owner_makes_a_team_and_its_members(ann, sre, ubar) -> None:

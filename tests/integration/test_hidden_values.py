@@ -12,7 +12,7 @@ from quota.vocabulary.permissions import Role, Scope
 from scheduling.jobs import jobs
 from scheduling.models import Cell, JobSpec
 from scheduling.spec.masking import MASK
-from tests.integration import cli_world, portal_server, rows, world
+from tests.integration import cli_world, rows, world
 
 pytestmark = pytest.mark.django_db
 JOB = "/api/v1/cells/cc/jobs/ubar/web/"
@@ -136,8 +136,7 @@ def test_a_capability_for_any_job_shows_the_secrets_that_its_holder_may_change(c
 
 
 @pytest.mark.django_db(transaction=True)
-def test_borgctl_shows_a_viewer_no_secrets(cell, tmp_path) -> None:
-    with portal_server.running(tmp_path / "log") as url:
-        for role in ("viewer", "operator"):
-            shown = cli_world.of(tmp_path, url, role).out("status", "web", "--json")
-            assert secrets_in(shown) == ({NEW, OTHER} if SEES[role] else set())
+def test_borgctl_shows_a_viewer_no_secrets(shared_portal, cell, tmp_path) -> None:
+    for role in ("viewer", "operator"):
+        shown = cli_world.of(tmp_path, shared_portal, role).out("status", "web", "--json")
+        assert secrets_in(shown) == ({NEW, OTHER} if SEES[role] else set())

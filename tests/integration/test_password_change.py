@@ -18,7 +18,7 @@ from quota.vocabulary.permissions import Scope, system
 from scheduling.journal import wakeups
 from scheduling.machines import contact
 from scheduling.shells import streams
-from tests.integration import portal_server, portal_world
+from tests.integration import portal_world
 from tests.integration.portal_world import PASSWORD, signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -63,7 +63,7 @@ def test_a_secret_key_that_is_being_replaced_ends_no_websocket(world, settings) 
     assert principal_of_session(scope)
 
 
-def test_an_open_shell_ends_within_seconds_of_a_password_change(world, tmp_path) -> None:
+def test_an_open_shell_ends_within_seconds_of_a_password_change(shared_portal, world) -> None:
     portal_world.report(world.job, 0)
     Capability.objects.create(user=get_user_model().objects.get(username="operator"), kind="shell", reason="on call")
     thief = signed_in("operator")
@@ -71,15 +71,12 @@ def test_an_open_shell_ends_within_seconds_of_a_password_change(world, tmp_path)
     shard.subscribe(streams.channel("shard-1"))
     wakeups.client().hset(contact.key("holder", world.cell.id), str(world.machine.id), "shard-1")
     cookie = thief.cookies[settings.SESSION_COOKIE_NAME].value
-    with (
-        portal_server.running(tmp_path / "log", BORG_SECRET_KEY=settings.SECRET_KEY) as url,
-        connect(
-            f"{url.replace('http', 'ws')}/ws/shell/cc/ubar/jfoo/0/",
-            origin=url,
-            additional_headers={"Cookie": f"{settings.SESSION_COOKIE_NAME}={cookie}"},
-            open_timeout=WAIT_S,
-        ) as socket,
-    ):
+    with connect(
+        f"{shared_portal.replace('http', 'ws')}/ws/shell/cc/ubar/jfoo/0/",
+        origin=shared_portal,
+        additional_headers={"Cookie": f"{settings.SESSION_COOKIE_NAME}={cookie}"},
+        open_timeout=WAIT_S,
+    ) as socket:
         asked = [shard.get_message(timeout=WAIT_S) for _ in range(2)]
         assert [message["type"] for message in asked if message] == ["subscribe", "message"]
         assert change(signed_in("operator")).status_code == 302

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from scheduling.brakes import brakes as brake_services
@@ -15,7 +13,7 @@ from scheduling.master.metrics import CellCollector
 from scheduling.models import Drain, Job, Machine
 from scheduling.policy import brakes
 from scheduling.tasks import transitions
-from tests.integration import cli_world, portal_server, rows, world
+from tests.integration import cli_world, rows, world
 from tests.integration.cli_world import Cli
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,21 +21,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 KEYS = [f"{letter * 32}/0/1" for letter in "ab"]
 
 
-@pytest.fixture(scope="module")
-def url(django_db_setup, tmp_path_factory):
-    settings = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}
-    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **settings) as url:
-        yield url
+@pytest.fixture
+def eve(tmp_path, shared_portal, tenant) -> Cli:
+    return cli_world.of(tmp_path, shared_portal, "eve", tenant=tenant)
 
 
 @pytest.fixture
-def eve(tmp_path, url, tenant) -> Cli:
-    return cli_world.of(tmp_path, url, "eve", tenant=tenant)
-
-
-@pytest.fixture
-def sre(tmp_path, url) -> Cli:
-    return cli_world.of(tmp_path, url, "sre", sre=True)
+def sre(tmp_path, shared_portal) -> Cli:
+    return cli_world.of(tmp_path, shared_portal, "sre", sre=True)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from quota.models import Capability
 from quota.tenancy.access import token_issue
 from quota.vocabulary.permissions import Scope, system
 from scheduling.models import ShellSession
-from tests.integration import portal_server, portal_world
+from tests.integration import portal_world
 from tests.integration.link_world import until
 from tests.integration.portal_world import signed_in
 from tests.integration.world import a_user
@@ -26,11 +26,9 @@ DOOR = "ws/shell/cc/ubar/jfoo/0/"
 NOT_CONNECTED = "not connected to a link shard"
 
 
-@pytest.fixture(scope="module")
-def portal(django_db_setup, tmp_path_factory):
-    secret = {"BORG_SECRET_KEY": settings.SECRET_KEY}
-    with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **secret) as url:
-        yield url
+@pytest.fixture
+def portal(shared_portal: str) -> str:
+    return shared_portal
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from scheduling.machines import contact
 from scheduling.machines.joining import join_token_issue
 from scheduling.models import Cell, Event, Job, Machine, ShellSession
 from scheduling.tasks import transitions
-from tests.integration import cli_world, portal_server, rows, world
+from tests.integration import cli_world, rows, world
 from tests.integration.cli_world import BORGCTL, Cli
 from tests.integration.link_world import a_job, place, running_link, task, until
 from tests.integration.test_link_borglet import Borglet
@@ -52,13 +52,12 @@ class Place:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
+def shop(shared_portal: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
     runtime = getattr(request, "param", "process")
     tmp_path.chmod(0o711)
     cell = rows.a_cell()
     with contextlib.ExitStack() as stack:
         link = stack.enter_context(running_link())
-        url = stack.enter_context(portal_server.running(tmp_path / "log"))
         borglet = stack.enter_context(contextlib.closing(Borglet(tmp_path / "home", link, runtime=runtime)))
         borglet.start(join_token_issue(principal=rows.ME, cell=cell))
         machine = until(lambda: Machine.objects.filter(session__gt=0).first(), seconds=WAIT_S, what="connected")
@@ -66,7 +65,7 @@ def shop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
         place(job, machine.id)
         until(lambda: task(job).up, seconds=WAIT_S, what="up")
         until(lambda: contact.holder_of(cell.id, machine.id), what="holder known")
-        yield Place(cell, job, permitted(tmp_path, url, "ann"), url, borglet, machine, stack)
+        yield Place(cell, job, permitted(tmp_path, shared_portal, "ann"), shared_portal, borglet, machine, stack)
 
 
 def permitted(folder: Path, url: str, name: str) -> Cli:
@@ -172,7 +171,7 @@ def test_it_is_inside_the_task_s_own_control_groups(shop: Place) -> None:
 @both_runtimes
 def test_a_command_passes_bytes_and_its_status(shop: Place) -> None:
     everything = bytes(range(256)) * 4096
-    for _attempt in range(5):
+    for _attempt in range(2):
         done = subprocess.run(
             [BORGCTL, "ssh", "jfoo/0", "--", "sh", "-c", "cat; exit 3"],
             env=shop.ann.environment,

@@ -142,10 +142,10 @@ def test_values_of_saved_queries_are_checked(place) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_borgctl_prints_and_writes_results(market_portal, tmp_path) -> None:
+def test_borgctl_prints_and_writes_results(shared_portal, tmp_path) -> None:
     cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
     portal_world.place(rows.a_job(cell, tenant), 0, rows.a_machine(cell))
-    cli = cli_world.of(tmp_path, market_portal, "ann", tenant=tenant)
+    cli = cli_world.of(tmp_path, shared_portal, "ann", tenant=tenant)
     assert cli.out("sql", TYPES).split() == ["type", "events", "schedule", "1", "submit", "3"]
     assert cli.json("sql", TYPES)["rows"] == [["schedule", 1], ["submit", 3]]
     (tmp_path / "q.sql").write_text("SELECT user FROM jobs WHERE collection_name = :job")
