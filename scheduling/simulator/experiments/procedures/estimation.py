@@ -133,7 +133,7 @@ def _charts(results: Results) -> list[LineChart]:
 
     charts = [
         LineChart(
-            f"{name}: limit, reservation and usage ({', '.join(PERIODS)})",
+            f"{name}: limit, reservation and usage with seed 0 ({', '.join(PERIODS)})",
             "hours",
             "% of capacity",
             {what: line(f"{name} {what}") for what in ("limit", "reservation", "usage")},
@@ -141,7 +141,7 @@ def _charts(results: Results) -> list[LineChart]:
         for name in _NAMES.values()
     ]
     label = "tasks evicted for lack of memory"
-    return [*charts, LineChart("Out of memory, since the beginning", "hours", "tasks", {label: line("out of memory")})]
+    return [*charts, LineChart("Out of memory, since the beginning, with seed 0", "hours", "tasks", {label: line("out of memory")})]
 
 
 EXPERIMENT = Experiment(
@@ -156,5 +156,4 @@ EXPERIMENT = Experiment(
     cases=(ESTIMATION,),
     rows=_rows,
     charts=_charts,
-    once=True,
 )
