@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from portal.up import engines
+from tests.migrated import copy_postgres
 
 pytest_plugins = ("tests.emptying",)
 _READY_S = 30.0
@@ -39,6 +40,7 @@ def _start(cleanup: ExitStack, *, all_of_them: bool) -> None:
     redis = engines.start(engines.prepare_redis(home, durable=False), output=log.fileno())
     cleanup.callback(redis.stop)
     if all_of_them:
+        copy_postgres(home)
         postgres = engines.start(engines.prepare_postgres(home, durable=False), output=log.fileno())
         cleanup.callback(postgres.stop)
         postgres.wait_ready(_READY_S)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from portal.up.home import Home
 from tests.acceptance.installation import ROOT, Installation, wait_for
+from tests.migrated import copy_postgres
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,7 +52,15 @@ def shared() -> Iterator[Installation]:
 
 
 @pytest.fixture
-def own() -> Iterator[Installation]:
-    """An installation that the test may start and stop as it likes."""
+def new() -> Iterator[Installation]:
+    """An installation that has never started. The test may start and stop it as it likes."""
     with installation_in_a_folder() as made:
         yield made
+
+
+@pytest.fixture
+def own(new: Installation) -> Installation:
+    """An installation like `new`, but with a database that is migrated, so that the first start takes less time."""
+    Home(new.home).prepare()
+    copy_postgres(new.home)
+    return new

@@ -21,11 +21,11 @@ EXPECTED = {
 }
 
 
-def test_every_command_of_the_tutorial_succeeds(own: Installation, tmp_path: Path) -> None:
-    own.start()
+def test_every_command_of_the_tutorial_succeeds(new: Installation, tmp_path: Path) -> None:
+    new.start()
     folder = tutorial.folder_of_a_reader(tmp_path / "reader")
     typed = tutorial.commands()
     assert len(typed) > 25
     assert EXPECTED.keys() <= set(typed)
     for command in typed:
-        assert EXPECTED.get(command, "") in tutorial.run(command, folder, own), command
+        assert EXPECTED.get(command, "") in tutorial.run(command, folder, new), command
