@@ -1,4 +1,4 @@
-"""Archives of packages for tests, good ones and hostile ones."""
+"""Builders of package archives for tests: a tar of given files, and a small OCI image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from collections.abc import Mapping
 
 
 def a_tar(files: Mapping[str, bytes | str] | None = None, *, packed: bool = True) -> bytes:
-    """A tar of files by name, the same bytes each time: text is what a symbolic link points to."""
+    """Return a tar archive, compressed with gzip if `packed`. Equal arguments give equal bytes.
+
+    `files` maps names to contents. A `str` as content makes a symbolic link to that path.
+    """
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, content in (files if files is not None else {"bin/serve": b"#!/bin/sh\nexec sleep 60\n"}).items():
@@ -39,7 +42,7 @@ def digest_of(archive: bytes) -> str:
 
 
 def an_image() -> bytes:
-    """The smallest OCI image layout: no more than its index, a manifest, a configuration and a layer."""
+    """Return a tar of the smallest OCI image layout: an index, a manifest, a configuration and one layer."""
     layer = a_tar(packed=False)
     config = json.dumps(
         {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [digest_of(layer)]}}

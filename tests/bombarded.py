@@ -1,4 +1,4 @@
-"""A resolver in this process that is sent malformed messages (`tests.malformed`), and what was found by it."""
+"""A DNS resolver in this process for fuzz tests: it receives malformed messages and records how it answers them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from naming.dns.sockets import Datagrams, DnsServer
 from naming.dns.zones.directory import ZoneDirectory
 from tests.malformed import KEY, Packet, well_formed
 
-MOST_FACTOR = 2.0  # of an answer to a malformed question, in its length
-STRANGER = ("198.51.100.7", 53)  # of no private network
+MOST_FACTOR = 2.0  # the most octets of answer per octet of a malformed question
+STRANGER = ("198.51.100.7", 53)  # outside all private networks
 
 
 @dataclass
 class Findings:
-    """`largest`: answer by question in octets, of malformed and of well-formed ones, with the question. `failed`:
-    where an exception came from, how often."""
+    """Counts and extremes of a fuzz run against the resolver.
+
+    `largest`: per kind of question (True: well-formed, False: malformed) the greatest ratio of answer length to
+    question length, with the question. `failed`: the number of exceptions per place in the code, and of SERVFAIL
+    answers.
+    """
 
     packets: int = 0
     answered: int = 0
@@ -52,7 +56,7 @@ class Findings:
             self.largest[plain] = (factor, packet)
 
     def problems(self) -> list[str]:
-        """In words, with the packets that show them."""
+        """Return one line per defect found: each exception, and too long an answer to a malformed question."""
         found = [f"{number} times {where}" for where, number in self.failed.items()]
         factor, packet = self.largest[False]
         if factor > MOST_FACTOR and packet is not None:
@@ -61,7 +65,10 @@ class Findings:
 
 
 class Bombarded:
-    """`DnsServer`'s way of a datagram, and of a message on a stream, without sockets. `rate`: answers a second."""
+    """A `DnsServer` without sockets, to which a test passes single datagrams or TCP messages.
+
+    `rate`: the most answers per second to one network of clients; 0 means no limit.
+    """
 
     def __init__(self, directory: ZoneDirectory, *, rate: int = 0) -> None:
         directory.keyring = {KEY.name: KEY}
@@ -74,11 +81,11 @@ class Bombarded:
         self._datagrams.connection_made(self)  # type: ignore[arg-type]
 
     def sendto(self, data: bytes, address: object) -> None:
-        """As a transport has it."""
+        """Record an answer. The server calls this method of its transport."""
         self._sent.append(data)
 
     def take(self, packet: Packet, via: Transport = "udp") -> list[bytes]:
-        """What was answered."""
+        """Process one message as if it came from a client, record the findings, and return the answers."""
         self._sent.clear()
         began = time.thread_time()
         if via == "udp":

@@ -1,4 +1,4 @@
-"""A cell for pure tests, built in sentences; and the rows a server would keep of it, the obvious way.
+"""Builders for pure tests of the scheduler: a cell's journal, its state, and the rows that a database would hold.
 
 world = World().machine("m1", cpu=4000).job("web", tasks=3, cpu=1000, priority=200)
 plan = world.schedule()                      # decides and commits
@@ -43,7 +43,10 @@ def needs(
     constraints: tuple[Constraint, ...] = (),
     **others: Any,
 ) -> Requirement:
-    """What a task asks for. `others`: max_per_machine, max_per_rack, max_per_power_domain, packages."""
+    """Return what a task requests: `cpu` in milli-cores, `ram` in bytes, `accelerators` in milli-units.
+
+    `others`: further fields of `Requirement`: max_per_machine, max_per_rack, max_per_power_domain, packages.
+    """
     limit = vector(cpu=cpu, ram=ram, accelerators=accelerators, ports=ports)
     return Requirement(limit, constraints=constraints, **others)
 
@@ -76,7 +79,11 @@ class JobRow:
 
 
 class World:
-    """A cell's journal, the state that follows it, and rows. Machines and jobs go by name; ids count from 1."""
+    """A cell for tests: its journal, the state that is computed from the journal, and its rows.
+
+    Methods take the names of machines and jobs. Ids count from 1. Methods that change the cell return this object, so
+    that calls can be chained.
+    """
 
     def __init__(self) -> None:
         self.journal: list[tuple[events.Event, float]] = []
@@ -111,7 +118,7 @@ class World:
         machine_id: int | None = None,
         **attributes: str,
     ) -> World:
-        """One joins, or its facts change."""
+        """Add a machine, or change the facts of the machine that has this name already."""
         known = self.machines.get(name)
         if machine_id is None:
             machine_id = known.machine_id if known else next(self._ids)
@@ -136,7 +143,7 @@ class World:
         return self.send(events.MachineState(machine_id=machine.machine_id, state=state))
 
     def has(self, name: str, *digests: str) -> World:
-        """The machine has these packages, and no others."""
+        """Set the packages that are installed on a machine to exactly these digests."""
         machine_id = self.id_of(name)
         before, now = self.installed.get(machine_id, set()), set(digests)
         self.installed[machine_id] = now
@@ -158,7 +165,7 @@ class World:
         return self.send(events.MachineRemoved(machine_id=gone))
 
     def free_devices(self, name: str) -> list[int]:
-        """Milli-units free on each accelerator, as the state counts them."""
+        """Return the free capacity of each accelerator of a machine, in milli-units, as the state counts it."""
         free: list[int] = self.state.machines.devices[self.state.machines.slot[self.id_of(name)]].tolist()
         return free
 
@@ -200,7 +207,7 @@ class World:
         return self.change(name, priority=priority)
 
     def change(self, name: str, **facts: Any) -> World:
-        """Facts of the job itself: priority, gang, disruption_budget."""
+        """Change fields of a job that are not about single tasks: priority, gang or disruption_budget."""
         row = self.jobs[name]
         fields = {field: getattr(row.submitted, field) for field in row.submitted.__struct_fields__}
         row.submitted = events.JobSubmitted(**{**fields, **facts})
@@ -280,7 +287,7 @@ class World:
         )
 
     def end(self, job: str, index: int, how: str = "killed", *, gone: bool = False) -> World:
-        """The task dies, pending or running; with the last one its job ends."""
+        """End a pending or running task. If it was the last living task of the job, end the job too."""
         row, task = self.jobs[job], self.task(job, index)
         machine_id = self._leaves(job, index, gone=gone) if task.state == "running" else 0
         task.state = "dead"
@@ -330,7 +337,7 @@ class World:
         )
 
     def reserve(self, job: str, index: int, *, cpu: int, ram: int) -> World:
-        """The estimate of what it will use (§5.5)."""
+        """Set the reservation of a task, which is the estimate of its future usage (§5.5): milli-cores and bytes."""
         task = self.task(job, index)
         task.reservation = (cpu, ram, *task.requirement.limit[2:])
         pair = (self.jobs[job].job_id, index)
@@ -352,13 +359,13 @@ class World:
         return schedule_pass(self.state, policy or Policy(), now=when, rng=rng, memory=memory, explainer=explainer)
 
     def schedule(self, policy: Policy | None = None, *, seed: int = 0, memory: PassCache | None = None) -> Plan:
-        """A pass, and its plan committed: victims first."""
+        """Run a scheduling pass, commit its plan, and return the plan."""
         plan = self.plan(policy, seed=seed, memory=memory)
         self.commit(plan.assignments)
         return plan
 
     def commit(self, assignments: Iterable[Assignment]) -> None:
-        """Victims first, then who comes in their place."""
+        """Apply assignments in order. For each, evict the victims first and place the task after that."""
         for assignment in assignments:
             for job_id, index in assignment.victims:
                 self.evict(self.name_of(job_id), index)
@@ -369,7 +376,7 @@ class World:
         return next(name for name, row in self.jobs.items() if row.job_id == job_id)
 
     def where(self, plan: Plan, job: str) -> dict[int, str]:
-        """index -> name of the machine that the plan gives it."""
+        """Return the machine's name by task index, for each task of the job that the plan places."""
         names = {machine.machine_id: name for name, machine in self.machines.items()}
         return {a.index: names[a.machine_id] for a in self.assignments(plan, job)}
 
@@ -384,7 +391,7 @@ class World:
         return state
 
     def rows(self) -> Iterator[tuple[events.Event, float]]:
-        """The synthetic stream that `scheduling.core.cell.state` describes."""
+        """Yield the events from which `CellState.load` rebuilds the present state, each with its time."""
         for machine in self.machines.values():
             yield machine, 0.0
         digests = sorted({digest for own in self.installed.values() for digest in own})

@@ -1,8 +1,7 @@
-"""What all tests share. Nothing here imports Django: the unit tests run without it.
+"""Configuration that all tests share. This module does not import Django, because unit tests run without it.
 
-Hypothesis draws the same examples each time, and however long one takes: a change is judged by what it changed, not by
-what was drawn, nor by how busy the machine was. `HYPOTHESIS_PROFILE=search` draws others at each run, for anyone who
-looks for more.
+Hypothesis draws the same examples in each run, and without a time limit per example. So the result of a run depends on
+the code alone, not on chance or on the load of the machine. `HYPOTHESIS_PROFILE=search` draws new examples in each run.
 """
 
 from __future__ import annotations

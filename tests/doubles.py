@@ -1,4 +1,4 @@
-"""Doubles of the ports of a Borglet, for tests: a runtime and a store that fail on demand, and no packages."""
+"""Test doubles for a Borglet: a runtime and a store that fail on demand, and an empty package manager."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from borglet.state.instructions import Remembered
 
 
 class FailingRuntime:
-    """Another runtime behind a list of failures.
+    """A runtime that passes each call to another runtime, unless a failure was ordered for that call.
 
-    `fail("start", StartFailed("no such file"), times=3)` makes the next three starts fail. All calls that came in are
-    kept in `calls` as (method, key)."""
+    `fail("start", StartFailed("no such file"), times=3)` makes the next three starts fail. `calls` lists all calls as
+    (method, key).
+    """
 
     name = "failing"
     api_url = ""
@@ -123,7 +124,7 @@ class FailingRuntime:
 
 
 class FailingStore(MemoryStore):
-    """A store for tests whose saves fail with `error` as long as it is set."""
+    """A store in memory whose saves raise `error` while `error` is set."""
 
     def __init__(self, remembered: Remembered | None = None) -> None:
         super().__init__(remembered)
@@ -136,7 +137,7 @@ class FailingStore(MemoryStore):
 
 
 class NoPackages:
-    """A machine that installs none."""
+    """A package manager of a Borglet that has no packages and raises `PackageMissing` when a task needs one."""
 
     def bind(self, in_use: InUse) -> None:
         pass
@@ -158,12 +159,12 @@ class NoPackages:
 
 
 def end_task(runtime: SimulatedRuntime, key: TaskKey, exit_: Exit) -> None:
-    """Let a running task of a simulated machine end this way, now."""
+    """End a running task of a simulated machine at once, with the given exit."""
     runtime._end(runtime._tasks[key], exit_)
 
 
 class MemoryKeeper:
-    """A store of credentials in memory."""
+    """A store in memory for a machine's credentials and its cell's certificate authority."""
 
     def __init__(self) -> None:
         self.identity: Identity | None = None

@@ -1,8 +1,8 @@
-"""A pytest plugin, loaded by `tests.engines`: after a test that commits, delete what it left and nothing else.
+"""A pytest plugin that empties the database after each test that commits. `tests.engines` loads it.
 
-Django truncates every table and makes content types and permissions again: 110 to 250 ms of CPU for a test that left
-a dozen rows, against 10 ms here. As there, anyone who still writes is waited for, so that nothing of one test comes
-into the next.
+It deletes only the rows that the test left. Django's own way is to truncate every table and to create content types and
+permissions again, which takes 110 to 250 ms of CPU where this takes 10 ms. Like Django's way, it waits until open
+transactions that write have ended, so that no row of one test appears in the next.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-# What `migrate` fills, from code: the same for every test.
+# `migrate` fills these tables from code. They are the same for every test.
 _LASTING = {"django_content_type", "auth_permission", "django_migrations"}
-_MANY = 5_000  # rows; what is left of so many would be read over by the tests that follow
+_MANY = 5_000  # rows; dead rows of so many would slow down the scans of later tests
 
 
 @pytest.hookimpl(trylast=True)
@@ -36,19 +36,19 @@ def _empty(connection: Any) -> None:
     names = connection.introspection.django_table_names(only_existing=True, include_views=False)
     tables = sorted(set(names) - _LASTING)
     with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
-        # Writers end first; who reads doesn't matter.
+        # The lock waits for transactions that write. Readers do not matter.
         cursor.execute(f"LOCK TABLE {', '.join(map(_quoted, tables))} IN SHARE ROW EXCLUSIVE MODE")
         cursor.execute(
             " UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT FROM {_quoted(name)})" for name in tables)
         )
         left = [row[0] for row in cursor.fetchall()]
-        # The journals of cells that are gone; dropping them is cheaper than deleting their rows.
+        # These are journals of deleted cells. Dropping the tables is cheaper than deleting their rows.
         if "scheduling_cell" in left:
             left = [name for name in left if name != "scheduling_event"]
             cursor.execute("SELECT name FROM scheduling_event_partition")
             if partitions := [row[0] for row in cursor.fetchall()]:
                 cursor.execute(f"DROP TABLE {', '.join(map(_quoted, partitions))}")
-        # All goes, so foreign keys need no order, and what must never change may go too.
+        # All rows are deleted, so foreign keys need no order. Triggers that forbid changes are off, too.
         cursor.execute("SET LOCAL session_replication_role = replica")
         many = []
         for name in left:

@@ -1,9 +1,9 @@
-"""A pytest plugin: one real PostgreSQL and Redis for the whole run, in a folder that goes away with it.
+"""A pytest plugin that starts one PostgreSQL and one Redis for the whole run, in a temporary folder.
 
-Load it with `-p tests.engines`. It must win against pytest-django, which reads Django's settings, and with
-them the database's address, while the command line is still being read. Workers of pytest-xdist inherit
-PostgreSQL's address through the environment, and have databases of their own there. Redis has channels for all, so
-that link shards of two workers would take each other for one: each worker starts one of its own.
+Load it with `-p tests.engines`. It runs before pytest-django, which reads Django's settings, and so the database's
+address, while pytest still parses the command line. Workers of pytest-xdist get PostgreSQL's address through the
+environment, and each has its own database there. Channels of Redis are global, so that link shards of two workers would
+mistake each other for themselves. Therefore each worker starts its own Redis.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 
 def _start(cleanup: ExitStack, *, all_of_them: bool) -> None:
     home = Path(tempfile.mkdtemp(prefix="borg-tests-"))
-    home.chmod(0o711)  # under root the engines run as somebody else
+    home.chmod(0o711)  # under root, PostgreSQL and Redis run as another user
     cleanup.callback(shutil.rmtree, home)
     log = cleanup.enter_context((home / "engines.log").open("ab"))
     redis = engines.start(engines.prepare_redis(home, durable=False), output=log.fileno())

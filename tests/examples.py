@@ -1,4 +1,4 @@
-"""The number of examples that a property is tried with."""
+"""The number of examples with which Hypothesis tries a property."""
 
 from __future__ import annotations
 
@@ -8,5 +8,8 @@ SEARCH = os.environ.get("HYPOTHESIS_PROFILE") == "search"
 
 
 def examples(most: int) -> int:
-    """Return `most` in `make soak`, which draws new examples, and a third of it in `make test`, which repeats them."""
+    """Return how many examples Hypothesis draws for a property.
+
+    That is `most` in `make soak`, which draws new examples, and a third of it in `make test`, which repeats the same.
+    """
     return most if SEARCH else max(most // 3, 1)

@@ -1,9 +1,9 @@
-"""A made-up history of a cell as Parquet files, for tests and benches of SQL: 40 tenants, jobs of 30 tasks each.
+"""An invented history of a cell as Parquet files, for tests and benchmarks of SQL: 40 tenants, 30 tasks per job.
 
     <folder>/<table>/day=YYYY-MM-DD/0.parquet
 
-The tables of the archive are written with the archive's own writer, the others as `borgctl sql --parquet` writes them.
-Django has to be set up.
+The archive's own writer writes the tables of the archive. The other files have the layout of `borgctl sql --parquet`.
+Django must be set up before this module is imported.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ _DAILY = {
 
 @dataclass(frozen=True, slots=True)
 class MadeHistory:
-    """`days` days from `BEGIN` on, with about `rows` windows of usage and a tenth as many events of tasks."""
+    """A history of `days` days from `BEGIN` on, with about `rows` windows of usage and `rows` / 10 events of tasks."""
 
     folder: Path
     rows: int

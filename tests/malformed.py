@@ -1,11 +1,10 @@
-"""Malformed DNS messages, seeded: for the bench `dns-fuzz` by the million, for a unit test by the thousand.
+"""Generators of malformed DNS messages, reproducible by seed: for the bench `dns-fuzz` and for a unit test.
 
     for packet in packets(seed): …        # endless; packet.kind says how it was made, packet.wire is what is sent
 
-A message counts as *well-formed* when a strict reader finds exactly one question of class IN in it and nothing that the
-question's grammar does not allow (RFC 1035 §4, RFC 6891 §6, RFC 7873 §4, RFC 8945 §4.2): anyone who sends that is
-asking, and gets an ordinary answer, as large as that is. `well_formed` is such a reader, written without dnspython.
-Everything else is malformed, also where it is only almost a question.
+A message counts as *well-formed* if it holds exactly one question of class IN and nothing that the grammar of a
+question does not allow (RFC 1035 §4, RFC 6891 §6, RFC 7873 §4, RFC 8945 §4.2). Such a message may get an ordinary, long
+answer. Every other message is malformed. `well_formed` decides this without dnspython.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Packet(NamedTuple):
 
 
 def questions(*, cell: str = "cc", tenant: str = "ubar", job: str = "web") -> list[bytes]:
-    """Well-formed messages of all sorts that a resolver of that job may be asked, to be spoiled."""
+    """Return well-formed messages of all kinds that a resolver of that job may receive. Tests damage them."""
     names = [
         f"0.{job}.{tenant}.{cell}",
         f"{job}.{tenant}.{cell}",
@@ -79,7 +78,10 @@ def questions(*, cell: str = "cc", tenant: str = "ubar", job: str = "web") -> li
 
 
 def packets(seed: int, whole: list[bytes] | None = None) -> Iterator[Packet]:
-    """Without an end; the same for the same seed and the same `whole` messages."""
+    """Yield damaged messages without end. The same `seed` and `whole` messages give the same sequence.
+
+    `whole`: the well-formed messages that are damaged; by default those of `questions()`.
+    """
     rng = Random(seed)
     whole = whole or questions()
     cuts = itertools.cycle([one[:size] for one in whole for size in range(len(one))])
@@ -91,7 +93,7 @@ def packets(seed: int, whole: list[bytes] | None = None) -> Iterator[Packet]:
 
 
 def well_formed(wire: bytes) -> bool:
-    """Whether it is one question of class IN, and nothing is wrong with what comes with it."""
+    """Return whether a message holds exactly one question of class IN and is valid in all other parts too."""
     if len(wire) < _HEADER.size:
         return False
     _, flags, qdcount, ancount, nscount, arcount = _HEADER.unpack_from(wire)
@@ -138,7 +140,10 @@ def _record(wire: bytes, at: int) -> _Record | None:
 
 
 def _additional(record: _Record, seen: list[int]) -> bool:
-    """EDNS of version 0 in any place, and a signature as the last; what is signed is checked elsewhere."""
+    """Return whether an additional record may accompany a question: one OPT of EDNS version 0, or a TSIG as the last.
+
+    `seen`: the types of the additional records before it. The signature in a TSIG record is not checked.
+    """
     if record.rdtype == _TSIG:
         return _TSIG not in seen and record.rdclass == _ANY_CLASS and not record.ttl
     if record.rdtype != _OPT or seen or not record.at_root or record.ttl >> 16 & 0xFF:
@@ -169,7 +174,7 @@ def _name_ends(wire: bytes, at: int, *, pointers: bool = False) -> int | None:
 
 
 def _parts(wire: bytes) -> tuple[bytes, bytes, bytes]:
-    """Header, first question, the rest, of a whole message."""
+    """Split a well-formed message into its header, its first question, and the rest."""
     ends = _name_ends(wire, _HEADER.size)
     assert ends is not None
     return wire[: _HEADER.size], wire[_HEADER.size : ends + 4], wire[ends + 4 :]
@@ -196,12 +201,12 @@ def _random(rng: Random, wire: bytes) -> bytes:
 
 
 def _with_header(rng: Random, wire: bytes) -> bytes:
-    """Noise behind a header that promises one question."""
+    """Return random octets behind a header that announces one question."""
     return _counted(wire[:12], 1, 0, 0, rng.randrange(3)) + rng.randbytes(rng.randrange(600))
 
 
 def _pointers(rng: Random, wire: bytes) -> bytes:
-    """A name that ends in a pointer: to itself, forward, into the header, to a place before, out of the message."""
+    """End the question's name in a compression pointer: to itself, forward, back, into the header, or outside."""
     head, question, rest = _parts(wire)
     name, fixed = question[:-5], question[-4:]
     here = len(head) + len(name)
@@ -212,7 +217,7 @@ def _pointers(rng: Random, wire: bytes) -> bytes:
 
 
 def _rings(rng: Random, wire: bytes) -> bytes:
-    """Questions and records whose names point at each other."""
+    """Return a message whose questions and records have names that are pointers to each other."""
     number = rng.randrange(2, 8)
     spot = [12 + 6 * each for each in range(number)]
     body = b"".join((0xC000 | rng.choice(spot)).to_bytes(2) + rng.choice((b"\0\1\0\1", b"\0\6\0\1")) for _ in spot)
@@ -247,7 +252,7 @@ def _types(rng: Random, wire: bytes) -> bytes:
 
 
 def _labels(rng: Random, wire: bytes) -> bytes:
-    """Labels of any length and octets, of the types that were never given out, and none where one should be."""
+    """Replace the question's name by labels of random lengths, of undefined types, or by none at all."""
     head, question, rest = _parts(wire)
     name = b""
     for _ in range(rng.randrange(1, 8)):
@@ -257,7 +262,7 @@ def _labels(rng: Random, wire: bytes) -> bytes:
 
 
 def _long_name(rng: Random, wire: bytes) -> bytes:
-    """Of lawful labels, around the 255 octets that a name may have and far beyond."""
+    """Put valid labels before the question's name, so that it has about 255 octets, the limit, or many more."""
     head, question, rest = _parts(wire)
     size = rng.choice((1, 1, 2, 7, 63))
     wanted = rng.choice((250, 254, 255, 256, 257, 300, 1_000, 4_000)) - len(question) + 4
@@ -265,7 +270,7 @@ def _long_name(rng: Random, wire: bytes) -> bytes:
 
 
 def opt(rdata: bytes, *, owner: bytes = b"\0", payload: int = 1_232, ttl: int = 0, size: int | None = None) -> bytes:
-    """An OPT record; `size`: what it says its data is long."""
+    """Return an OPT record of EDNS in wire format. `size`: the data length that it states, if not the true one."""
     return owner + struct.pack("!2HIH", _OPT, payload, ttl, len(rdata) if size is None else size) + rdata
 
 
@@ -296,14 +301,14 @@ def _edns(rng: Random, wire: bytes) -> bytes:
 
 
 def _cookies(rng: Random, wire: bytes) -> bytes:
-    """Of every length."""
+    """Add an OPT record with a cookie of a random length from 0 to 63 octets."""
     head, question, _ = _parts(wire)
     size = rng.randrange(64)
     return _counted(head, 1, 0, 0, 1) + question + opt(struct.pack("!2H", 10, size) + rng.randbytes(size))
 
 
 def _signed(rng: Random, wire: bytes) -> bytes:
-    """TSIG that is garbage, or garbled, or not where it belongs."""
+    """Add a TSIG record that is random, damaged, or at a place where none is allowed."""
     head, question, rest = _parts(wire)
     mac = rng.randbytes(rng.choice((0, 1, 16, 32, 32, 64, 200)))
     rdata = (
@@ -330,7 +335,7 @@ def _trailing(rng: Random, wire: bytes) -> bytes:
 
 
 def _extra(rng: Random, wire: bytes) -> bytes:
-    """A question with records that have no business in one."""
+    """Add a record that a question must not contain, to the answer, authority or additional section."""
     head, question, rest = _parts(wire)
     record = b"\xc0\x0c" + question[-4:] + rng.randbytes(4) + b"\0\4" + rng.randbytes(4)
     place = rng.randrange(3)
@@ -342,7 +347,7 @@ def _extra(rng: Random, wire: bytes) -> bytes:
 
 
 def _chains(rng: Random, wire: bytes) -> bytes:
-    """Pointers that lead to pointers, as many as fit, and records that all begin at the end of that chain."""
+    """Return a question with a long chain of compression pointers, and records whose names all follow that chain."""
     head, question, _ = _parts(wire)
     links = rng.randrange(1, 900)
     begins = len(head) + len(question) + 1 + 10
@@ -415,7 +420,7 @@ _KINDS: dict[str, Spoil] = {
     "extra": _extra,
     "chains": _chains,
 }
-# Beyond what a datagram of a real network holds.
+# These messages are larger than a datagram of a real network.
 _LARGE: dict[str, Spoil] = {
     "large-name": _large_name,
     "large-tail": _large_tail,

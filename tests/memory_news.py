@@ -1,4 +1,4 @@
-"""A source of names for a resolver: a journal in memory."""
+"""A source of task names for a DNS resolver in tests: a journal in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Cell:
 
 
 class MemoryNews:
-    """A journal in memory. While `away` is set, every call fails as if PostgreSQL were down."""
+    """A journal in memory. While `away` is true, every call fails as if PostgreSQL were down."""
 
     def __init__(self, name: str = "memory") -> None:
         self.name = name
@@ -49,7 +49,7 @@ class MemoryNews:
             return revision
 
     def restore(self, cell_id: int, revision: int) -> None:
-        """Go back to an older revision, as a restored database would."""
+        """Return the cell to an older revision, as an operator does who restores a backup of the database."""
         with self._news:
             cell = self._cells[cell_id]
             old = cell.facts
@@ -59,7 +59,7 @@ class MemoryNews:
             self._wake()
 
     def forget(self, cell_id: int, revision: int) -> None:
-        """Drop this revision and all older ones, as the archive does."""
+        """Delete this revision and all older ones from the journal, as the archiving of old events does."""
         with self._news:
             cell = self._cells[cell_id]
             cell.journal = [news for news in cell.journal if news.revision > revision]

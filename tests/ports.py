@@ -1,7 +1,7 @@
-"""Ports of loopback for servers that tests start in processes of their own.
+"""Free TCP and UDP ports on loopback, for servers that tests start as other processes.
 
-A port that the kernel gave for `bind(…, 0)` is free for that moment alone: until the server is up, seconds later, any
-connection of this machine may get it as its own end. These lie below the range that connections get theirs from.
+A port that the kernel chooses for `bind(…, 0)` may be taken again before the server listens, because any outgoing
+connection of this machine can get it. The ports of this module lie below the range of outgoing connections.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-_FIRST, _BEHIND = 10_000, 20_000  # tasks in tests have theirs from 20,000 on
+_FIRST, _BEHIND = 10_000, 20_000  # tasks in tests use ports from 20,000 on
 _LEAST = 1_000
 _given: set[int] = set()
-_random = random.SystemRandom()  # others test beside us, and must not come to the same
+_random = random.SystemRandom()  # parallel test runs must not draw the same ports
 
 
 def free_port() -> int:
-    """One that nobody has, neither by TCP nor by UDP, and that this process was not given before."""
+    """Return a port that is free for TCP and UDP and that this process has not returned before."""
     of_connections = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     behind = min(_BEHIND, of_connections) if of_connections > _FIRST + _LEAST else _BEHIND
     for port in _random.sample(range(_FIRST, behind), _LEAST):

@@ -1,4 +1,4 @@
-"""What must be quick, on machines that are busy with other things too."""
+"""Time bounds for tests on machines that other processes load too."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ _LOOP_S = 0.1
 
 
 def one_takes_less(limit_s: float, attempt: Callable[[int], float], *, tries: int = 3) -> None:
-    """One of a few attempts takes less: each gets its number and returns its seconds. Where nobody else is at work
-    there is but one."""
+    """Check that one of at most `tries` attempts takes less than `limit_s` seconds, and stop after that one.
+
+    `attempt`: receives its number from 0 on and returns the seconds that it took.
+    """
     took: list[float] = []
     while not took or took[-1] >= limit_s:
         assert len(took) < tries, f"{took} s, wanted less than {limit_s:g} s"
@@ -18,7 +20,10 @@ def one_takes_less(limit_s: float, attempt: Callable[[int], float], *, tries: in
 
 
 def stretch() -> float:
-    """How many times longer than alone work takes here now, 1 or more: seconds for each that a busy loop is given."""
+    """Return how much other processes slow this one down, 1.0 or more.
+
+    This is the elapsed time per CPU time of a busy loop.
+    """
     began, used = time.monotonic(), time.process_time()
     while (worked := time.process_time() - used) < _LOOP_S:
         pass

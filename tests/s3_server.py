@@ -21,7 +21,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "of-the-store"}
 
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory) -> Iterator[str]:
-    """A server in a process of its own, with a bucket."""
+    """Yield the URL of an S3 server with a bucket, which runs as another process."""
     import boto3  # takes half a second, and other tests do not need it
 
     port = free_port()

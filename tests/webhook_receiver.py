@@ -1,4 +1,4 @@
-"""The check of a webhook's signature, as a receiver makes it."""
+"""The check of a webhook's signature, as a receiver of webhooks implements it."""
 
 from __future__ import annotations
 

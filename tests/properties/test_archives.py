@@ -1,4 +1,4 @@
-"""What holds for every archive: a tree comes back as it was packed, and damage never reaches outside."""
+"""Property tests of package archives: a packed tree is restored exactly, and bad archives write nothing outside."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TREES = st.recursive(
     lambda below: st.dictionaries(NAMES, below, max_size=4),
     max_leaves=12,
 )
-# Names that lead somewhere: through each other, out, and to themselves.
+# These names lead through each other, out of the folder, and to themselves.
 CROOKED = st.lists(st.sampled_from(["a", "b", "c", "..", ".", ""]), min_size=1, max_size=4).map("/".join)
 ENTRIES = st.one_of(
     st.builds(file, CROOKED, st.binary(max_size=20)),
@@ -69,10 +69,13 @@ def test_a_packed_tree_comes_back(tree: dict[str, object], format_: str) -> None
 
 
 def check(raw: bytes, format_: str) -> None:
-    """Unpacked or rejected, nothing outside has changed, and no way out is left inside."""
+    """Unpack an archive and check that nothing outside its folder changed and no link inside points outside.
+
+    An archive that is rejected counts as correct too.
+    """
     with tempfile.TemporaryDirectory() as folder_name:
         root = Path(folder_name)
-        (root / "a").write_bytes(b"mine")  # what climbing names would meet
+        (root / "a").write_bytes(b"mine")  # the file that names with ".." would overwrite
         target = root / "b"
         target.mkdir()
         try:

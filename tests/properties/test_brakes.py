@@ -1,4 +1,4 @@
-"""Whatever machines vanish and come back: what leaves them stays within what the cell allows itself."""
+"""Property tests of the limit on evictions when many machines are lost: it holds in whatever order they fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ MOVING = (BrakeState.BOUNDED, BrakeState.RELEASED)
 
 @dataclass
 class Cell:
-    """Machines with tasks, some of them gone; a second at a time, as the master sees them."""
+    """A cell whose machines fail and return. It applies the eviction limit in steps of one second, as the master does.
+
+    `tasks`: number of tasks by machine. `gone`: the machines that do not answer.
+    """
 
     machines: int
     tasks: dict[int, int] = field(default_factory=dict)
@@ -41,7 +44,7 @@ class Cell:
         self.tasks = dict.fromkeys(range(self.machines), EACH)
 
     def second(self) -> int:
-        """How many tasks leave."""
+        """Advance the clock by one second, evict what the limit allows, and return the number of evicted tasks."""
         self.now += 1.0
         extent = Extent(self.machines, len(self.gone), self.machines * EACH)
         if self.state is BrakeState.OPEN or not few(extent, SETTINGS):
@@ -83,7 +86,7 @@ def test_a_partition_moves_no_more_than_the_rate_until_the_last_is_back(
         assert left == len(cut) * EACH
         return
     rate = lost_rate(Extent(machines, len(cut), machines * EACH), SETTINGS)
-    # Those that stay away for so long that only few are left are believed in the end.
+    # Machines that stay away are believed to be lost once only a few of them are left.
     stragglers = max(ALWAYS_BELIEVED, int(SETTINGS.believed_share * machines))
     slow = back_each_s * stragglers > CALM_S
     assert left <= rate * seconds + 1 + (stragglers * EACH if slow else 0)

@@ -1,4 +1,4 @@
-"""The calendar of what is sold, against one that asks every span at every moment."""
+"""Property tests of the calendar of sold quota, compared with a slow version that looks at every hour."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ moments = st.integers(0, 60).map(lambda n: START + n * HOUR)
 vectors = st.tuples(st.integers(0, 9), st.sampled_from([0, 1, EDGE]), *(st.just(0) for _ in range(SIZE - 2)))
 spans = st.lists(
     st.builds(Span, moments, st.one_of(st.none(), moments), vectors), max_size=12
-)  # some end before they begin
+)  # some periods end before they begin
 periods = st.tuples(moments, moments).filter(lambda pair: pair[0] < pair[1])
 
 
 def sold_at(spans: list[Span], moment: dt.datetime) -> Vector:
-    """The slow way: a span counts from its beginning until just before its end."""
+    """Return the total amounts sold at a moment. A period includes its beginning and excludes its end."""
     there = [s for s in spans if s.begins_at <= moment and (s.ends_at is None or moment < s.ends_at)]
     return tuple(sum(span.amounts[i] for span in there) for i in range(SIZE))
 
 
 def hours(begin: dt.datetime, end: dt.datetime) -> list[dt.datetime]:
-    """Everything in these tests happens at full hours, so looking at each is looking at every instant."""
+    """Return the full hours of a period. All changes in these tests are at full hours, so no other instants matter."""
     return [begin + n * HOUR for n in range(int((end - begin) / HOUR))]
 
 
@@ -116,6 +116,6 @@ def test_whole_days_left_end_with_the_period(begin: dt.datetime, minutes: int, n
 
 
 def _skipped(moment: dt.datetime, zone: ZoneInfo) -> bool:
-    """Whether the clock was put forward around then, so that the time wanted does not exist."""
+    """Return whether the zone's clock is changed within two hours of this local time."""
     before = (moment - 2 * HOUR).replace(tzinfo=zone).utcoffset()
     return before != (moment + 2 * HOUR).replace(tzinfo=zone).utcoffset()

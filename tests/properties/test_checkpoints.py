@@ -1,4 +1,4 @@
-"""A state that is loaded from a checkpoint equals the state that was saved, whatever happened before."""
+"""Property tests of checkpoints: a loaded state equals the state that was saved, whatever happened before."""
 
 from __future__ import annotations
 

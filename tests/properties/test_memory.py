@@ -1,4 +1,4 @@
-"""What only saves work changes nothing: a memory kept between passes, many events applied at once."""
+"""Property tests of two optimisations that must not change results: a cache between passes, and events in bulk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from tests.properties.worlds import add_job, full, step, worlds
 @thorough
 @given(worlds(steps=6) | full(), st.data())
 def test_passes_with_a_memory_decide_what_passes_without_decide(world: World, data: st.DataObject) -> None:
-    """Whatever happens in between, anyone who's policy it is, and however much of each plan is committed."""
+    """Run passes with a cache and without, while the cell and the policy change. Both plans must be equal.
+
+    A random part of each plan is committed before the next pass.
+    """
     memory = PassCache()
     for seed in range(data.draw(st.integers(2, 4))):
         policy = replace(data.draw(policies), max_assignments=data.draw(st.sampled_from((1, 100))))

@@ -1,4 +1,4 @@
-"""Gangs, accelerators, disruption budgets and runners-up, in every cell and by every policy."""
+"""Property tests of placement: gangs, accelerators, disruption budgets and runners-up, in random cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.properties.test_scheduling import policies, thorough
 from tests.properties.worlds import full, worlds
 from tests.unit.core.twins import RUNNERS_UP, WHOLE, Tenancy, Twin
 
-ROUNDED = 1e-3  # scores are asked to four places, each part of one for itself
+ROUNDED = 1e-3  # scores are rounded to four places, part by part
 
 # --- gangs
 
@@ -35,7 +35,10 @@ def test_a_gang_is_placed_whole_or_not_at_all(world: World, policy: Policy) -> N
 @thorough
 @given(worlds() | full(), st.data())
 def test_a_gang_that_finds_no_room_leaves_no_trace(world: World, data: st.DataObject) -> None:
-    """All others are decided as if it had not been there. (Of another tenant, so that it costs nobody a turn.)"""
+    """Add a gang, which is a job whose tasks are all placed or none. If none is placed, the plan is as without it.
+
+    The gang belongs to another tenant, so that it does not affect the order of the first tenant's jobs.
+    """
     policy = Policy(search=Search(randomise=False, caching=data.draw(st.booleans())))
     without = world.plan(policy)
     cpu, priority = data.draw(st.sampled_from((500, 1000))), data.draw(st.sampled_from((200, 300, 310)))
@@ -52,7 +55,10 @@ def test_a_gang_that_finds_no_room_leaves_no_trace(world: World, data: st.DataOb
 @thorough
 @given(worlds() | full(), policies)
 def test_no_accelerator_gets_more_than_it_has(world: World, policy: Policy) -> None:
-    """From the rows alone; and a share lies on one device, more is whole devices."""
+    """Place tasks, and count from the rows what each accelerator is given. No device may be given more than it has.
+
+    A share of less than one device must lie on one device, and a larger request must get whole devices.
+    """
     world.schedule(policy)
     held: dict[tuple[int, int], list[int]] = defaultdict(list)
     for job, index in world.in_state("running"):
@@ -79,7 +85,10 @@ def test_no_accelerator_gets_more_than_it_has(world: World, policy: Policy) -> N
 @thorough
 @given(worlds(waiting=3) | full(), policies)
 def test_worse_ways_are_taken_only_where_no_better_one_is_left(world: World, policy: Policy) -> None:
-    """Nobody is preempted while there is room, no budget broken while victims within budgets would do."""
+    """Check every assignment: it preempts tasks only if no machine has enough free capacity.
+
+    It breaks a disruption budget only if no choice of victims respects all budgets.
+    """
     twin = Twin(world.state, policy, world.time)
     for assignment in world.plan(policy).assignments:
         task, victims = followed(twin, assignment)
@@ -92,14 +101,14 @@ def test_worse_ways_are_taken_only_where_no_better_one_is_left(world: World, pol
 
 
 def followed(twin: Twin, assignment: Assignment) -> tuple[int, list[Tenancy]]:
-    """The slot of the task, and its victims as they are there now."""
+    """Return the assigned task's row number in the state's tables, and its victims as they are in the twin."""
     task = int(twin.state.tasks.jobs[assignment.job_id].tasks[assignment.index])
     there = {split_task_id(tenancy.identity): tenancy for tenancy in twin.there[assignment.machine_id]}
     return task, [there[victim] for victim in assignment.victims]
 
 
 def within(twin: Twin, victims: list[Tenancy]) -> bool:
-    """Whether disruption budgets let all of them go."""
+    """Return whether the disruption budgets of their jobs allow evicting all these victims."""
     return twin._within_budgets(victims) == victims
 
 

@@ -1,4 +1,4 @@
-"""Prices: monotone, exact to the micro-credit, and nothing gained by cutting an order up."""
+"""Property tests of quota prices: larger orders never cost less, sums are exact, and splitting saves nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BASE = {"cpu": 20_000, "ram": 2_500, "disk": 50, "disk_bandwidth": 20_000, "acce
 CURVE = ((500, 1000), (800, 1300), (950, 2000), (1000, 3000))
 EMPTY = (0,) * SIZE
 
-# At the greatest of the prices, factors and times below two such orders together fit 64 bits.
+# At the greatest prices, factors and times below, the sum of two such orders fits 64 bits.
 vectors = st.tuples(*[st.integers(0, 2**17 * UNIT.get(name, 1)) for name in NAMES])
 shares = st.tuples(*[st.integers(0, 1200)] * SIZE)
 seconds = st.integers(1, 400 * 86400)

@@ -1,4 +1,4 @@
-"""What is true of every cell, every journal and every pass."""
+"""Property tests of scheduling passes on random cells: capacity, preemption, determinism, and the compiled kernels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ policies = st.builds(
 
 
 def over_capacity(world: World, policy: Policy) -> list[str]:
-    """Sums by the rule of the band (§5.5), from the rows alone."""
+    """Return the machines that hold more than their capacity, as texts. The sums are computed from the rows alone.
+
+    Reservations of all tasks must fit, and so must the limits of the tasks that the policy counts by limit (§5.5).
+    """
     found = []
     for name, machine in world.machines.items():
         reserved, prod = np.zeros(len(NAMES), np.int64), np.zeros(len(NAMES), np.int64)
@@ -63,8 +66,10 @@ def test_no_machine_gets_more_than_it_has(world: World, policy: Policy) -> None:
 
 
 def over_cores(world: World, leaving: Collection[tuple[int, int]] = ()) -> list[str]:
-    """Machines of which latency-sensitive tasks have more whole cores than there are, counted from the rows.
-    `leaving`: victims, whom their preemptors wait for."""
+    """Return the machines whose latency-sensitive tasks hold more whole cores than the machine has, as texts.
+
+    The sums are computed from the rows. `leaving`: victims that still run, which are not counted.
+    """
     found = []
     for name, machine in world.machines.items():
         there = [
@@ -110,7 +115,7 @@ def test_nobody_is_preempted_by_his_equals_or_within_production(world: World, po
 @thorough
 @given(worlds(), policies)
 def test_no_victim_is_unnecessary(world: World, policy: Policy) -> None:
-    """With any one victim left where it is, the preemptor would not fit."""
+    """Check each victim of a plan: if that victim stays, the task that preempts it does not fit."""
     plan = world.plan(policy)
     for assignment in plan.assignments:
         for spared in assignment.victims:
@@ -163,7 +168,7 @@ def test_rows_and_journal_give_the_same_state(world: World) -> None:
 @thorough
 @given(worlds(), policies, st.integers(0, 2**32))
 def test_a_plan_depends_on_content_and_seed_alone(world: World, policy: Policy, seed: int) -> None:
-    """Not on the order of rows or slots; and the state is as it was before."""
+    """Change the order in which rows are loaded. The plan must be equal, and planning must not change the state."""
     before = world.state.fingerprint()
     plan = world.plan(policy, seed=seed)
     assert world.plan(policy, seed=seed) == plan
@@ -185,7 +190,7 @@ def test_a_plan_depends_on_content_and_seed_alone(world: World, policy: Policy, 
 
 
 def _keep_preferences(source: CellState, target: CellState) -> None:
-    """The last machine of a task is not a content of the rows."""
+    """Copy each task's last machine, which is a preference that the rows do not contain, to another state."""
     for job in target.tasks.jobs.values():
         if job.id in source.tasks.jobs:
             for index, slot in enumerate(job.tasks):
@@ -193,7 +198,7 @@ def _keep_preferences(source: CellState, target: CellState) -> None:
 
 
 def _decision(assignment: Assignment) -> tuple[object, ...]:
-    """All but port numbers, whose next start is a preference."""
+    """Return the fields of an assignment to compare, with the number of ports in place of the port numbers."""
     return (
         assignment.job_id,
         assignment.index,
@@ -228,7 +233,7 @@ def test_kernels_agree_with_their_slow_twin(world: World, scorer: str, batch_by_
         key: (decision.machine_id, decision.victims, decision.devices) for key, decision in expected.items()
     }
     for a in plan.assignments:
-        # A class that has come to preempting also tells of machines where somebody would have had to go.
+        # If preemption was tried for a class, its runners-up include machines with victims.
         best = expected[a.job_id, a.index].runners_up
         assert [machine for machine, _ in a.runners_up][: len(best)] == best
 
@@ -236,9 +241,9 @@ def test_kernels_agree_with_their_slow_twin(world: World, scorer: str, batch_by_
 @thorough
 @given(worlds(), st.integers(1, 3))
 def test_what_is_left_pending_fits_nowhere(world: World, sample: int) -> None:
-    """After the plan is committed a second pass finds no room that needs no preemption (§3.2).
+    """Commit a plan, and check that no pending task fits on any machine without preemption (§3.2).
 
-    Of a gang some might fit: it waits for room for all.
+    Gangs are left out, because a gang waits until all its tasks fit.
     """
     policy = Policy(search=Search(sample=sample))
     plan = world.schedule(policy)

@@ -1,4 +1,4 @@
-"""What a verdict promises is so: each is put to the test on the cell itself, or counted the slow way."""
+"""Property tests of the reasons given for pending tasks: each is checked on the cell, or counted the slow way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.core.twins import Twin
 
 
 def one_job_waits(world: World, data: st.DataObject) -> str:
-    """Everything else that is pending ends; a job of one task is submitted."""
+    """End all pending tasks, submit a job of one task, and return the job's name."""
     for job, index in world.in_state("pending"):
         world.end(job, index)
     add_job(data.draw, world, most_tasks=1)
@@ -26,7 +26,7 @@ def one_job_waits(world: World, data: st.DataObject) -> str:
 
 
 def fitting(world: World, policy: Policy, job: str) -> int:
-    """On how many machines the job's task could be placed, preempting whom it may: the slow way."""
+    """Return the number of machines on which the job's task could run, with preemption where it is allowed."""
     twin = Twin(world.state, policy, world.time)
     task = int(world.state.tasks.jobs[world.jobs[job].job_id].tasks[0])
     return sum(
@@ -35,7 +35,7 @@ def fitting(world: World, policy: Policy, job: str) -> int:
 
 
 def changed(requirement: Requirement, change: SuggestedChange) -> Requirement:
-    """The request with the change made."""
+    """Return the requirement after a suggested change, or after all parts of a combined change."""
     for part in change.parts:
         requirement = changed(requirement, part)
     if change.kind is ChangeKind.COMBINED:
@@ -105,7 +105,7 @@ def test_the_nearest_machine_lacks_what_is_said(world: World, policy: Policy, da
         asked = {**dict(zip(NAMES, before.limit, strict=True)), WHOLE_CORES: max(1, before.whole_cores)}
         assert all(lack.left + lack.short == asked.get(lack.resource, 1) for lack in why.nearest.lacks)
         if any(lack.left == 0 for lack in why.nearest.lacks):
-            continue  # nothing of it is left: no smaller request would do
+            continue  # nothing is free there, so no smaller request would fit
         limit = list(before.limit)
         cores = before.whole_cores
         for lack in why.nearest.lacks:
@@ -122,7 +122,9 @@ def test_the_nearest_machine_lacks_what_is_said(world: World, policy: Policy, da
 @thorough
 @given(worlds(), policies, st.integers(1, 3))
 def test_a_budget_delays_verdicts_and_changes_none(world: World, policy: Policy, classes: int) -> None:
-    """Pass after pass on an unchanged cell, with a few examinations each, comes to what is said at once."""
+    """Explain a few pending tasks per pass on an unchanged cell. In the end all explanations are those of one full
+    pass.
+    """
     explainer = Explainer(ExplainBudget(classes=classes, every_s=10.0))
     world.schedule(policy)
     full = world.plan(policy).unplaced

@@ -1,4 +1,4 @@
-"""Random cells and journals, as Hypothesis draws them."""
+"""Strategies for Hypothesis that draw random cells with their journals."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def add_job(draw: st.DrawFn, world: World, *, most_tasks: int = 4) -> None:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, steps: int = 12, waiting: int = 2, most_tasks: int = 4) -> World:
-    """A cell with a history of passes, crashes, updates, endings, and machines that come and go."""
+    """Draw a cell with a history of passes, crashes, updates, ended jobs, and machines that come and go.
+
+    `steps`: the most events of the history. `waiting`: the number of jobs that are submitted last and not placed.
+    """
     world = World()
     for _ in range(draw(st.integers(1, 5))):
         add_machine(draw, world)
@@ -90,7 +93,10 @@ def worlds(draw: st.DrawFn, *, steps: int = 12, waiting: int = 2, most_tasks: in
 
 @st.composite
 def full(draw: st.DrawFn) -> World:
-    """A cell that low priorities fill, where all who wait would preempt: gangs, budgets and devices meet there."""
+    """Draw a cell full of low-priority tasks, with pending jobs that must preempt to be placed.
+
+    The jobs have accelerators, disruption budgets, and some of them are gangs.
+    """
     world = World()
     for number in range(draw(st.integers(1, 4))):
         world.machine(f"m{number}", cpu=draw(st.sampled_from((2000, 4000))), accelerators=2000, rack="r1")
@@ -118,7 +124,7 @@ def full(draw: st.DrawFn) -> World:
 
 
 def step(draw: st.DrawFn, world: World) -> None:
-    """Something happens."""
+    """Apply one random event to the cell."""
     happening: Callable[[st.DrawFn, World], None] = draw(st.sampled_from(_STEPS))
     happening(draw, world)
 
@@ -157,7 +163,7 @@ def _reserve(draw: st.DrawFn, world: World) -> None:
 
 
 def _shrink(draw: st.DrawFn, world: World) -> None:
-    """An update in place, that fits wherever it runs."""
+    """Halve the CPU request of a living task, which fits on its machine in any case."""
     if alive := [*world.in_state("running"), *world.in_state("pending")]:
         job, index = draw(st.sampled_from(alive))
         before = world.task(job, index).requirement
@@ -166,7 +172,7 @@ def _shrink(draw: st.DrawFn, world: World) -> None:
 
 
 def _reprioritise(draw: st.DrawFn, world: World) -> None:
-    """Within non-prod, where it can break no promise of limits."""
+    """Change the priority of a job below production, for which no machine guarantees limits."""
     batch = [name for name, row in world.jobs.items() if row.submitted.priority < 120 and not row.ended]
     if batch:
         world.change_priority(draw(st.sampled_from(batch)), draw(st.sampled_from((0, 25, 101, 110))))
@@ -194,7 +200,7 @@ def _remove(draw: st.DrawFn, world: World) -> None:
 
 
 def _install(draw: st.DrawFn, world: World) -> None:
-    """A machine has other packages than before."""
+    """Replace the packages that a random machine has."""
     if world.machines:
         name = draw(st.sampled_from(sorted(world.machines)))
         digests = draw(st.sets(st.sampled_from(("sha256:app1", "sha256:app2", "sha256:base", "sha256:old"))))

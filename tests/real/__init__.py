@@ -1,1 +1,1 @@
-"""Tests of code against real kernels, servers and tools, without Django."""
+"""Tests against real kernels, servers and tools, without Django."""

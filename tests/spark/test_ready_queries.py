@@ -1,5 +1,6 @@
-"""Each ready query gives the same rows with DuckDB and with Apache Spark, over the same files with a million windows of
-usage. `make test-spark` installs Spark and runs this test; `make test` does not, because it takes minutes.
+"""Tests that each ready query gives the same rows in DuckDB and Apache Spark, over a million windows of usage.
+
+`make test-spark` installs Spark and runs this test. `make test` leaves it out, because it takes minutes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def history(tmp_path_factory) -> MadeHistory:
 
 @pytest.fixture(scope="module")
 def of_spark(history: MadeHistory, tmp_path_factory) -> Path:
-    """The folder with the results of all ready queries on a Spark cluster of two workers, each in its own process."""
+    """Return the folder with the results of all ready queries on a Spark cluster of two workers."""
     assert SPARK.exists(), "Spark is not installed; run `make test-spark`"
     output = tmp_path_factory.mktemp("spark")
     files = [str(REPOSITORY / f"scheduling/history/infrastore/queries/{query.name}.sql") for query in ready.queries()]

@@ -1,4 +1,4 @@
-"""The archiver beside a worker: nobody waits for it, only one runs, and its failures are counted."""
+"""Tests of the archiver process beside a worker: the worker does not wait, one runs at a time, failures are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench `growth` must report the path that grows most."""
+"""Tests of the bench `growth`: it must report the path whose cost grows most."""
 
 from __future__ import annotations
 

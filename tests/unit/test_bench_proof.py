@@ -1,4 +1,4 @@
-"""The bench's own check of a plan must notice what is wrong with one."""
+"""Tests of the check that benchmarks apply to scheduling plans: it must notice each kind of wrong plan."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_a_task_that_fits_only_by_preemption_is_seen() -> None:
     "assignments",
     [
         (Assignment(1, 0, 1), Assignment(3, 0, 1)),  # more than the machine has
-        (Assignment(1, 0, 2), Assignment(1, 1, 2)),  # two where one may be
-        (Assignment(2, 0, 2),),  # no flash there
+        (Assignment(1, 0, 2), Assignment(1, 1, 2)),  # two tasks where one is allowed
+        (Assignment(2, 0, 2),),  # that machine has no flash
     ],
 )
 def test_a_broken_rule_is_seen(assignments: tuple[Assignment, ...]) -> None:

@@ -1,4 +1,4 @@
-"""A thousand simulated machines that want one package: the real tracker and the real choice of sources (§3.2)."""
+"""Tests of the bench of a thousand simulated machines that download one package, with the real tracker (§3.2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_store_gives_few_copies_and_time_grows_as_the_logarithm() -> None:
     last = {machines: last_of(outcome, machines) for machines, outcome in outcomes.items()}
     assert last[100] - last[10] < 14 * COPY_S
     assert last[1000] - last[100] < 14 * COPY_S
-    assert last[1000] < 1000 * COPY_S / 30  # the store alone would need the whole
+    assert last[1000] < 1000 * COPY_S / 30  # the store alone would need all of this time
     assert outcomes[1000].store_copies <= 24
     assert outcomes[1000].failed == {}
 

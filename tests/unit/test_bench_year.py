@@ -1,4 +1,4 @@
-"""The simulated year: the verdict finds what grows, and its work is the same at each run."""
+"""Tests of the bench `year`, a simulated year of a cell: its verdict finds growth, and each run does the same work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""When a cell goes on by itself, at which rate, and when it waits for an SRE. Pure, with a clock of its own."""
+"""Tests of the limits on what a cell does by itself when machines fail, with virtual time.
+
+They decide when tasks are moved, at which rate, and when the cell waits for an SRE.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def test_those_that_come_back_last_lose_no_task_for_it(before) -> None:
 
 
 def test_the_brake_turns_at_most_twice_a_minute_when_machines_come_and_go() -> None:
-    """An overloaded link loses most of its machines for ten seconds, finds them for ten, and so on."""
+    """Simulate an overloaded link: most machines vanish for ten seconds, return for ten, and so on.
+
+    The state of the limit must change at most twice per minute.
+    """
     state, turns, held_s, calm_s = OPEN, 0, 0.0, 0.0
     for second in range(600):
         vanished = 0 if second // 10 % 2 else 80
@@ -75,7 +81,10 @@ def test_the_rate_is_a_share_of_the_cell_and_never_more_than_it_can_place() -> N
 
 
 def left_in(seconds: float, per_s: float, every_s: float = 1.0) -> int:
-    """How many tasks leave in some time when as many leave as may, at every look."""
+    """Return the number of tasks that leave within `seconds`, if as many leave every `every_s` seconds as are allowed.
+
+    `per_s`: the allowed rate in tasks per second.
+    """
     bucket, total, now = Bucket(0.0, 1000.0), 0, 1000.0
     while now < 1000.0 + seconds:
         now += every_s

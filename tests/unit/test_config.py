@@ -1,4 +1,4 @@
-"""A cell's settings: what can't be read is rejected by name, with what would be accepted."""
+"""Tests of a cell's settings: an invalid one is rejected with its name and the accepted values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fits inside an alloc set: by field, whichever alloc is the largest."""
+"""Tests of whether tasks fit inside an alloc set, a job that reserves parts of machines, with errors by field."""
 
 from __future__ import annotations
 

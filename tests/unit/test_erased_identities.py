@@ -1,4 +1,4 @@
-"""Which values of a row are a person or a tenant, and which only have the same name."""
+"""Tests of erasing identities from rows: a person or tenant is replaced, other things of that name are not."""
 
 from __future__ import annotations
 

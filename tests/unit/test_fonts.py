@@ -1,4 +1,4 @@
-"""The fonts that pages load: subsets of unfold's that hold every icon and character in use."""
+"""Tests of the web fonts, which are subsets: they contain every icon and character in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns of work that takes much CPU: so many at once, the rest in a bounded queue."""
+"""Tests of slots for password hashing, which takes much CPU: a few at once, the rest in a bounded queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queries are accepted, and how the others are rejected before DuckDB sees them."""
+"""Tests of which SQL queries are accepted, and of how the others are rejected before DuckDB gets them."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_ready_queries_are_sql_of_duckdb_and_of_spark(query: ready.ReadyQuery) -
     for dialect in ("duckdb", "spark"):
         (tree,) = sqlglot.parse(query.sql, read=dialect)
         assert tree is not None
-        # The same text means the same in both: written again, it differs only in the names of functions.
+        # The text means the same in both dialects: converted, it differs only in the names of functions.
         assert tree.sql("spark", unsupported_level=sqlglot.ErrorLevel.RAISE)
     trees = [sqlglot.parse_one(query.sql, read=dialect) for dialect in ("duckdb", "spark")]
     assert {type(node) for node in trees[0].walk()} ^ {type(node) for node in trees[1].walk()} == set()

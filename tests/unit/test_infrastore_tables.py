@@ -1,4 +1,4 @@
-"""Journal events as tables with the names of Google's trace of 2019."""
+"""Tests of converting journal events to tables with the names of Google's trace of 2019."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT = (1500, 2**30, 0, 0, 0, 0)
 
 
 def journal(*events: Any, first: int = 1) -> pa.Table:
-    """A range of a journal with one event per revision, one second apart."""
+    """Return part of a journal with one event per revision, one second apart, from revision `first` on."""
     rows = []
     for number, event in enumerate(events):
         time = AT + dt.timedelta(seconds=number)
@@ -139,7 +139,7 @@ def test_machines_and_their_attributes() -> None:
 
 
 def test_machines_are_followed_from_range_to_range() -> None:
-    """A range begins with the machines and attributes that the rows of earlier ranges contain."""
+    """Convert a journal in two parts. The second part begins with the machines that the rows of the first contain."""
     kept = {"hostname": "m", "address": "", "capacity": LIMIT}
     events = [
         ev.MachineSet(machine_id=3, **kept, attributes={"a": "1", "b": "2"}),

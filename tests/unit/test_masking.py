@@ -1,4 +1,4 @@
-"""Which environment values count as secrets, and what a job file looks like without them."""
+"""Tests of masking secrets in environment variables of job files."""
 
 from __future__ import annotations
 

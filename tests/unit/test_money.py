@@ -1,4 +1,4 @@
-"""Amounts of money as people read and write them."""
+"""Tests of reading and writing amounts of money."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pages may open the portal's WebSockets."""
+"""Tests of which web pages may open the portal's WebSockets."""
 
 from __future__ import annotations
 

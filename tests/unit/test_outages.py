@@ -1,4 +1,4 @@
-"""Which errors answer 503, and with which code."""
+"""Tests of which errors are answered with status 503, and with which code."""
 
 from __future__ import annotations
 

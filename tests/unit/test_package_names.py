@@ -1,4 +1,4 @@
-"""Names of packages, and specs whose packages are pinned."""
+"""Tests of package names, and of job specs whose packages are pinned to a digest."""
 
 from __future__ import annotations
 

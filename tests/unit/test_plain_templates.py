@@ -1,4 +1,4 @@
-"""Translation tags become plain text, and the pages stay the same."""
+"""Tests of turning Django's translation tags into plain text without changing the pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines and bars over time: inside their frame, holes where nothing is known, as high as their values."""
+"""Tests of line and bar charts over time: positions in the frame, gaps for missing data, and heights."""
 
 from __future__ import annotations
 

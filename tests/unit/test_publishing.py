@@ -1,4 +1,4 @@
-"""Plans say in words what changes for a user who asks for a job by name."""
+"""Tests of the part of a plan that describes changes of a job's DNS names and weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that encrypts files: what the store below contains, which damage is noticed, and how keys are changed."""
+"""Tests of a file store that encrypts: what the store below contains, damage that is noticed, and changes of keys."""
 
 from __future__ import annotations
 

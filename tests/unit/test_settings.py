@@ -1,4 +1,4 @@
-"""Settings: an invalid one ends every process with one line that names it, its value and the cure."""
+"""Tests of settings: an invalid one ends every process with one line that names it, its value and the cure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job files: what is accepted, what it means, and the sentence for each that is not."""
+"""Tests of job files: which are accepted, what they mean, and the error for each invalid one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduling.spec.task_spec import SpecChange
 
 
 def hello(**changes: Any) -> dict[str, Any]:
-    """The smallest job that serves something, with changes to the file."""
+    """Return the smallest job file of a server. `changes`: fields to set."""
     return {"name": "hello", "tasks": 3, "task": {"command": ["serve"], "ports": ["http"]}, **changes}
 
 
@@ -337,7 +337,10 @@ def test_specs_stored_before_devices_were_whole_are_still_read() -> None:
 
 
 def test_a_digest_counts_later_fields_only_when_they_say_something() -> None:
-    """Specs stored before these fields existed stay equal to the files they were made from."""
+    """Compare digests of specs with and without fields that were added later. Default values must not count.
+
+    So specs that were stored before these fields existed equal the files they came from.
+    """
     plain = parse(hello())
     assert plain.digest() == parse(hello(gang=False, disruption_budget=0)).digest()
     assert len({plain.digest(), parse(hello(gang=True)).digest(), parse(hello(disruption_budget=1)).digest()}) == 3
@@ -371,7 +374,7 @@ def test_a_job_inside_an_alloc_set_is_charged_nothing() -> None:
 
 
 def test_single_tasks_may_have_other_flags() -> None:
-    """§2.3: the properties of a task can be overridden, its flags above all."""
+    """Override the command-line flags of one task (§2.3). Only the command of this task may change."""
     file = with_task(command=["serve"], flags={"level": 3, "debug": False, "name": "$(index)"})
     job = parser.parse({**file, "tasks": 2, "overrides": {"0": {"flags": {"leader": True, "level": 4}}}})
     assert job.task(1).argv == ["serve", "--level=3", "--name=$(index)"]

@@ -1,4 +1,4 @@
-"""What a job file says about its names: time to live, leaving, weights (§2.6)."""
+"""Tests of the fields of a job file about its DNS names: time to live, delay of a stop, and weights (§2.6)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.spec.task_spec import SpecChange
 
 
 def web(*, weight: int | None = None, **changes: Any) -> dict[str, Any]:
-    """A server of ten tasks, with changes to the file."""
+    """Return the job file of a server with ten tasks. `changes`: fields to set."""
     task: dict[str, Any] = {"command": ["serve"], "ports": ["http"]}
     if weight is not None:
         task["weight"] = weight

@@ -1,4 +1,4 @@
-"""Any spelling of a name, as people type it; the pages that it leads to are tested in `test_names_pages.py`."""
+"""Tests of reading the ways in which people write names of jobs and tasks. `test_names_pages.py` tests the pages."""
 
 from __future__ import annotations
 

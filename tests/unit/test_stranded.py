@@ -1,4 +1,4 @@
-"""What is left of machines after as many typical tasks as fit."""
+"""Tests of stranded resources: what is left of machines after as many typical tasks as fit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def of(free, typical) -> list[int]:
     ("free", "typical", "left"),
     [
         ([[10, 10]], [1, 1], [0, 0]),
-        ([[10, 3]], [1, 1], [7, 0]),  # RAM is gone: seven cores that nobody can use
+        ([[10, 3]], [1, 1], [7, 0]),  # no RAM is left: seven cores cannot be used
         ([[10, 3], [0, 5]], [1, 1], [7, 5]),  # machine by machine, never pooled
         ([[3, 3]], [2, 2], [1, 1]),
         ([[-4, 9]], [1, 1], [0, 9]),  # over-committed
-        ([[10, 3]], [1, 0], [0, 0]),  # it asks for no RAM: none is stranded
+        ([[10, 3]], [1, 0], [0, 0]),  # the task asks for no RAM, so none is stranded
         ([[10, 3]], [0, 0], [0, 0]),
         ([], [1, 1], [0, 0]),
         ([[2**53, 2**53]], [2**52, 2**20], [0, 2**53 - 2 * 2**20]),

@@ -1,4 +1,4 @@
-"""How many may watch at a time: of one caller and of all, and that an end makes room, once."""
+"""Tests of the limits on watches, which are requests that wait for changes: in total and per caller."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_one_caller_leaves_room_for_others() -> None:
     with pytest.raises(TooManyWatches, match="this web process has 4 watches"):
         begin(watches, BOB)
     first.end()
-    first.end()  # again is the same
+    first.end()  # a second call changes nothing
     begin(watches, ANN)
     with pytest.raises(TooManyWatches):
         begin(watches, ANN)

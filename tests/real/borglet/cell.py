@@ -1,4 +1,7 @@
-"""A cell as a Borglet meets it: an authority, a link that lets machines join, and a shard to talk to. Loopback only."""
+"""The cell's side for tests of a Borglet, on loopback: an authority, a server to join at, and a link shard.
+
+A link shard is the server to which machines connect and report.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,10 @@ def make_authority(folder: Path) -> Authority:
 
 @dataclass
 class JoinServer:
-    """Lets anyone who has a token join, unless `problem` is set."""
+    """A server that lets any machine with a token join, unless `problem` (status, fields) is set.
+
+    It records the requests, their paths and the connections.
+    """
 
     url: str
     requests: list[JoinRequest] = field(default_factory=list)
@@ -111,7 +117,10 @@ class JoinServer:
 
 @contextlib.contextmanager
 def join_server(authority: Authority, *, shown: Authority | None = None) -> Iterator[JoinServer]:
-    """`shown`: the authority that `/authority.pem` gives away, if not the one that signed the server."""
+    """Run a server at which machines join a cell, over TLS, with a certificate of `authority`.
+
+    `shown`: the authority that `/authority.pem` returns, if not `authority`.
+    """
     told: JoinServer
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -146,7 +155,7 @@ def join_server(authority: Authority, *, shown: Authority | None = None) -> Iter
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
+            """Print no line per request."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.socket = authority.server_context().wrap_socket(server.socket, server_side=True)
@@ -166,7 +175,7 @@ def join_server(authority: Authority, *, shown: Authority | None = None) -> Iter
 
 
 class Conversation:
-    """One session of one machine, from the shard's side."""
+    """The shard's side of one session with one machine."""
 
     def __init__(self, socket: ServerConnection, hello: Hello) -> None:
         self.socket, self.hello = socket, hello
@@ -192,7 +201,9 @@ class Conversation:
         return await self.hear()
 
     async def until(self, holds: Callable[[Report], bool], wanted: Desired | None = None) -> Report:
-        """Poll, held open, until a report is as wanted."""
+        """Poll the machine until its report satisfies `holds`, and return that report. `wanted` goes with the first
+        poll.
+        """
         async with asyncio.timeout(BOUND_S):
             report = await self.poll(wanted)
             while not holds(report):
@@ -201,7 +212,10 @@ class Conversation:
 
 
 class Shard:
-    """Takes every machine in; each session is one `Conversation` in `arrivals`."""
+    """A link shard, the server to which machines connect. It admits every machine.
+
+    Each session is put as a `Conversation` into `arrivals`.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -212,8 +226,8 @@ class Shard:
         self.refuse_upgrade = False
         self.closed: list[tuple[int | None, str | None]] = []
         self.sessions = 0
-        self.protocol = PROTOCOL  # the newest that it speaks
-        self.greeted = 0  # hellos that arrived
+        self.protocol = PROTOCOL  # the newest version that the shard supports
+        self.greeted = 0  # number of hellos that arrived
         self.welcoming = asyncio.Event()  # cleared: hellos wait for their welcome
         self.welcoming.set()
 
@@ -247,7 +261,10 @@ class Shard:
 
 @contextlib.asynccontextmanager
 async def running_shard(authority: Authority, *, protocol: int = PROTOCOL) -> AsyncIterator[Shard]:
-    """`protocol`: the newest that it speaks."""
+    """Run a link shard, the server to which machines connect, on loopback.
+
+    `protocol`: the newest version of the protocol that it supports.
+    """
     shard = Shard("")
     shard.protocol = protocol
     context = authority.server_context()

@@ -1,4 +1,4 @@
-"""Tasks with a network of their own are asked, and reported, at their own address (§8.1)."""
+"""Tests of tasks that have their own network address: the Borglet probes and reports them there (§8.1)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CHECK = HealthCheck("tcp", "http")
 
 
 class Housed(SimulatedRuntime):
-    """Its task 1 has an address of its own."""
+    """A simulated runtime in which task 1 has its own network address."""
 
     def addresses(self) -> dict[TaskKey, str]:
         return {key(1): "10.20.30.4"}
 
 
 class Noting:
-    """Everybody is well; notes where it asked."""
+    """A prober that reports every task healthy and records the addresses that it was given."""
 
     def __init__(self) -> None:
         self.asked: set[str] = set()

@@ -1,4 +1,4 @@
-"""An agent whose machine can't make the folder of an alloc tries again."""
+"""Tests of an agent that cannot create the folder of an alloc, a reserved part of a machine: it tries again later."""
 
 from __future__ import annotations
 

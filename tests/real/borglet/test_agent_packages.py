@@ -1,4 +1,4 @@
-"""The agent between its state, its packages and its runtime."""
+"""Tests of the agent of a Borglet: what it passes between its state, its package manager and its runtime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASK = run_task(packages=[APP, LIB], restart=policy(backoff_s=0.01, max_failures
 
 
 class Shelf(NoPackages):
-    """Packages that are there when a test says so."""
+    """A package manager whose installations end when a test sets `open`."""
 
     def __init__(self) -> None:
         self.wanted: list[list[str]] = []
@@ -59,7 +59,7 @@ class Noting(SimulatedRuntime):
 
 
 class Played:
-    """An agent, and its master in one."""
+    """An agent of a Borglet, with methods that stand for its master."""
 
     def __init__(self, shelf: Shelf) -> None:
         self.runtime = Noting()

@@ -1,4 +1,4 @@
-"""A machine's secret is replaced while it runs: whatever breaks off, one that is kept opens the link."""
+"""Tests of the replacement of a machine's secret: after a crash at any step, a stored secret still opens the link."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ def digest(secret: str) -> str:
 
 
 class Cell:
-    """The cell's side of a machine's secret, as `scheduling.machines.credentials` keeps it."""
+    """The cell's record of one machine's secret, with the rules of `scheduling.machines.credentials`.
+
+    `known`: digest of the valid secret. `next`: digest of an offered secret that was not used yet.
+    """
 
     def __init__(self, secret: str) -> None:
         self.known, self.next = digest(secret), ""
 
     def dials(self, credentials: Credentials) -> bool:
-        """One attempt to connect, as the link makes it. Whether it was admitted."""
+        """Try to connect with each secret of the machine in turn, and return whether the cell admitted one."""
         while True:
             secret = credentials.authorization().partition(":")[2]
             if digest(secret) in (self.known, self.next):
@@ -41,7 +44,7 @@ class Cell:
 
 
 class FullDisk(MemoryKeeper):
-    """Saves fail while `full`."""
+    """A store of credentials whose saves fail while `full` is true."""
 
     full = False
 
@@ -59,7 +62,7 @@ def home(tmp_path: Path, authority: Authority) -> DiskStore:
 
 
 def started(store: DiskStore) -> Credentials:
-    """A Borglet that has just started: all it knows is on the disk."""
+    """Return the credentials as a Borglet reads them from the disk when it starts."""
     identity = store.identity()
     assert identity is not None
     return Credentials(identity, store.authority(), store)
@@ -75,7 +78,7 @@ def test_a_secret_is_replaced(home: DiskStore) -> None:
     assert kept is not None
     assert (digest(kept.secret), kept.next, cell.next) == (cell.known, "", "")
     assert not Cell("other").dials(started(home))
-    assert cell.known != digest("first")  # what a thief of the old one has is void
+    assert cell.known != digest("first")  # the old secret is void, also for a thief
 
 
 @pytest.mark.parametrize("crashed_after", range(6))
@@ -92,15 +95,15 @@ def test_a_crash_at_any_step_leaves_a_secret_that_opens_the_link(home: DiskStore
     assert cell.dials(credentials)
     crash()
     offer = credentials.offer()
-    crash()  # it is on the disk, and the cell has never heard of it
+    crash()  # the secret is on the disk, but was never sent to the cell
     assert cell.dials(credentials)
     cell.next = offer
-    crash()  # the cell knows both, and the machine was not reported
-    if credentials.offer() == cell.next:  # the cell asks again, and says that the offer counts
+    crash()  # the cell knows both secrets, but its answer was lost
+    if credentials.offer() == cell.next:  # the cell asks again, and confirms the offer
         credentials.accepted(cell.next)
     crash()
     admitted_by_crash = Credentials(home.identity() or Identity("", "", ""), home.authority(), MemoryKeeper())
-    if crashed_after == 5:  # the cell admits it, and it dies before it can note that
+    if crashed_after == 5:  # the cell admits the machine, which dies before it stores that
         assert cell.dials(admitted_by_crash)
         credentials = started(home)
     assert cell.dials(credentials)

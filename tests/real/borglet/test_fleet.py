@@ -1,4 +1,4 @@
-"""Simulated machines: their usage, their ends, and many of them on one shard."""
+"""Tests of simulated machines: the usage and the ends of their tasks, and a hundred machines on one link shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joining a cell over real TLS: what is pinned, what is kept, what is rejected and how it says so."""
+"""Tests of joining a cell over TLS: the authority that is trusted, what is stored, and errors that are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An agent and its link against a shard, over TLS and WebSocket, with a simulated machine below."""
+"""Tests of a Borglet's agent with its link to a shard, the server to which it reports, over TLS and WebSocket.
+
+The runtime of tasks is simulated.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ QUICK = policy(backoff_s=0.01, max_failures=3)
 
 
 class Rig:
-    """One machine linked to one shard."""
+    """One Borglet with a simulated runtime, connected to one link shard, the server to which it reports."""
 
     def __init__(self, shard: Shard, authority: Authority, *, remembered: Remembered | None = None) -> None:
         self.shard = shard

@@ -1,4 +1,4 @@
-"""Probes of real sockets: what counts as an answer, and how long it is waited for."""
+"""Tests of health probes on real sockets: what counts as an answer, and when the probe gives up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tests.unit.borglet.builders import check
 
 
 def answer_to(check: HealthCheck, reply: bytes | None, *, closes: bool = True) -> tuple[ProbeAnswer, bytes]:
-    """Probe a server that says `reply` (None: nothing at all)."""
+    """Probe a server that sends `reply`, or nothing if None. Return the probe's result and the request.
+
+    `closes`: whether the server closes the connection after its reply.
+    """
 
     async def whole() -> tuple[ProbeAnswer, bytes]:
         heard = bytearray()

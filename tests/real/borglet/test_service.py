@@ -1,4 +1,4 @@
-"""A whole Borglet as a process of its own: real tasks, killed, adopted, stopped."""
+"""Tests of a Borglet as a process: its tasks survive its death, and the next process adopts or stops them."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def phases(report: Report) -> list[tuple[int, Phase]]:
 def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authority: Authority) -> None:
     home = tmp_path / "home"
     DiskStore(home).save_identity(Identity("m1", "aa", "secret"), authority=authority.pem)
-    # `stop-all` lets nobody leave the answers first: anyone who asked for that is at the keyboard.
+    # `stop-all` does not wait until tasks have left DNS, because a person waits for the command.
     lasting = run_task(0, command=["sleep", "600"], limit=LIMIT, notice_s=1.0, leave_s=600.0)
-    # In its own folder: the one place that both it and we see, in whatever runtime.
+    # The task's own folder is visible to the task and to this test in every runtime.
     gate = home / "tasks" / directory_name(key(1)) / "work" / "gate"
     program = "[ -p gate ] || mkfifo gate; read _ < gate; exit 7"
     ending = run_task(1, command=["sh", "-c", program], limit=LIMIT, restart=run_task().restart)
@@ -75,7 +75,7 @@ def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authori
                 assert (refused.returncode, f"the Borglet with process id {first.pid}" in refused.stderr) == (1, True)
                 first.send_signal(signal.SIGKILL)
                 await asyncio.to_thread(first.wait)
-            # Nobody watches while the second task fails.
+            # No Borglet runs while the second task fails.
             async with asyncio.timeout(BOUND_S):
                 while not gate.is_fifo():
                     await asyncio.sleep(0.01)
@@ -94,7 +94,7 @@ def test_tasks_outlive_their_borglet_and_nothing_is_lost(tmp_path: Path, authori
                 assert await asyncio.to_thread(second.wait, BOUND_S) == 0
             done = await asyncio.to_thread(stop_all, home)
             assert (done.returncode, done.stdout) == (0, "2 tasks stopped\n"), done.stderr
-            # They are still wanted: the next Borglet starts them again, and blames nobody.
+            # The desired state still lists them: the next Borglet starts them again without counting a failure.
             with running(home, shard.url):
                 conversation = await shard.arrival()
                 report = await conversation.until(lambda found: phases(found) == [(0, Phase.UP), (1, Phase.UP)])

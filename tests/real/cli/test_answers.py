@@ -1,4 +1,4 @@
-"""What borgctl makes of answers that no portal should give: told in a sentence, with status 1, never a traceback."""
+"""Tests of `borgctl` against a portal with wrong or no answers: it prints an error and exits with status 1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class Server(ThreadingHTTPServer):
-    """Answers with whatever the test says, and remembers what it was asked."""
+    """An HTTP server whose answers a test chooses. It records all requests and their idempotency keys."""
 
     answers: Callable[[str], Answer]
     asked: list[tuple[str, str, str | None]]
@@ -37,13 +37,13 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        with contextlib.suppress(ConnectionError):  # who asked did not wait for it
+        with contextlib.suppress(ConnectionError):  # the client did not wait for the answer
             self.wfile.write(body)
 
     do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server's spelling
 
     def log_message(self, format: str, *args: object) -> None:
-        """Silent."""
+        """Print no line per request."""
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def borgctl(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
 )
 def test_an_odd_answer_is_reported(server: Server, answer: Answer, told: str) -> None:
     server.answers = lambda path: answer
-    if "Content-Length" in answer[1]:  # cut: the connection ends before the body does
+    if "Content-Length" in answer[1]:  # truncated: the connection ends before the body
         server.RequestHandlerClass.protocol_version = "HTTP/1.0"
     done = borgctl(server, "cells")
     assert (done.returncode, done.stdout) == (1, ""), done
@@ -127,7 +127,7 @@ def test_a_following_goes_on_through_troubles_and_a_new_incarnation_until_the_en
     logs = iter(
         [
             (409, {"code": "no-log", "detail": "has not run yet"}),
-            (200, first),  # it was placed in between: asked for again
+            (200, first),  # the task was placed meanwhile: the command asks again
             (200, first),
             (503, {"code": "machine-not-connected", "detail": "away"}),
             (200, {"offset": 4, "end": 4, "text": ""}),

@@ -1,4 +1,4 @@
-"""`borgctl faux` with the real process of a session."""
+"""Tests of `borgctl faux`, which simulates a cell, with the real process of a session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scheduling.simulator.traces import openb
 
 
 class Done(NamedTuple):
-    """A finished command."""
+    """The result of a finished command."""
 
     returncode: int
     stdout: str
@@ -27,7 +27,7 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True)
 class Terminal:
-    """Runs borgctl in this process, which is much faster than a process per command."""
+    """A caller of `borgctl faux` in this process, which is much faster than a new process per command."""
 
     capture: pytest.CaptureFixture[str]
 
@@ -44,7 +44,7 @@ class Terminal:
 
 @pytest.fixture
 def borgctl(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """The home is a folder with a short path, because sockets have short paths."""
+    """Yield a caller of `borgctl faux` whose HOME has a short path, because paths of Unix sockets are limited."""
     with tempfile.TemporaryDirectory(prefix="faux-") as home:
         monkeypatch.setenv("HOME", home)
         yield Terminal(capsys)
@@ -66,7 +66,7 @@ def test_a_session_is_opened_used_and_closed(borgctl: Terminal, data: Path) -> N
     missing = borgctl("run")
     assert missing.returncode == 1
     assert "open it with: borgctl faux open" in missing.stderr
-    # The session outlives the command that opens it, so this command has a process of its own.
+    # The session outlives the command that opens it, so this command runs as another process.
     command = [sys.executable, "-c", "from portal.cli.main import main; main()", "faux", "open", "openb", str(data)]
     opened = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=240, check=True)
     try:

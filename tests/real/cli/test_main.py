@@ -1,4 +1,4 @@
-"""The global options stand anywhere; bad usage ends with 2; nothing heavy is imported; the start is quick."""
+"""Tests of `borgctl` itself: global options at any place, exit status 2 for bad usage, and few imports at the start."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_bad_usage_ends_with_2_and_says_what_is_wrong(words: list[str], told: st
     assert "Traceback" not in done.stderr
     in_json = borgctl(*words[:-1], "--json", words[-1], **environment)
     assert in_json.returncode == 2
-    if words != ["status", "--profile"]:  # there it is the value
+    if words != ["status", "--profile"]:  # there it is the value of --profile
         assert json.loads(in_json.stdout)["code"] in ("bad-usage", "no-file")
 
 

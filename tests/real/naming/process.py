@@ -1,8 +1,8 @@
-"""A resolver in a process of its own, with names from memory, for other programs to ask.
+"""A DNS resolver as a process, with names from memory, for tests with other programs as clients.
 
-    python -m tests.real.naming.process HOST PORT     until SIGTERM; SIGUSR1: names are there from now on
+    python -m tests.real.naming.process HOST PORT     # runs until SIGTERM, and loads its names at SIGUSR1
 
-It begins without its journal, so that whatever it is asked before SIGUSR1 fails as at a start without PostgreSQL.
+Before SIGUSR1 the resolver has no names, and every query fails as it does at a start without PostgreSQL.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ from tests.unit.naming.cells import machine, placed, reported, running, submitte
 
 ROOT = Path(__file__).resolve().parents[3]
 BOUND_S = 20.0
-MANY = 100  # tasks of a job whose SRV records no datagram holds
+MANY = 100  # tasks of a job whose SRV records do not fit in a datagram
 CAA = tuple(dns.rdata.from_text("IN", "CAA", text) for text in ('0 issue "ca.example"', '128 issuewild ";"'))
 LONG_CELL, LONG_TENANT, LONG_JOB = "c" * 63, "t" * 63, "j" * 63
 LONG = f"{LONG_JOB}.{LONG_TENANT}.{LONG_CELL}.borg.internal"
 
 
 def six() -> list[events.Event]:
-    """A job of one task on a machine that has an IPv6 address alone, and one with a task of each kind."""
+    """Return events of job `six`, with one task on a machine with only an IPv6 address, and of job `both`.
+
+    Job `both` has one task on that machine and one on a machine with an IPv4 address.
+    """
     return [
         machine(0),
         machine(60, "2001:db8::60"),
@@ -63,7 +66,10 @@ def many() -> list[events.Event]:
 
 
 def service() -> list[events.Event]:
-    """Service `site` of two jobs, one with a time to live and weights of its own, on machines 0 to 2."""
+    """Return events of service `site` of jobs `front` and `back`, on machines 0 to 2.
+
+    Job `front` sets a time to live of 60 s and a weight per task.
+    """
     site = {"service": "site"}
     published = Published(60, ((0, 0, 3), (1, 1, 0)))
     return [
@@ -77,7 +83,7 @@ def service() -> list[events.Event]:
 
 
 def long_names() -> list[events.Event]:
-    """Every label as long as one may be."""
+    """Return events of a job of two tasks whose names have labels of the greatest length that is allowed."""
     return [
         machine(0),
         submitted(LONG_JOB, tenant=LONG_TENANT, tasks=2),
@@ -87,8 +93,10 @@ def long_names() -> list[events.Event]:
 
 
 def town() -> MemoryNews:
-    """Three cells: `cc` with jobs `web` (3 tasks), `many`, `front` and `back`, `dd` with `six` and `both`, and one with
-    long names."""
+    """Return a journal with three cells: `cc`, `dd`, and one with long names.
+
+    Cell `cc` has jobs `web` (3 tasks), `many`, `front` and `back`. Cell `dd` has jobs `six` and `both`.
+    """
     news = MemoryNews()
     cells = {"cc": [*running(3), *many(), *service()], "dd": six(), LONG_CELL: long_names()}
     for cell_id, (name, written) in enumerate(cells.items(), start=1):
@@ -98,7 +106,10 @@ def town() -> MemoryNews:
 
 
 class Process:
-    """`before`: what the command is run through, such as `unshare --net --`."""
+    """A DNS resolver that runs as a child process.
+
+    `before`: words of the command line that precede its own, such as `unshare --net --`.
+    """
 
     def __init__(self, host: str, port: int, *, before: Sequence[str] = ()) -> None:
         self.host, self.port = host, port
@@ -106,7 +117,7 @@ class Process:
         self.popen = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def load(self) -> None:
-        """Let the names be known."""
+        """Make the resolver load its names. Until then each query fails."""
         self.popen.send_signal(signal.SIGUSR1)
 
     def status(self) -> str:
@@ -114,7 +125,9 @@ class Process:
         return dns.query.udp(query, self.host, port=self.port, timeout=0.5).answer[0].to_text()
 
     def until(self, wanted: Callable[[], bool]) -> None:
-        """The condition within the bound; while nobody listens yet it does not hold."""
+        """Wait until `wanted()` is true, and fail after a bound. Errors of a server that does not listen yet are
+        ignored.
+        """
         deadline = time.monotonic() + BOUND_S
         while True:
             with suppress(dns.exception.Timeout, OSError):
@@ -125,7 +138,7 @@ class Process:
             time.sleep(0.02)
 
     def stop(self) -> str:
-        """What it said."""
+        """Stop the process, check that its exit status is 0, and return its output."""
         self.popen.send_signal(signal.SIGTERM)
         try:
             assert self.popen.wait(BOUND_S) == 0, self._output()

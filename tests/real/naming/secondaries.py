@@ -1,4 +1,4 @@
-"""Name servers of other makers as child processes, each a secondary of ours; and ours as their primary."""
+"""Helpers that run Knot, BIND, NSD and PowerDNS as secondaries, and the resolver of this project as their primary."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECRET = base64.b64encode(b"known to both ends of it, and to nobody else").decod
 
 @dataclass
 class Daemon:
-    """A name server as a child process, its log in a file."""
+    """A name server as a child process with a log file."""
 
     name: str
     port: int
@@ -44,7 +44,7 @@ class Daemon:
     log: Path
 
     async def records(self) -> set[str]:
-        """Its zone, as sorted text; empty while it has none."""
+        """Transfer the server's zone and return its records as texts; an empty set if the server has no zone yet."""
         zone = dns.zone.Zone(dns.name.from_text(ZONE), relativize=False)
         try:
             await dns.asyncquery.inbound_xfr("127.0.0.1", zone, port=self.port, timeout=5)
@@ -62,7 +62,7 @@ class Daemon:
 
 
 def lines(zone: dns.zone.Zone) -> set[str]:
-    """Without the revision that the cell stands at, which moves while names and serial stay."""
+    """Return one text per record, without the cell's revision, which can change while names and serial do not."""
     return {
         re.sub(r'"revision=\d+" ', "", f"{name} {rdataset.ttl} {rdata.rdtype} {rdata}")
         for name, node in zone.nodes.items()
@@ -165,8 +165,11 @@ zone:
 
 
 def powerdns(folder: Path, port: int, primary: int) -> Daemon:
-    """Its backend for files of zones takes whole zones alone: asked for steps (IXFR), it says "committed" and keeps its
-    old zone (4.7)."""
+    """Start PowerDNS as a secondary of the server on port `primary`.
+
+    Its backend for zone files can only take whole zones. If it asks for an incremental transfer (IXFR), it logs
+    "committed" and keeps its old zone (version 4.7).
+    """
     (folder / "named.conf").write_text(
         f'zone "{ZONE}" {{ type slave; file "{folder}/zone"; masters {{ 127.0.0.1:{primary}; }}; }};\n'
     )
@@ -225,7 +228,7 @@ async def primary(news: MemoryNews, peers: Peers) -> AsyncIterator[DnsServer]:
 
 
 async def transferred(server: DnsServer, keys: Mapping[dns.name.Name, dns.tsig.Key] | None = None) -> dns.zone.Zone:
-    """The whole zone as our primary gives it."""
+    """Return the whole zone, as a client receives it from the primary. `keys`: TSIG keys that sign the query."""
     zone = dns.zone.Zone(dns.name.from_text(ZONE), relativize=False)
     query = dns.message.make_query(ZONE, "AXFR")
     if keys:
@@ -235,7 +238,7 @@ async def transferred(server: DnsServer, keys: Mapping[dns.name.Name, dns.tsig.K
 
 
 async def serial(port: int) -> int | None:
-    """Of the zone that a server has; None while it has none, or does not answer."""
+    """Return the serial of the zone on the server at `port`, or None if it has no zone or does not answer."""
     query = dns.message.make_query(ZONE, "SOA")
     try:
         answer = await dns.asyncquery.udp(query, "127.0.0.1", port=port, timeout=1)

@@ -1,4 +1,4 @@
-"""What dig and kdig make of a resolver process: the programs that people look into DNS with."""
+"""Tests of a resolver process with dig and kdig, the usual programs for DNS queries, as clients."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def loaded(resolver: Process) -> Process:
 
 
 def asked(program: str, resolver: Process, *words: str) -> str:
-    """What it prints; neither warnings nor complaints are left to chance."""
-    often = ["+tries=1"] if program == "dig" else ["+retry=0", "+noidn"]  # IDN would change letters
+    """Run dig or kdig against the resolver and return its output. Warnings and complaints in it fail the test."""
+    often = ["+tries=1"] if program == "dig" else ["+retry=0", "+noidn"]  # IDN would change letters of names
     done = subprocess.run(
         [program, f"@{resolver.host}", "-p", str(resolver.port), "+timeout=10", *often, *words],
         capture_output=True,
@@ -45,7 +45,7 @@ def asked(program: str, resolver: Process, *words: str) -> str:
         timeout=BOUND_S,
         check=True,
     )
-    # kdig says aloud that it comes again over TCP, dig does not.
+    # kdig prints a warning when it repeats the query over TCP. dig does not.
     assert re.sub(r";; WARNING: truncated reply from \S+, retrying over TCP\n\n", "", done.stderr) == ""
     for complaint in ("malformed", "mismatch", "Warning:", "WARNING: Messages has", "extra bytes"):
         assert complaint not in done.stdout
@@ -53,7 +53,10 @@ def asked(program: str, resolver: Process, *words: str) -> str:
 
 
 def test_before_the_names_are_known_both_are_asked_to_come_again(resolver: Process) -> None:
-    """First of this file: the process it shares with the others is reported its names after this."""
+    """Query before the resolver has any names. Both programs must receive SERVFAIL.
+
+    This test runs first, because later tests load the names.
+    """
     for program in ("dig", "kdig"):
         assert re.search(r"status: SERVFAIL", asked(program, resolver, WEB, "A"))
 
@@ -61,7 +64,7 @@ def test_before_the_names_are_known_both_are_asked_to_come_again(resolver: Proce
 @pytest.mark.parametrize("program", ["dig", "kdig"])
 @pytest.mark.parametrize("way", [[], ["+tcp"], ["+noedns"], ["+bufsize=512"], ["+dnssec"]])
 class TestEither:
-    """Each question by both programs, over UDP and TCP, with EDNS and without."""
+    """Tests that run with dig and with kdig, over UDP and TCP, with EDNS and without."""
 
     def test_addresses(self, loaded: Process, program: str, way: list[str]) -> None:
         assert set(asked(program, loaded, *way, "+short", WEB, "A").split()) == ALL
@@ -103,7 +106,10 @@ class TestEither:
         assert sorted(told.splitlines()) == [f"0 1 {20_000 + index} {index}.{LONG}." for index in range(2)]
 
     def test_a_service_and_what_its_jobs_say(self, loaded: Process, program: str, way: list[str]) -> None:
-        """Weights in SRV, a weight of 0 left out while another serves, the job's own time to live."""
+        """Query a service of two jobs: SRV records have the jobs' weights, and answers their time to live.
+
+        A task of weight 0 is left out while another task serves.
+        """
         site, front = "site.service.ubar.cc.borg.internal", "front.ubar.cc.borg.internal"
         told = asked(program, loaded, *way, "+short", f"_http._tcp.{site}", "SRV").splitlines()
         assert sorted(told) == ["0 1 20000 0.back.ubar.cc.borg.internal.", f"0 3 20000 0.{front}."]
@@ -127,7 +133,9 @@ class TestEither:
         assert "status: NOERROR" in asked(program, loaded, *way, "0.10.in-addr.arpa", "PTR")
 
     def test_letters_come_back_as_they_were_asked(self, loaded: Process, program: str, way: list[str]) -> None:
-        """dig says so when they do not; clients that hide bits in them (0x20) drop such an answer."""
+        """Query in mixed case: the answer repeats the letters. Clients that hide random bits in the case (0x20) need
+        this.
+        """
         mixed = "WeB.uBaR.Cc.bOrG.InTeRnAl."
         told = asked(program, loaded, *way, mixed, "A")
         assert len(re.findall(rf"^{re.escape(mixed)}\s+5\s+IN\s+A", told, re.MULTILINE)) == 3
@@ -181,7 +189,10 @@ def test_dig_finds_its_cookie_good(loaded: Process) -> None:
     ],
 )
 def test_what_is_unknown_gets_the_status_for_it(loaded: Process, words: list[str], status: str) -> None:
-    """As `dig +ednsopt`, and the flag days' compliance tests, ask."""
+    """Send queries with unknown opcodes, versions, options or types. Each must be answered with `status`.
+
+    The compliance tests of DNS Flag Day send such queries.
+    """
     assert f"status: {status}" in asked("dig", loaded, "+noednsnegotiation", "+nobadcookie", *words, WEB)
 
 

@@ -15,7 +15,7 @@ def taken() -> Iterator[int]:
 
 
 def quiet_port() -> int:
-    """A free port below those that the kernel gives to connections of others meanwhile."""
+    """Return a free port below the range that the kernel uses for outgoing connections."""
     for port in range(10_000 + os.getpid() % 10_000, 32_000):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port

@@ -1,6 +1,6 @@
-"""HAProxy reads SRV records of a job with more tasks than a datagram holds.
+"""Tests of HAProxy with the SRV records of a job that has more tasks than fit in one datagram.
 
-It does not come again over TCP where an answer is cut, so it has to be asked to begin there (`tcp@`).
+HAProxy does not repeat a truncated query over TCP, so its configuration names the resolver with `tcp@`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ backend cut
 
 
 def servers(stats: Path) -> Counter[str]:
-    """Addresses of servers that each backend has, all different."""
+    """Return the number of different server addresses by backend, from HAProxy's statistics socket."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(str(stats))
         sock.sendall(b"show servers state\n")

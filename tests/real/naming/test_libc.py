@@ -1,7 +1,7 @@
-"""Programs that know nothing of us: names by /etc/resolv.conf, through the resolvers of glibc and musl.
+"""Tests of the resolver with ordinary programs as clients, which find it through /etc/resolv.conf.
 
-The test makes a network and a mount namespace: our resolver has port 53 of the one, resolv.conf is a file of ours in
-the other. Nothing of the host changes.
+They use the C libraries glibc and musl. The tests create a network namespace, in which the resolver has port 53, and a
+mount namespace with its own resolv.conf. Nothing of the host changes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ shift
 exec "$@"
 """
 
-# Both print a line a name: its error's number or 0, and its addresses.
+# Both print a line per name: the number of its error or 0, and its addresses.
 GLIBC = """
 import json, socket, sys
 for name in sys.argv[1:]:
@@ -65,11 +65,11 @@ int main(int argc, char **argv) {
     }
 }
 """
-NO_NAME, AGAIN, NO_DATA = -2, -3, -5  # EAI_… of both
+NO_NAME, AGAIN, NO_DATA = -2, -3, -5  # the values of EAI_… in both libraries
 
 
 class Inside(Process):
-    """A resolver on port 53 of a network that nobody else has, and programs beside it."""
+    """A resolver on port 53 of a private network namespace, in which tests also run the programs that query it."""
 
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o711)
@@ -94,13 +94,13 @@ class Inside(Process):
 
 @dataclass(frozen=True)
 class Libc:
-    """`getaddrinfo` of one C library, for names as a program gives them."""
+    """A program that calls `getaddrinfo` of one C library for the names that a test gives."""
 
     inside: Inside
     command: tuple[str | Path, ...]
 
     def __call__(self, *names: str, **environment: str) -> list[tuple[int, list[str]]]:
-        """Of each name its error, or 0, and its addresses, sorted."""
+        """Return for each name its error code (0 for none) and its sorted addresses."""
         done = self.inside.run(*self.command, *names, **environment)
         assert done.returncode == 0, done.stderr
         return [(error, sorted(found)) for error, found in map(json.loads, done.stdout.splitlines())]
@@ -138,7 +138,10 @@ def libc(request: pytest.FixtureRequest, loaded: Inside, libcs: dict[str, Libc])
 
 
 def test_while_names_load_a_program_is_asked_to_try_again(libcs: dict[str, Libc]) -> None:
-    """First of this file: the others tell the process its names. Never "no such name", which programs give up at."""
+    """Resolve a name before the resolver has loaded any. Programs must get "try again", not "no such name".
+
+    This test runs first in its file, because later tests make the resolver load its names.
+    """
     for ask in libcs.values():
         assert ask(f"web.ubar.cc.{ZONE}.") == [(AGAIN, [])]
 
@@ -151,19 +154,22 @@ def test_a_name_in_full_or_as_short_as_the_search_list_allows(libc: Libc) -> Non
 
 
 def test_addresses_of_either_family_and_of_both(libc: Libc) -> None:
-    """A and AAAA are asked together: "none of these" for one of them must not hide the other."""
+    """Resolve names with IPv4 addresses, IPv6 addresses, or both.
+
+    The library queries A and AAAA together. An empty answer to one must not hide the other.
+    """
     assert libc("six", "both", "many") == [(0, ["2001:db8::60"]), (0, ["10.0.0.1", "2001:db8::60"]), (0, WEB)]
 
 
 def test_no_such_name_and_a_name_without_addresses(libc: Libc) -> None:
     assert libc(f"9.web.ubar.cc.{ZONE}.", f"nothing.ubar.cc.{ZONE}.") == [(NO_NAME, [])] * 2
     ((error, found),) = libc(f"_http._tcp.web.ubar.cc.{ZONE}.")
-    assert (error, found) in [(NO_DATA, []), (NO_NAME, [])]  # musl before 1.2.4 knows one error for both
+    assert (error, found) in [(NO_DATA, []), (NO_NAME, [])]  # musl before 1.2.4 has one error for both
 
 
 @pytest.mark.parametrize("option", ["use-vc", "edns0", "single-request", "single-request-reopen", "trust-ad"])
 def test_glibc_with_the_options_that_resolv_conf_knows(loaded: Inside, libcs: dict[str, Libc], option: str) -> None:
-    """musl has none of these."""
+    """Resolve names with each resolver option of glibc. musl supports none of these options."""
     told = libcs["glibc"](f"web.ubar.cc.{ZONE}.", f"six.ubar.dd.{ZONE}.", f"9.web.ubar.cc.{ZONE}.", RES_OPTIONS=option)
     assert told == [(0, WEB), (0, ["2001:db8::60"]), (NO_NAME, [])]
 

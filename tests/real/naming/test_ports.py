@@ -1,4 +1,4 @@
-"""A client whose a resolver's port is, on real sockets."""
+"""Tests of reserving the resolver's port on real sockets: a port in use is rejected, with the process that holds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A parent and its workers as real processes, forked by a script of their own: no thread, no pytest around them."""
+"""Tests of a parent process that starts and restarts workers. A small script forks them, without threads of pytest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 BOUND_S = 20.0
-# Each worker leaves a file named for its number and pid and waits; `fail` ends at once.
+# Each worker creates a file named for its number and pid, and waits. With `fail` it ends at once.
 SCRIPT = """
 import pathlib, signal, sys, time
 from serving.processes import Parent
@@ -46,13 +46,13 @@ def parent(folder: Path, count: int, *more: str) -> Iterator[subprocess.Popen[by
     finally:
         process.kill()
         process.wait(BOUND_S)
-        for pid in pids(folder).values():  # of workers that a failing check leaves
+        for pid in pids(folder).values():  # workers may still run if a check failed
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
 def pids(folder: Path) -> dict[int, int]:
-    """The newest pid by number of the worker."""
+    """Return the newest process id by number of the worker."""
     made = sorted(folder.glob("[0-9]*-*"), key=lambda path: path.stat().st_mtime_ns)
     return {int(number): int(pid) for number, pid, *_ in (path.name.split("-") for path in made)}
 

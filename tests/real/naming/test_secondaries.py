@@ -1,6 +1,7 @@
-"""Knot, BIND, NSD and PowerDNS as secondaries, equal to the primary after every change.
+"""Tests of Knot, BIND, NSD and PowerDNS as secondaries: their zones equal the primary's after every change.
 
-All are reported by NOTIFY and sign with TSIG; after the first transfer all but PowerDNS take IXFR.
+The primary notifies all of them (NOTIFY), and TSIG signs the transfers. After the first transfer all but PowerDNS use
+incremental transfers (IXFR).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from tests.real.naming.secondaries import (
 )
 from tests.unit.naming.cells import WEB, changed, evicted, machine, placed, reported, running, submitted
 
-TASKS = 10  # of the job that is there from the beginning, each on a machine of its own
+TASKS = 10  # of the job that exists from the beginning, each on another machine
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ SITE = {"service": "site"}
 
 
 def of_site(name: str, job_id: int, published: Published) -> list[events.Event]:
-    """A job of four tasks that belongs to the service."""
+    """Return events of a job of four running tasks that belongs to service `site`."""
     return [
         submitted(name, job_id=job_id, tasks=4, labels=SITE, published=published),
         *(placed(index, index + 5, job_id=job_id) for index in range(4)),
@@ -113,7 +114,7 @@ def test_others_follow_every_change_and_a_cell_made_again_under_its_name(news: M
                     daemon.stop()
 
     told = asyncio.run(scenario())
-    # Steps, not whole zones, after the first of each cell.
+    # After the first transfer of each cell, transfers are incremental.
     assert len(re.findall(r"AXFR, incoming, remote 127\.0\.0\.1@\d+.*, started", told["knot"])) == 2
     assert told["knot"].count("IXFR, incoming") >= len(CHANGES)
     assert "got incremental response" in told["bind"]
@@ -146,7 +147,7 @@ def test_nobody_else_may_transfer(news: MemoryNews, networks: list[str], keys: l
                 answer = await dns.asyncquery.tcp(query, "127.0.0.1", port=server.port, timeout=10)
                 assert answer.rcode() == dns.rcode.REFUSED
                 assert not answer.answer
-            # A key of the same name with another secret is not a key of ours.
+            # A key of the same name with another secret must not be accepted.
             forged = dns.message.make_query(ZONE, "AXFR")
             other = dns.tsig.Key("k", base64.b64encode(b"guessed").decode(), "hmac-sha256")
             forged.use_tsig(other)
@@ -160,7 +161,7 @@ def test_nobody_else_may_transfer(news: MemoryNews, networks: list[str], keys: l
 
 
 def test_an_ixfr_over_udp_returns_only_the_serial(news: MemoryNews) -> None:
-    """RFC 1995: who is behind comes again over TCP."""
+    """Send IXFR over UDP: the answer is the serial alone, so that the client repeats the query over TCP (RFC 1995)."""
 
     async def scenario() -> None:
         keys = [f"shared:hmac-sha256:{SECRET}"]

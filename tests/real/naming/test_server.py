@@ -1,4 +1,4 @@
-"""The resolver process on real sockets with a journal in memory: no database, no Redis."""
+"""Tests of the DNS server on real sockets, with a journal in memory in place of PostgreSQL and Redis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOUND_S = 30.0
 
 
 class Resolver:
-    """A running server with its follower, and a client's way to ask it."""
+    """A running resolver that follows a journal, with methods that query it as a client."""
 
     def __init__(self, server: DnsServer, news: MemoryNews) -> None:
         self.server = server
@@ -43,7 +43,11 @@ class Resolver:
         return sorted(texts(await self.ask(name)))
 
     async def until(self, wanted: Callable[[], Awaitable[bool]]) -> None:
-        """By the clock: `wait_for` of Python 3.11, which dnspython uses, can lose the cancellation of a timeout."""
+        """Wait until `wanted()` is true, or fail after a bound.
+
+        It compares clock times, because `asyncio.wait_for` of Python 3.11, which dnspython uses, can swallow a
+        cancellation.
+        """
         deadline = asyncio.get_running_loop().time() + BOUND_S
         while not await wanted():
             assert asyncio.get_running_loop().time() < deadline, "not within the bound"
@@ -106,7 +110,7 @@ def test_many_questions_share_one_stream_and_silence_ends_none_of_them(news: Mem
 
 
 def test_a_stream_that_is_read_ahead_of_its_answers_lets_others_come(news: MemoryNews) -> None:
-    """Without a turn for others between its answers they would wait for all of them."""
+    """Send 500 queries on one TCP connection. Between the answers, other tasks of the event loop must run."""
     number = 500
 
     async def scenario() -> int:
@@ -277,7 +281,7 @@ def test_a_restored_cell_is_read_again_and_its_serial_goes_on(news: MemoryNews) 
 
 
 def test_a_restored_cell_that_has_moved_on_since_is_read_again_too(news: MemoryNews) -> None:
-    """Its revision alone would not tell."""
+    """Restore a cell and write newer events to it. The resolver must notice, although the revision has not fallen."""
     news.write(CELL, [reported(0, health="unhealthy")])
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""A client that may keep a connection over TCP: by the bounds alone, and on real sockets."""
+"""Tests of the limits on TCP connections to the resolver, first in memory and then on real sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.naming.cells import directory_of, running, table_of
 
 
 class Room:
-    """Streams that remember who was asked to give way, and which bound was met."""
+    """A `Streams` object that records the connections it closed (`gone`) and the limits it reached (`bounds`)."""
 
     def __init__(self, most: int, most_a_source: int) -> None:
         self.bounds: list[str] = []
@@ -60,7 +60,7 @@ def test_where_all_are_taken_the_source_with_most_makes_room() -> None:
     for address, name in (("192.0.2.1", "one"), ("192.0.2.2", "a"), ("192.0.2.2", "b"), ("192.0.2.3", "two")):
         room.open(address, name)
     room.open("192.0.2.4", "three")
-    room.open("192.0.2.5", "four")  # of one each the idlest
+    room.open("192.0.2.5", "four")  # each source has one, so the idlest is closed
     assert (room.gone, room.bounds) == (["a", "one"], ["all", "all"])
 
 
@@ -119,7 +119,7 @@ def test_a_client_that_opens_connections_without_end_keeps_nobody_out() -> None:
     query = dns.message.make_query("cc.borg.internal.", "SOA").to_wire(prepend_length=True)
 
     async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether it is answered; otherwise it was ended."""
+        """Send a query and return whether an answer came. If not, the resolver closed the connection."""
         writer.write(query)
         try:
             return len(await reader.read(2)) == 2
@@ -139,7 +139,7 @@ def test_a_client_that_opens_connections_without_end_keeps_nobody_out() -> None:
             assert [await asked(*one) for one in opened[:3]] == [False, True, True]
             assert server.figures.streams_bounded == {"source": 1}
             assert server.figures.streams == len(server.streams) == MOST_A_SOURCE + 1
-            for _ in range(20):  # some are gone before they are looked at
+            for _ in range(20):  # some are closed before the server handles them
                 with socket.create_connection(("127.0.0.1", server.port)) as hasty:
                     hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             assert await asked(*other)

@@ -1,9 +1,8 @@
-"""A transferred zone in the eyes of the programs that check zones.
+"""Tests that check a transferred zone with `named-checkzone`, `nsd-checkzone` and the tools of ldns.
 
-`named-checkzone` at its strictest, and `nsd-checkzone`, check the records against each other: targets of SRV that have
-addresses, names that are allowed, one SOA, nothing out of the zone. `ldns-verify-zone` checks signatures and rejects a
-zone that has none ("No DNSKEY records at zone apex"), so the zone is signed first, as anyone who wants DNSSEC would:
-`ldns-signzone` has to bring every name into order, those without records too, and what it makes has to verify.
+The two check programs compare records with each other: targets of SRV records have addresses, names are valid, there is
+one SOA record, and no name lies outside the zone. `ldns-verify-zone` checks signatures and rejects an unsigned zone
+("No DNSKEY records at zone apex"). So `ldns-signzone` signs the zone first, which includes sorting all names.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ LONG_TENANT, LONG_JOB, LONG_PORT = "t" * 63, "j" * 63, "p" * 15
 
 
 def job(name: str, job_id: int, machines: list[int], *, tenant: str = "ubar", **more: object) -> list[events.Event]:
-    """One task on each of the machines."""
+    """Return events of a job that has one running task on each of the machines."""
     return [
         submitted(name, job_id=job_id, tenant=tenant, tasks=len(machines), **more),  # type: ignore[arg-type]
         *(placed(index, number, job_id=job_id) for index, number in enumerate(machines)),
@@ -39,7 +38,10 @@ def job(name: str, job_id: int, machines: list[int], *, tenant: str = "ubar", **
 
 
 def all_kinds() -> list[events.Event]:
-    """Jobs of either family and of both, weighted, of a service, pending, unhealthy, without ports, with long names."""
+    """Return events of jobs that lead to records of all kinds.
+
+    Among them are IPv4 and IPv6 addresses, weights, a service, pending and unhealthy tasks, and the longest names.
+    """
     published = Published(60, ((0, 0, 9), (1, 1, 0)))
     return [
         *running(4),
@@ -82,7 +84,7 @@ def output(*command: str | Path) -> str:
 
 
 def test_the_zone_holds_all_kinds_of_records(zone: Path) -> None:
-    """What the other tests would not miss."""
+    """Check that the zone has records of all types and long names. Without them the other tests would pass too."""
     found = {line.split()[3] for line in zone.read_text().splitlines()}
     assert found == {"SOA", "NS", "TXT", "A", "AAAA", "SRV", "CAA"}
     for name in (f"1.{LONG_JOB}.{LONG_TENANT}", "site.service.ubar", f"{'h' * 63}.machine"):
@@ -90,7 +92,7 @@ def test_the_zone_holds_all_kinds_of_records(zone: Path) -> None:
 
 
 def complaints_of_named(zone: Path) -> list[str]:
-    """Some of what it finds is only told: it loads such zones."""
+    """Return the complaints that `named-checkzone` prints, including those with which it still loads the zone."""
     done = subprocess.run([*STRICT, ZONE, zone], capture_output=True, text=True, timeout=60, check=False)
     told = (done.stdout + done.stderr).splitlines()
     return [line for line in told if line != "OK" and "loaded serial" not in line]
@@ -112,7 +114,7 @@ def test_ldns_reads_every_record(zone: Path) -> None:
 
 @pytest.mark.parametrize("denial", [[], ["-n"]])
 def test_a_signed_copy_verifies(zone: Path, tmp_path: Path, denial: list[str]) -> None:
-    """With NSEC and with NSEC3."""
+    """Sign the zone, once with NSEC and once with NSEC3, and verify the signatures."""
     key = subprocess.run(
         ["ldns-keygen", "-a", "ECDSAP256SHA256", ZONE], cwd=tmp_path, capture_output=True, text=True, check=True
     )

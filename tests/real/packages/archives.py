@@ -1,4 +1,4 @@
-"""Archives as tests need them: honest ones, and each kind of hostile one, written header by header."""
+"""Builders of package archives for tests, valid ones and hostile ones. They write each header directly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def header(
     magic: bytes = b"ustar\x0000",
     prefix: bytes = b"",
 ) -> bytes:
-    """One block, its checksum right whatever else is wrong."""
+    """Return one tar header of 512 bytes. Its checksum is right, even if other fields are wrong."""
     name = name.encode() if isinstance(name, str) else name
     target = target.encode() if isinstance(target, str) else target
     sized = size if isinstance(size, bytes) else b"%011o\0" % size
@@ -98,7 +98,7 @@ def unpacked(found: BinaryIO, target: Path, format_: str = TAR, limits: ArchiveL
 
 
 def contents(root: Path) -> dict[str, object]:
-    """Every path below `root`: content and executable, link target, or None for a directory."""
+    """Return the tree below `root` by path: (content, executable) of a file, a link's target, None for a directory."""
     found: dict[str, object] = {}
     for base, folders, files in os.walk(root):
         for name in folders + files:
@@ -123,7 +123,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 
 
 class Layout:
-    """An image layout in the making."""
+    """A builder of OCI image layouts."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}

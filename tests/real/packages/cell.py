@@ -1,4 +1,4 @@
-"""A cell's packages as Borglets meet them: a link that says where to fetch, with a store, over real HTTPS."""
+"""The cell's side of package downloads for tests: a link that names sources, and a store, over real HTTPS."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KEY = ec.generate_private_key(ec.SECP256R1())
 
 
 def packed(folder: Path, name: str = "app", **files: bytes) -> tuple[PackageRef, bytes]:
-    """A package with these files, and its archive."""
+    """Pack files into a package, and return its reference and its archive."""
     source = folder / f"source-{name}"
     source.mkdir(parents=True)
     for file, content in files.items():
@@ -54,7 +54,11 @@ Offer = Callable[[str, str], list[tuple[str, int]]]
 
 @dataclass
 class Link:
-    """What the link was asked and told, and what it answers. `offer(digest, hostname)` gives the peers."""
+    """A test double for the link, which names the sources of packages to Borglets and records what they report.
+
+    `offer(digest, hostname)` returns the peers to name, as (address, port). `store_busy` and `store_at_once` limit the
+    store.
+    """
 
     url: str
     archives: dict[str, bytes]
@@ -64,12 +68,12 @@ class Link:
     have: dict[str, dict[str, tuple[str, int]]] = field(default_factory=dict)  # digest -> machine -> address
     gone: list[tuple[str, str]] = field(default_factory=list)
     failed: list[tuple[str, str, int, str]] = field(default_factory=list)
-    served: list[tuple[str, int]] = field(default_factory=list)  # by the store: digest, first byte
+    served: list[tuple[str, int]] = field(default_factory=list)  # what the store served: digest, first byte
     asked: int = 0
     store_at_once: int = 1_000_000
     serving: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
-    listening: Callable[[str], None] = lambda what: None  # called with what a machine begins to tell
+    listening: Callable[[str], None] = lambda what: None  # called with the kind of a report when it arrives
 
     def peers(self, digest: str, machine: str) -> list[tuple[str, int]]:
         if self.offer is not None:
@@ -206,7 +210,11 @@ async def machine_of(
     store: PackageStore | None = None,
     wait: bool = True,
 ) -> Machine:
-    """One Borglet's packages; `serve`: the address where it serves peers; `wait`: until all that is there was seen."""
+    """Return the package manager of one Borglet, with its store, which downloads through `link`.
+
+    `serve`: the address at which it serves other machines, or none. `wait`: whether to wait until the first check of
+    the disk has ended.
+    """
     store = store or PackageStore(home, boot_id=boot)
     credentials = Credentials(Identity(hostname, "aa", "secret"), authority.pem, MemoryKeeper())
     sources = LinkSources(link.url, credentials)

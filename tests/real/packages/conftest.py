@@ -1,4 +1,4 @@
-"""An authority for the tests of packages."""
+"""Fixtures for tests of packages: a certificate authority."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives: what honest ones become, and how each hostile one is rejected."""
+"""Tests of unpacking archives: valid ones give their trees, and each kind of hostile one is rejected."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_unknown_formats_and_zstd_are_refused_with_what_to_do() -> None:
 
 
 def test_a_link_planted_by_someone_else_is_not_followed(tmp_path: Path) -> None:
-    """Even if the target is not ours alone: the directory of the second entry is replaced after the first."""
+    """Replace a directory by a symbolic link while an archive is unpacked. No file may be written through the link."""
     outside = tmp_path / "outside"
     outside.mkdir()
     target = tmp_path / "tree"

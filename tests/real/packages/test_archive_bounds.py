@@ -1,4 +1,4 @@
-"""How much work and memory one archive may cause before it is rejected (issue 12.15)."""
+"""Tests of limits on the work and memory that one archive can cause before it is rejected."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_small_archive_of_deep_paths_is_refused_in_time_and_memory() -> None:
 
 
 def test_extended_headers_are_not_entries() -> None:
-    """Posix archives have one for each entry, for its times."""
+    """Read an archive with an extended header per entry, as POSIX archives have for times. They must not count."""
     honest = [extended(pax(mtime="1.5")) + file(f"f{number}") for number in range(10)]
     assert inspect(archive(*honest), TAR, limits=TEN).entries == 10
 

@@ -1,4 +1,4 @@
-"""Packing a directory."""
+"""Tests of packing a directory into a package archive."""
 
 from __future__ import annotations
 

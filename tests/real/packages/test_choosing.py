@@ -1,4 +1,4 @@
-"""Which source next, and what must leave: decisions alone."""
+"""Tests of two pure decisions: which source of a package to try next, and which packages to delete from the disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_peers_in_their_order_then_the_store_then_a_pause() -> None:
     assert isinstance(found.step(0.0), Pause)
     assert found.step(0.0) == AskForSources()
     found.answered(named(TWO, ONE))
-    assert found.step(0.0) == Try(THE_STORE)  # who failed is passed over
+    assert found.step(0.0) == Try(THE_STORE)  # a peer that failed is not tried again
 
 
 def test_a_peer_that_was_busy_is_tried_again_and_costs_no_round() -> None:
@@ -85,7 +85,11 @@ def test_a_final_word_of_the_link_ends_it_at_once() -> None:
 @settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_whatever_happens_it_ends(data: st.DataObject) -> None:
-    """Bounded by rounds where something is wrong and by time where all are busy; never a step without rest."""
+    """Draw random failures of sources. The search must give up after a bounded number of rounds, or after a bounded
+    time.
+
+    Between two rounds there must always be a pause.
+    """
     found, now, tries = choosing(rounds=3, patience_s=60.0), 0.0, 0
     for _ in range(2000):
         step = found.step(now)

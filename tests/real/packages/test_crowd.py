@@ -1,4 +1,4 @@
-"""Many tasks that come, change their mind and go, in a room too small for all their packages."""
+"""Tests of many tasks that start, are cancelled and end, on a disk too small for all their packages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASKS, ROUNDS, ROOM = 12, 25, 90_000
 
 
 class Silent(LinkSources):
-    """Nobody to ask and nobody to tell."""
+    """A link that accepts reports and names no sources."""
 
     def __init__(self) -> None:
         pass
@@ -46,7 +46,7 @@ class Silent(LinkSources):
 
 
 class Shelf(Fetcher):
-    """Gives what it has at once, unless it is asked to stop."""
+    """A fetcher that copies archives from memory, unless it is asked to stop."""
 
     def __init__(self, archives: dict[str, bytes]) -> None:
         self._archives = archives

@@ -1,4 +1,4 @@
-"""Fetching from sources that are away, busy, slow, cut off, or lie. All of them real, on loopback."""
+"""Tests of downloads from real servers on loopback that are absent, busy, slow, cut off, or send wrong data."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def stalled(connection: socket.socket, offset: int) -> None:
 
 
 def dripping(connection: socket.socket, offset: int) -> None:
-    """Never silent, and never done."""
+    """Send the archive byte by byte, slowly, so that the connection is never silent and the download never ends."""
     connection.sendall(head("200 OK", len(RAW)))
     connection.settimeout(0.02)
     for byte in RAW:
@@ -97,7 +97,10 @@ def no_http(connection: socket.socket, offset: int) -> None:
 
 
 class Source:
-    """A server that behaves so. `asked`: first bytes that were wanted; `tickets`: what was shown."""
+    """A server on loopback that answers with the given behaviour.
+
+    `asked`: the position of the first byte that each request wanted. `tickets`: the tickets that clients showed.
+    """
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.asked: list[int] = []
@@ -135,7 +138,7 @@ class Source:
 
 @dataclass
 class Cell:
-    """The link of a cell with these peers and this store, as `Sources`."""
+    """The `Sources` of a cell with the given peers and store. `refuses`: errors to raise for the first requests."""
 
     peers: list[Source]
     store: Source | None
@@ -143,7 +146,7 @@ class Cell:
     refuses: list[SourcesUnavailable] = field(default_factory=list)
     told: list[tuple[int, str]] = field(default_factory=list)  # position of the peer (-1: the store), reason
     asked: int = 0
-    busy_first: int = 0  # so often nobody is named
+    busy_first: int = 0  # so many first answers name no source
 
     def of(self, digest: str) -> PackageSources:
         self.asked += 1

@@ -1,4 +1,4 @@
-"""A Borglet killed at any moment of an installation leaves the package installed and whole, or not at all."""
+"""Tests of a Borglet that is killed while it installs: the package is then complete or absent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from borglet.packages.store import PackageStore, StoredPackage
 from tests.real.packages.cell import packed
 
 KILLS = 12
-# Installs and removes one package for ever, saying when it has begun.
+# This program installs and removes one package for ever. It prints a line when it begins.
 PROGRAM = """
 import shutil, sys
 from pathlib import Path

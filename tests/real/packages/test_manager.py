@@ -1,4 +1,4 @@
-"""One machine's packages: installed once, shared, repaired, removed; and a dozen machines that help each other."""
+"""Tests of the package manager: it installs once, shares, repairs and deletes packages, and serves other machines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Story = Callable[[Link, Machine], Awaitable[None]]
 
 
 def send(authority: Authority, home: Path, archives: dict[str, bytes], story: Story, **settings: object) -> None:
-    """Play `story` on one machine."""
+    """Run the test scenario `story` with one machine and its link, within a bound."""
 
     async def whole(cell: Link) -> None:
         machine = await machine_of(cell, authority, home, **settings)  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def test_a_package_stays_over_restarts_and_is_repaired_from_its_archive(tmp_path
     (tree / "serve").chmod(0o644)
     (tree / "serve").write_bytes(b"CONTENT")
     (tree / "serve").chmod(0o444)
-    # Same size and mode: only a machine that was down looks at contents.
+    # Size and mode are the same. Only after a restart of the machine are contents checked.
     store = PackageStore(home, boot_id="boot-1")
     assert [store.check(digest) is not None for digest in store.open()] == [True]
     assert (tree / "serve").read_bytes() == b"CONTENT"
@@ -163,14 +163,14 @@ def test_a_link_hears_where_a_machine_serves_after_each_greeting(tmp_path: Path,
     app, raw = packed(tmp_path, serve=b"content")
 
     async def first(cell: Link, machine: Machine) -> None:
-        machine.manager.publish_port()  # nothing to say yet
+        machine.manager.publish_port()  # there is nothing to report yet
         machine.in_use.add(app.digest)
         await machine.manager.install([app])
         await until(lambda: app.digest in cell.have)
 
     async def again(cell: Link, machine: Machine) -> None:
         machine.in_use.add(app.digest)
-        machine.manager.open()  # greeted while it still looks at what is here
+        machine.manager.open()  # the greeting comes while the disk is still checked
         machine.manager.publish_port()
         await until(lambda: app.digest in cell.have)
         assert cell.have[app.digest]["m1"] == ("127.0.0.1", machine.manager.port)
@@ -181,7 +181,7 @@ def test_a_link_hears_where_a_machine_serves_after_each_greeting(tmp_path: Path,
 
 
 def test_a_manager_that_ends_has_finished_its_report_to_the_link(tmp_path: Path, authority: Authority) -> None:
-    """A link that goes right after would meet it in the middle of a sentence."""
+    """Close a manager during its report to the link. `close` must wait until the report is sent."""
     app, raw = packed(tmp_path, serve=b"content")
     begun = threading.Event()
 
@@ -324,7 +324,9 @@ def test_hostile_and_unknown_packages_are_refused_by_name(tmp_path: Path, author
 
 
 def test_a_dozen_machines_fetch_from_each_other(tmp_path: Path, authority: Authority) -> None:
-    """Each on a loopback address of its own; the store gives one copy at a time and only while nobody has one."""
+    """Install one package on twelve machines at once. The store serves one copy, and machines serve each other the
+    rest.
+    """
     app, raw = packed(tmp_path, serve=os.urandom(3_000_000))
     patient = FetchSettings(patience=FetchPatience(pause_s=0.02))
 

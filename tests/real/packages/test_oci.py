@@ -1,4 +1,4 @@
-"""Image layouts: layers in order, whiteouts, digests, and what is rejected."""
+"""Tests of unpacking OCI image layouts: the order of layers, whiteouts, digests, and what is rejected."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_whiteout_hides_only_what_lies_below_its_layer(tmp_path: Path) -> None
 
 
 def test_entries_go_through_links_of_the_image_and_stay_in_it(tmp_path: Path) -> None:
-    """A merged /usr, and absolute links, which mean the image's own root."""
+    """Unpack entries below links of a lower layer, such as /lib to /usr/lib. Absolute links mean the image's root."""
     image = image_of(
         (folder("usr/lib"), link("lib", "usr/lib"), link("usr/abs", "/lib"), link("etc/mtab", "/proc/mounts")),
         (file("lib/libc.so", b"c"), file("usr/abs/libm.so", b"m"), hard_link("libd.so", "lib/libc.so")),

@@ -1,4 +1,4 @@
-"""Serving packages to peers: who gets what, and how much."""
+"""Tests of serving packages to other machines: which requests are served, and how many at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Served:
     port: int
 
     async def ask(self, head: str) -> tuple[int, bytes]:
-        """Status and body of the answer to this request, headers given as they are sent."""
+        """Send a raw request and return the status and body of the answer; (0, empty) if the connection was closed."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(head.encode())
         async with asyncio.timeout(BOUND_S):
@@ -104,7 +104,7 @@ def test_others_get_nothing(stored: Path) -> None:
 def test_only_so_many_are_served_at_once_and_who_takes_nothing_loses_its_turn(tmp_path: Path) -> None:
     big = tmp_path / "archive"
     with big.open("wb") as file:
-        file.truncate(200_000_000)  # more than socket buffers take
+        file.truncate(200_000_000)  # more than socket buffers hold
 
     async def story() -> None:
         limits = {"uploads": 2, "grace_s": 0.3, "least_bytes_s": 10**12}

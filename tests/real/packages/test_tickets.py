@@ -1,4 +1,4 @@
-"""A peer that may fetch a package from a peer."""
+"""Tests of package tickets, the signed permissions with which one machine fetches a package from another."""
 
 from __future__ import annotations
 

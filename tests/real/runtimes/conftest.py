@@ -1,4 +1,4 @@
-"""Real processes in a home of their own; whatever a test leaves running is killed after it."""
+"""Fixtures for tests of runtimes with real processes. Tasks that a test leaves running are killed after it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from borglet.runtimes.oci.oci import OciSettings
 from borglet.runtimes.process import ProcessSettings
 from tests.real.runtimes.machine import BOUND_S, TENANTS, Machine, may_limit, open_to_users
 
-# Containers need root, whatever else is installed; so do users of tenants.
+# Containers need root, and so do users per tenant.
 MODES = ["auto", "polled", *(["oci", "tenants"] if may_limit() else [])]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run `async def` tests, each in a loop of its own and for a bounded time."""
+    """Run each `async def` test in its own event loop, and fail it after a bounded time."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
@@ -30,7 +30,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(params=MODES[:2])
 def bare_machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
-    """As `machine`, but never with containers."""
+    """Yield a machine that runs tasks as processes, once with control groups (`auto`) and once polled."""
     machine = Machine(tmp_path / "home", ProcessSettings(isolation=request.param, disk_interval_s=0.0))
     yield machine
     asyncio.run(_clean_up(machine))
@@ -38,8 +38,11 @@ def bare_machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mac
 
 @pytest.fixture(params=MODES)
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
-    """One home in each mode. `auto` has control groups as root; elsewhere both modes are polled, and say so. In
-    `tenants` tasks run as their tenant's user, in the other modes without containers as the Borglet's."""
+    """Yield a machine with an empty home, once per mode of running tasks.
+
+    `auto` uses control groups if the tests run as root; otherwise it polls usage, as `polled` does. In `tenants` each
+    tenant's tasks run as that tenant's user. `oci` uses containers.
+    """
     if request.param == "oci":
         machine = Machine(tmp_path / "home", OciSettings(disk_interval_s=0.0))
     elif request.param == "tenants":

@@ -1,4 +1,4 @@
-"""Builders and waits for tests of the process runtime."""
+"""Builders and waiting functions for tests of the process runtime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from borglet.runtimes.oci.oci import ENGINE, FIRST_UID, UIDS, OciRuntime, OciSet
 from borglet.runtimes.process import ProcessRuntime, ProcessSettings
 from borglet.runtimes.supervisor import proctable
 
-# Batch gets what others leave, and while tests run side by side that may be little for a while.
+# Batch tasks get the CPU that others leave. While tests run in parallel this can be little.
 BOUND_S = 110.0
 MIB = 2**20
 
@@ -51,7 +51,7 @@ def a_task(*command: str, **changes: Any) -> RunTask:
 
 
 def python(program: str, **changes: Any) -> RunTask:
-    """A task that runs a Python program."""
+    """Return a task that runs a Python program. `changes`: other fields of the task."""
     return a_task("python3", "-I", "-S", "-c", program, **changes)
 
 
@@ -70,7 +70,7 @@ class Machine:
         return ProcessRuntime(self.home, self.settings)
 
     def work_of(self, task: TaskKey | None = None) -> Path:
-        """The task's working directory, as the machine sees it."""
+        """Return the path of a task's working directory on the machine."""
         return TaskDirectory(self.home, task or key()).work
 
     def with_settings(self, **changes: Any) -> Machine:
@@ -88,7 +88,7 @@ class Machine:
 
 
 def open_to_users(machine: Machine) -> Machine:
-    """Let every user pass the folders above the home, which pytest closes."""
+    """Allow all users to pass through the folders above the home, which pytest closes, and return the machine."""
     for folder in machine.home.parents:
         if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & stat.S_IXOTH:
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
@@ -96,7 +96,7 @@ def open_to_users(machine: Machine) -> Machine:
 
 
 async def eventually(condition: Callable[[], Any], what: str) -> Any:
-    """The first true answer of `condition`, or a failure that says what was waited for."""
+    """Return the first true result of `condition`, or fail after a bound with the text `what`."""
     deadline = time.monotonic() + BOUND_S / 2
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"waited in vain for {what}"
@@ -109,7 +109,7 @@ async def end_of(runtime: SupervisedRuntime) -> Presence:
 
 
 async def end_while_sampling(runtime: SupervisedRuntime) -> Presence:
-    """As an agent does: measure and enforce over and over, until something ends."""
+    """Sample and enforce limits repeatedly, as the agent does, until a task ends, and return its record."""
     end = asyncio.ensure_future(runtime.next_end())
     deadline = time.monotonic() + BOUND_S / 2
     while not end.done():
@@ -126,7 +126,7 @@ async def text_of(runtime: SupervisedRuntime, stream: str = "stdout", task: Task
 
 
 async def line_of(runtime: SupervisedRuntime, task: TaskKey | None = None) -> str:
-    """The first whole line of the task's output."""
+    """Wait for the first whole line of the task's output and return it."""
     deadline = time.monotonic() + BOUND_S / 2
     while "\n" not in (text := await text_of(runtime, task=task)):
         assert time.monotonic() < deadline, "the task wrote nothing"
@@ -150,8 +150,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def processes_of(machine: Machine, task: TaskKey | None = None) -> list[int]:
-    """The task's own processes: the init of a container is none of them, nor is what starts one, for a moment, nor
-    who has ended, and so has no command line any more."""
+    """Return the ids of the task's own processes.
+
+    The init of a container, the program that starts it, and processes that have ended are left out.
+    """
     found = descendants(supervisor_pid(machine, task))
     return [pid for pid in found if (program := command_line(pid)[0]) and not _opens_a_container(program)]
 
@@ -161,7 +163,7 @@ def _opens_a_container(program: bytes) -> bool:
 
 
 async def process_of(machine: Machine, task: TaskKey | None = None) -> int:
-    """The task's only one, which may not be there yet when a start has returned."""
+    """Wait until the task has exactly one process of its own, and return its id."""
     found: list[int] = await eventually(
         lambda: len(now := processes_of(machine, task)) == 1 and now, "the task's own process"
     )
@@ -176,5 +178,5 @@ def command_line(pid: int) -> list[bytes]:
 
 
 def may_limit() -> bool:
-    """Whether this user may make control groups; then `auto` must use them."""
+    """Return whether this user can create control groups. If so, the mode `auto` must use them."""
     return os.geteuid() == 0

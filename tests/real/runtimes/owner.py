@@ -1,4 +1,7 @@
-"""Stands in for a Borglet that is killed: starts a task in a home and waits. `owner.py HOME MODE COMMAND…`"""
+"""A program that stands for a Borglet that tests kill: it starts a task in a home and waits for its end.
+
+Usage: `owner.py HOME MODE COMMAND…`
+"""
 
 from __future__ import annotations
 

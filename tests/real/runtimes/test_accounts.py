@@ -1,4 +1,4 @@
-"""The user that tasks run as: never root by default, and whom a job file names only where the operator allows it."""
+"""Tests of the user that a task runs as: not root by default, and only a user that the operator allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks of several jobs in one alloc, with real processes and a real disk (§2.4)."""
+"""Tests of several jobs' tasks in one alloc, a reserved part of a machine (§2.4), with real processes and disk."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_helper_reads_what_the_server_beside_it_writes_and_logs(machine:
 
 
 async def test_a_log_saver_copies_all_that_lies_beside_a_log(machine: Machine) -> None:
-    """As `examples/shelf-logs.jsonnet` does."""
+    """Run a log saver as in `examples/shelf-logs.jsonnet`: it copies the logs of the server in the same alloc."""
     async with machine.runtime() as runtime:
         await runtime.hold_allocs([an_alloc()], [])
         await runtime.start(server("echo served; sleep 100"), run=1)
@@ -68,7 +68,7 @@ async def test_a_log_saver_copies_all_that_lies_beside_a_log(machine: Machine) -
 
 
 async def test_what_a_task_left_in_its_alloc_is_its_next_incarnations_to_change(machine: Machine) -> None:
-    """A log saver that runs again goes on where it was."""
+    """Append to a file of the alloc from two incarnations of one task. The second may change the file of the first."""
     save = "umask 077; cd $BORG_ALLOC_DIR/shared && mkdir -p saved && echo x >> saved/log && echo ok"
     later = TaskKey(HELPER.job, HELPER.index, HELPER.incarnation + 1)
     async with machine.runtime() as runtime:
@@ -136,7 +136,7 @@ async def test_the_next_borglet_finds_it(machine: Machine) -> None:
     async with machine.runtime() as runtime:
         assert [(report.key, report.name) for report in runtime.allocs()] == [(SHELF, "aa/ada/shelf/0")]
         await runtime.hold_allocs([], [SHELF])
-        assert runtime.allocs()  # somebody lives there
+        assert runtime.allocs()  # a task is inside
         assert await text_of(runtime) == "up\n"
 
 
@@ -177,7 +177,7 @@ async def test_an_alloc_with_an_unsafe_key_is_not_a_folder(machine: Machine, bad
 
 @pytest.mark.skipif(not may_limit(), reason="only root may make control groups, on any machine")
 async def test_those_inside_share_one_envelope_of_memory(machine: Machine) -> None:
-    """Each may have slack, and yet all together never pass what the alloc has; who stands outside is not touched."""
+    """Run a task whose own limit is above the alloc's memory. Only this task is ended, at the alloc's limit."""
     if machine.settings.isolation == "polled":
         return
     small = RunAlloc(SHELF, "aa/ada/shelf/0", {"cpu": 1000, "ram": 96 * MIB, "disk": MIB}, 200, True, True)
@@ -199,7 +199,10 @@ async def test_those_inside_share_one_envelope_of_memory(machine: Machine) -> No
 
 @pytest.mark.skipif(not may_limit(), reason="only root may make control groups, on any machine")
 async def test_a_task_that_fills_the_envelope_dies_alone(machine: Machine) -> None:
-    """Version 1 tells everybody below a group that its memory ran out, guilty or not."""
+    """Run two tasks in an alloc, one of which exceeds the alloc's memory. The other must keep running.
+
+    Version 1 of control groups reports an out-of-memory event to every group below the one that ran out.
+    """
     if machine.settings.isolation == "polled":
         return
     small = RunAlloc(SHELF, "aa/ada/shelf/0", {"cpu": 1000, "ram": 96 * MIB, "disk": MIB}, 200, True, True)

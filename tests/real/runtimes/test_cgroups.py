@@ -1,4 +1,7 @@
-"""Detection and limits on drawn trees of both versions; the kernel's own is used by the tests of real processes."""
+"""Tests of control groups of versions 1 and 2, with a tree of plain files in place of the kernel's.
+
+Tests of real processes use the kernel's own tree.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,7 @@ def test_sweep_removes_only_empty_groups_of_nobody(tmp_path: Path) -> None:
 
 
 def version_two(tmp_path: Path, controllers: str = "cpu cpuset io memory pids", disk: str = "8:0") -> CgroupTree:
-    """A tree of version 2 whose groups have the files that a kernel would put there, once made."""
+    """Return a tree of version 2 whose groups have the files that a kernel would create."""
     root = tmp_path / "root"
     for directory in (root, tmp_path / "root-batch"):
         draw(directory, cpu__max="max 100000", cpu__idle="0")
@@ -202,7 +205,11 @@ V2 = {"memory.max": f"{64 * 2**20}", "memory.events": "oom 9\noom_kill 2"}
 def test_a_task_that_ran_out_of_memory_is_distinguished(
     tmp_path: Path, controller: str, files: dict[str, str], counter: str, reached: tuple[str, str]
 ) -> None:
-    """The kernel counts kills for the machine, for a task and for its alloc alike."""
+    """Record a reached memory limit in a task's group, or in its alloc's. The cause is then the task's own limit.
+
+    If neither limit was reached, the cause is that the machine ran out of memory. The kernel's kill counters are the
+    same in all these cases.
+    """
     group = tmp_path / "envelope" / "task"
     group.mkdir(parents=True)
     groups, (never, once) = {controller: str(group)}, reached
@@ -219,7 +226,7 @@ def test_a_task_that_ran_out_of_memory_is_distinguished(
 
 
 def test_the_peak_tells_where_the_kernel_counts_no_failures(tmp_path: Path) -> None:
-    """Linux 6.18 counts none at the limit that includes swap."""
+    """Check that a peak at the limit counts as out of memory. Linux 6.18 counts no failures at a limit with swap."""
     group = tmp_path / "envelope" / "task"
     group.mkdir(parents=True)
     for name, text in (V1 | {"memory.failcnt": "0"}).items():
@@ -233,7 +240,7 @@ def test_the_peak_tells_where_the_kernel_counts_no_failures(tmp_path: Path) -> N
 
 
 def test_a_group_without_its_memory_measures_no_memory(tmp_path: Path) -> None:
-    """Groups of version 1 are removed one after the other, and a sample may come between."""
+    """Measure a group of version 1 whose memory part is already removed, because the parts are removed one by one."""
     spent, processes = (draw(tmp_path / "cpuacct", cpuacct__usage="7"), draw(tmp_path / "pids", pids__current="1"))
     groups = {"cpuacct": str(spent), "memory": str(tmp_path / "gone"), "pids": str(processes)}
     assert v1.measure(groups) == GroupUsage(cpu_ns=7, ram_bytes=None, processes=1)
@@ -241,9 +248,9 @@ def test_a_group_without_its_memory_measures_no_memory(tmp_path: Path) -> None:
 
 @contextmanager
 def coming_and_going(*directories: str) -> Iterator[None]:
-    """Another process makes and removes these groups without end, as supervisors do."""
+    """Create and remove these groups in another process, without pause, until the block ends."""
     remover = os.fork()
-    if remover == 0:  # no Python of the test's own may run on here
+    if remover == 0:  # no code of the test may run in this process
         try:
             while True:
                 for directory in directories:
@@ -260,14 +267,17 @@ def coming_and_going(*directories: str) -> Iterator[None]:
 
 
 def looks() -> Iterator[int]:
-    """For half a second, and a dozen at least."""
+    """Yield a counter for half a second, and at least twelve times."""
     deadline = time.monotonic() + 0.5
     yield from takewhile(lambda count: count < 12 or time.monotonic() < deadline, itertools.count())
 
 
 @pytest.mark.skipif(not may_limit(), reason="only root may make control groups, on any machine")
 def test_a_group_may_be_removed_while_its_files_are_read() -> None:
-    """An opened file of a removed group fails with a code of its own: found in one of fifteen looks here."""
+    """Read files of groups that another process removes. An open file of a removed group fails with a special error.
+
+    Without the handling of that error, about one of fifteen reads failed.
+    """
     own, name = own_groups(Path("/proc/self")), f"borg-removed-{os.getpid()}"
     groups = {each: str(own[each] / name) for each in ("memory", "pids", "unified") if each in own}
     with coming_and_going(*groups.values()):
@@ -278,8 +288,10 @@ def test_a_group_may_be_removed_while_its_files_are_read() -> None:
 
 @pytest.mark.skipif(not may_limit(), reason="only root may make control groups, on any machine")
 def test_groups_may_be_removed_while_others_are_looked_for(tmp_path: Path) -> None:
-    """A start that fails and a Borglet that adopts look through all groups, and tasks end meanwhile: found in one of
-    forty looks here."""
+    """Look through all groups, as a failed start and a restarted Borglet do, while another process removes groups.
+
+    Without the handling of that case, about one of forty searches failed.
+    """
     tree = detect(tmp_path)
     groups = [str(root / "others.0.1") for root in tree.roots.values()]
     with coming_and_going(*groups):

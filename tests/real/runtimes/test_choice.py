@@ -1,4 +1,4 @@
-"""Which runtime a machine gets, and what is reported of why."""
+"""Tests of the choice of a machine's runtime, containers or processes, and of the reason that is reported."""
 
 from __future__ import annotations
 

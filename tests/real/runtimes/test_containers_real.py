@@ -1,4 +1,4 @@
-"""What containers are given on this machine's own control groups: classes, slack, cores, disks, in place."""
+"""Tests of limits on real control groups: CPU classes, slack, whole cores and disk bandwidth, changed in place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def affinity(path: Path) -> set[int]:
 
 
 def needs(runtime: ProcessRuntime, feature: str) -> bool:
-    """Whether this machine has it; where it doesn't, whole cores are rejected and the rest says `none`."""
+    """Return whether control groups provide this feature on the machine.
+
+    If not, its attribute says `none`, and tasks that ask for whole cores are rejected.
+    """
     return runtime.attributes()[feature].startswith("cgroup-")
 
 
@@ -64,7 +67,7 @@ async def test_whole_cores_are_kept_free_of_other_latency_sensitive_tasks(machin
         with pytest.raises(StartFailed, match=f"the task asks for {len(CORES)} core"):
             await runtime.start(too_many, run=1)
 
-    async with machine.runtime() as runtime:  # another Borglet: nothing moves
+    async with machine.runtime() as runtime:  # another Borglet: no task changes its cores
         await runtime.presences()
         assert affinity(group(runtime, owner, "cpuset")) == set(CORES[-1:])
         assert affinity(group(runtime, server, "cpuset")) == set(CORES[:-1])
@@ -74,14 +77,14 @@ async def test_whole_cores_are_kept_free_of_other_latency_sensitive_tasks(machin
 
 
 def quota(cpu: Path) -> str:
-    """Microseconds in a tenth of a second, or that there is none."""
+    """Return the CPU quota of a control group: microseconds per 100 ms, or "max" for no limit."""
     if (cpu / "cpu.max").exists():
         return (cpu / "cpu.max").read_text().split()[0]
     return (cpu / "cpu.cfs_quota_us").read_text().strip().replace("-1", "max")
 
 
 def memory_limits(memory: Path) -> tuple[int, int]:
-    """Hard, soft: bytes."""
+    """Return the hard and the soft memory limit of a control group in bytes."""
     names = ("memory.max", "memory.low")
     if not (memory / names[0]).exists():
         names = ("memory.limit_in_bytes", "memory.soft_limit_in_bytes")
@@ -90,7 +93,7 @@ def memory_limits(memory: Path) -> tuple[int, int]:
 
 
 def bandwidth(io: Path) -> list[str]:
-    """Of reads and of writes, bytes/s; empty without a limit."""
+    """Return the limits of reading and writing of a control group in bytes per second, or nothing without limits."""
     if (io / "io.max").exists():
         fields = (io / "io.max").read_text().split()[1:]
         return [part.partition("=")[2] for part in fields if part.startswith(("rbps=", "wbps="))]
@@ -123,7 +126,7 @@ async def test_slack_decides_whether_a_limit_is_a_ceiling(machine: Machine) -> N
         assert memory_limits(memory) == (100 * MIB, 64 * MIB)
         assert quota(cpu) == quota(together) == "max"
 
-    async with machine.runtime() as runtime:  # the next Borglet does not take back what may be in use
+    async with machine.runtime() as runtime:  # the next Borglet does not reclaim cores that may be in use
         await runtime.presences()
         assert memory_limits(memory) == (100 * MIB, 64 * MIB)
 
@@ -154,7 +157,10 @@ time.sleep(60)
 
 
 async def test_a_disks_bandwidth_holds(machine: Machine) -> None:
-    """Six MiB at four MiB a second, past the page cache, which version 1 accounts to nobody."""
+    """Write six MiB with a limit of four MiB/s. It must take more than one second.
+
+    The program uses direct I/O, because control groups of version 1 do not count writes through the page cache.
+    """
     async with machine.runtime() as runtime:
         await runtime.start(python(READ, limit={"disk_bandwidth": 4 * MIB}), run=1)
         if needs(runtime, "isolation.disk_bandwidth"):

@@ -1,4 +1,4 @@
-"""Whole cores (§6.2): given, kept, taken back, and rejected with the figures."""
+"""Tests of whole cores (§6.2): how they are assigned, kept and freed, and rejected with figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pool(cores: int) -> CorePool:
 def test_other_latency_sensitive_tasks_keep_off_and_come_back() -> None:
     machine = pool(4)
     assert not machine.admit(server(1))
-    assert machine.of(key(1)) == frozenset()  # anywhere
+    assert machine.of(key(1)) == frozenset()  # the task may use any core
     assert machine.admit(owner(0, 2))
     assert machine.of(key(0)) == {2, 3}
     assert machine.of(key(1)) == {0, 1}
@@ -69,8 +69,8 @@ def test_too_few_cores_are_reported_and_nothing_changes() -> None:
 def test_an_adopted_task_keeps_the_cores_the_kernel_has_it_on() -> None:
     machine = pool(4)
     machine.adopt(owner(0, 1), frozenset({1}))
-    machine.adopt(owner(1, 1), frozenset({1}))  # can't be both
-    machine.adopt(owner(2, 2), frozenset(range(4)))  # its Borglet died before it had pinned it
+    machine.adopt(owner(1, 1), frozenset({1}))  # core 1 cannot belong to two tasks
+    machine.adopt(owner(2, 2), frozenset(range(4)))  # its Borglet died before it had pinned the task
     assert machine.owned == {key(0): frozenset({1})}
     assert machine.sharing == {key(1), key(2)}
     machine.admit(owner(1, 1))

@@ -1,4 +1,4 @@
-"""What lies on the disk is found however many files there are, and however deep."""
+"""Tests of measuring the disk usage of a folder with many files, deep folders, or links."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_walk_of_many_files_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert found == sorted(found)
     assert found[-1] == whole >= 10**6
     (tmp_path / "7" / "file").unlink()
-    assert walk.step(at_most=8) == whole  # what was there before, until the next walk is through
+    assert walk.step(at_most=8) == whole  # the previous result, until the next walk has ended
     while not walk.done:
         walk.step(at_most=8)
     assert walk.bytes <= whole - 50_000

@@ -1,4 +1,4 @@
-"""Attempts to get out of a container, on real ones: each is rejected, and by what it should be (§6.1)."""
+"""Tests of attempts to break out of a real container: each is rejected, with the expected error (§6.1)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.real.runtimes.machine import (
 
 pytestmark = pytest.mark.skipif(not may_limit(), reason="only root opens containers")
 
-# What each program begins with: `tried` collects what came of each attempt, "done" or the error's name.
+# Each program begins with this. `tried` collects the result of each attempt: "done" or the name of the error.
 PRELUDE = """
 import ctypes, errno, json, os, signal, socket, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -67,13 +67,13 @@ USUAL = ("1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:2", "136:*")
 @pytest.fixture
 def box(tmp_path: Path) -> Machine:
     for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)  # no closed folder is to be what keeps a task out
+        folder.chmod(0o755)  # so that a closed folder is not the reason why an attempt fails
     return Machine(tmp_path / "home", OciSettings(disk_interval_s=0.0))
 
 
 @asynccontextmanager
 async def beside_a_neighbour(box: Machine) -> AsyncIterator[SupervisedRuntime]:
-    """A machine on which another task holds a secret."""
+    """Yield a runtime on which another task runs that holds a secret in its files and environment."""
     async with box.runtime() as runtime:
         secret = "umask 000; echo hidden > secret; echo hidden > /tmp/secret; echo ready; exec sleep 100"
         await runtime.start(a_task("sh", "-c", secret, key=NEIGHBOUR, env={"SECRET": "hidden"}), run=1)
@@ -87,7 +87,7 @@ async def beside_a_neighbour(box: Machine) -> AsyncIterator[SupervisedRuntime]:
 
 
 async def report_of(runtime: SupervisedRuntime, program: str, **changes: Any) -> dict[str, Any]:
-    """What a contained task says of its attempts; it ends well, or the test fails with its complaint."""
+    """Run a Python program in a container and return its results by attempt. Fail if its exit status is not 0."""
     await runtime.start(python(PRELUDE + program + TELL, **changes), run=1)
     end = await end_of(runtime)
     assert end.exit is not None
@@ -257,7 +257,7 @@ os.kill(child, signal.SIGKILL)
 
 
 async def test_it_reaches_no_device(box: Machine) -> None:
-    """Not by making one, not by finding the machine's, not by one that lies in its folder or package."""
+    """Try to create device nodes, to use planted ones, and to list /dev. Only the usual devices may work."""
     tree = box.home.parent / "tree"
     tree.mkdir()
     os.mknod(tree / "zero", 0o666 | 0o020000, os.makedev(1, 5))
@@ -333,7 +333,10 @@ attempt('its own', lambda: os.mkdir('/work/new'))
 
 
 async def test_links_that_a_task_leaves_are_not_followed_by_its_borglet(box: Machine) -> None:
-    """Not when its disk is measured, its next run prepared, its logs read, or its folder removed."""
+    """Leave symbolic links in a task's folders. The Borglet must not follow the links.
+
+    This holds when it measures the disk, prepares the next run, reads logs, or deletes the folder.
+    """
     victim = box.home.parent / "victim"
     victim.mkdir()
     (victim / "file").write_bytes(b"x" * 2**20)
@@ -417,7 +420,7 @@ async def test_a_package_can_be_the_whole_root(box: Machine) -> None:
         assert end.exit is not None
         assert end.exit.status == 0
         assert "catatonit" in await text_of(runtime)
-        with pytest.raises(StartFailed, match="command 'ls' not found in PATH"):  # nothing of the machine's
+        with pytest.raises(StartFailed, match="command 'ls' not found in PATH"):  # no program of the machine is visible
             await runtime.start(a_task("ls", root="packages"), run=2, trees={"base": tree})
         assert sorted(entry.name for entry in tree.iterdir()) == ["app", "bin", "srv", "work"]
 
@@ -445,7 +448,10 @@ attempt('other', lambda: os.stat({found[0]!r}))
 
 
 async def test_its_control_group_denies_what_its_folder_would_not(box: Machine) -> None:
-    """Version 1 alone: there even a device that somebody of the machine put into its /dev is closed."""
+    """Check that version 1 of control groups allows a container only the usual devices.
+
+    So even a device node that the machine's administrator puts into its /dev is closed.
+    """
     async with box.runtime() as runtime:
         if runtime.attributes()["isolation.devices"] != "cgroup-v1":
             assert runtime.attributes()["isolation.devices"] == "nodes"

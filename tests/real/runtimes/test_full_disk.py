@@ -1,4 +1,4 @@
-"""Tasks that end while the disk of the home is full: their ends are reported, and told truly."""
+"""Tests of tasks that end while the disk of the home is full: their exits are still reported correctly."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fill(machine: Machine) -> None:
 
 async def test_an_exit_status_is_kept_on_a_full_disk(small: Machine) -> None:
     async with small.runtime() as runtime:
-        # Of those that are asked to end `sleep` may be the first, and `wait` then ends before the trap is sprung.
+        # If `sleep` receives the signal first, `wait` returns before the shell runs the trap.
         waiting = "trap 'exit 7' TERM; echo up; while :; do sleep 100 & wait; done"
         await runtime.start(a_task("sh", "-c", waiting), run=1)
         await line_of(runtime)

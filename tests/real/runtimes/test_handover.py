@@ -1,4 +1,4 @@
-"""A task that runs as another user from now on has its files, and no others."""
+"""Tests of a task whose user changes between runs: its files, and no others, change their owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands and environments, without a process."""
+"""Tests of how commands and environments of tasks are built, without processes."""
 
 from __future__ import annotations
 

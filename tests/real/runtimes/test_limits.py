@@ -1,4 +1,4 @@
-"""What a limit becomes, and when it is passed."""
+"""Tests of how limits of a task are translated for the kernel, and when a limit counts as exceeded."""
 
 from __future__ import annotations
 

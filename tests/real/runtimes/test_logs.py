@@ -1,4 +1,4 @@
-"""Writing, reading and forgetting rotated logs; tricks with links."""
+"""Tests of task logs: writing, rotation, reading, search, deletion, and links that a task plants."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_character_cut_in_two_waits_for_its_rest(logs: Path, descriptor: int) 
     assert read(logs, 0, 2) == LogChunk("r", 0, 1, "a")
     assert read(logs, 1, 4) == LogChunk("r", 1, 3, "é")
     assert read(logs, 3) == LogChunk("r", 3, 6, "€")
-    assert read(logs, 3, 1) == LogChunk("r", 3, 4, "\ufffd")  # asked for less than one: still goes on
+    assert read(logs, 3, 1) == LogChunk("r", 3, 4, "\ufffd")  # less than a character, and it advances
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_lines_are_found_with_their_places_and_times_over_rotated_files(logs: Pa
     now = [1000.0]
     writer = LogWriter(descriptor, "stdout", file_bytes=30, keep=9, clock=lambda: now[0])
     for number in range(6):
-        writer.write(f"line {number} zw\u00f6lf".encode())  # and its end comes with the next
+        writer.write(f"line {number} zw\u00f6lf".encode())  # the end of the line comes with the next write
         writer.write(b"\nnoise\n")
         now[0] += 20
     writer.close()
@@ -182,7 +182,7 @@ def test_a_search_is_bounded_in_time_and_its_parts_make_up_the_whole(
         assert answer.end > offset or answer.complete
         offset, complete = answer.end, answer.complete
     assert parts > 5
-    assert count >= 21  # a line longer than a block counts once for each that holds it
+    assert count >= 21  # a line longer than a block counts once per block
 
 
 def test_sweep_takes_rotated_parts_of_running_tasks_when_all_else_is_gone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rates from counters: CPU that was used, and CPU that throttling denied (§5.5)."""
+"""Tests of rates computed from counters: CPU that was used, and CPU that throttling denied (§5.5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = TaskKey("a" * 32, 0, 1)
 
 @dataclass
 class Counters:
-    """Stands where the kernel's control groups are read."""
+    """A test double for control groups, with counters that a test sets."""
 
     cpu_ns: int = 0
     throttled_ns: int = 0
@@ -33,7 +33,7 @@ def test_what_throttling_denied_is_a_rate_beside_what_was_used() -> None:
     meter = Meter(counters)  # type: ignore[arg-type]
     task = Metered(1, {"unified": "here"}, DiskWalk(()))
     first = meter.measure({KEY: task})[KEY]
-    assert (first.cpu_milli, first.throttled_milli) == (0, 0)  # adopted: its past is not news
+    assert (first.cpu_milli, first.throttled_milli) == (0, 0)  # adopted: usage before the adoption is not counted
     task.at = time.monotonic() - 2
     counters.cpu_ns += 10**9
     counters.throttled_ns += 3 * 10**9

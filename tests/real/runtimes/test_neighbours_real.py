@@ -1,4 +1,4 @@
-"""Real neighbours (§6.2): what one task does to itself must not reach the one beside it."""
+"""Tests of isolation between real tasks (§6.2): a task that misbehaves does not affect its neighbour."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.real.runtimes.machine import (
 )
 from tests.unit.borglet_pressure.machine import Drawn
 
-# Counts, and forks each time: a neighbour without memory or processes to have would end.
+# This program counts and forks each time. Without memory or processes left it would end.
 NEIGHBOUR = """
 import os, time
 held = b'x' * 20_000_000
@@ -42,9 +42,9 @@ while True:
     print(count, flush=True)
     time.sleep(0.05)
 """
-# Far beyond its limit, and bounded by itself.
+# This program exceeds its limit by far, up to a bound in the program.
 MEMORY_HOG = "held = [b'x' * 2**20 for _ in range(300)]; import time; time.sleep(60)"
-# Everybody forks: 2, 4, 8 … processes; bounded by itself at five hundred.
+# Every process forks: 2, 4, 8 …, up to a bound of five hundred in the program.
 FORK_BOMB = """
 import os, time
 for _ in range(9):
@@ -59,7 +59,7 @@ PRESENT = "import time; held = b'x' * {} * 2**20; print('held', flush=True); tim
 
 
 async def goes_on(runtime: ProcessRuntime, task: TaskKey) -> None:
-    """It counts further, in the run it had."""
+    """Wait until the task has printed three more numbers, and check that it is still in its first run."""
 
     async def count() -> int:
         return len((await text_of(runtime, task=task)).split())
@@ -100,7 +100,7 @@ async def test_a_fork_bomb_dies_alone(machine: Machine) -> None:
         if kernel:
             await eventually(lambda: len(descendants(pid)) >= 30, "the bomb")
             await line_of(runtime, key(1))
-            assert len(descendants(pid)) <= 42  # and what holds a container, outside it
+            assert len(descendants(pid)) <= 42  # and the processes that manage the container, outside of it
             await goes_on(runtime, key(0))
             await runtime.stop(key(1), notice_s=0.0, cause=EndCause.STOPPED)
             end = await end_of(runtime)
@@ -109,12 +109,15 @@ async def test_a_fork_bomb_dies_alone(machine: Machine) -> None:
             assert end.exit is not None
             assert end.exit.cause is EndCause.OUT_OF_PROCESSES
         assert end.key == key(1)
-        assert descendants(pid) == []  # not one of it is left
+        assert descendants(pid) == []  # no process is left
         await goes_on(runtime, key(0))
 
 
 async def test_a_machine_out_of_memory_ends_its_lowest_priority_and_says_why(machine: Machine) -> None:
-    """The machine's memory is drawn, for this one must not run out; the tasks and their ends are real."""
+    """Report that the machine's memory runs out. The task of the lowest priority must end, with figures in the reason.
+
+    The reading of the memory is invented. The tasks and their ends are real.
+    """
     async with machine.runtime() as runtime:
         serving = python(PRESENT.format(60), key=key(0), limit={"ram": 128 * MIB})
         batch = {"latency_sensitive": False, "prod": False, "limit": {"ram": 128 * MIB}}
@@ -147,7 +150,7 @@ async def test_a_machine_out_of_memory_ends_its_lowest_priority_and_says_why(mac
         assert ", limit 128 MiB, priority 10" in end.exit.detail
         assert await look(2.0) == [key(1)]
         assert (await end_of(runtime)).key == key(1)
-        assert await look(3.0) == []  # production within its limits stays, whatever comes
+        assert await look(3.0) == []  # production within its limits stays in any case
 
 
 async def test_threads_that_are_ready_are_counted(machine: Machine) -> None:
@@ -158,7 +161,7 @@ async def test_threads_that_are_ready_are_counted(machine: Machine) -> None:
         for task in (key(0), key(1)):
             await line_of(runtime, task)
         deadline = time.monotonic() + BOUND_S / 2
-        # Of two that spin under one interpreter lock, one is ready; who sleeps is, for a moment, before it does.
+        # Of two threads that spin under one interpreter lock, one is ready. A thread is also ready before it sleeps.
         while (found := await runtime.ready([key(0), key(1), key(7)])) != {key(0): 1, key(1): 0}:
             assert time.monotonic() < deadline, found
 
@@ -175,7 +178,10 @@ while True:
 
 
 async def test_a_greedy_server_is_capped_until_batch_has_its_floor(machine: Machine) -> None:
-    """All real but the patience of the control loop."""
+    """Run a greedy server beside a batch task. The server is capped until the batch task gets its minimum of CPU.
+
+    Everything is real, but the control loop waits less than in production.
+    """
     async with machine.runtime() as runtime:
         isolation = runtime.attributes()
         if not isolation["isolation.cpu_classes"].startswith("cgroup-") or (isolation["isolation.cpu_quota"] == "none"):
@@ -194,7 +200,7 @@ async def test_a_greedy_server_is_capped_until_batch_has_its_floor(machine: Mach
             if usages[key(1)].throttled_milli == 0 and usages[key(1)].cpu_milli < floor / 4:
                 starved += 1
             elif starved and usages[key(1)].cpu_milli >= floor * 0.7:
-                break  # it starved before, and has what it needs now
+                break  # the batch task starved before, and has its floor now
             assert time.monotonic() < deadline, (starved, usages[key(1)].cpu_milli)
             await guard.look([PressureTenant(tasks[one], usage) for one, usage in usages.items()], time.monotonic())
             await asyncio.sleep(0.3)

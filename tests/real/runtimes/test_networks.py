@@ -1,4 +1,4 @@
-"""Tasks with an address of their own: chosen purely, made and taken away on the real thing (§8.1)."""
+"""Tests of tasks with their own network address (§8.1): the choice of addresses, and real network namespaces."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def test_a_setting_that_is_not_a_network_for_tasks_is_named(text: str) -> None:
 
 
 def a_network() -> IPv4Network:
-    """Of those set aside for tests of networks (RFC 2544), at random: others may test beside us."""
+    """Return a random network of 16 addresses from the range for benchmarks (RFC 2544).
+
+    Several test runs can share a machine, so they must not use the same network.
+    """
     return IPv4Network((0xC6120000 + (random.Random().randrange(2**13) << 4), 28))
 
 
@@ -85,7 +88,7 @@ async def test_two_tasks_have_the_same_port_of_addresses_of_their_own(box: Machi
             while not (await prober.probe(CHECK, 80, addresses[task])).ok:
                 assert asyncio.get_running_loop().time() < deadline, "it never listened"
                 await asyncio.sleep(0.02)
-        # One reaches the other, by its address, and knows itself by name.
+        # One task reaches the other by its address, and resolves its own name.
         third = key(2)
         (box.work_of(keys[0]) / "large").write_bytes(b"x" * SENT)
         program = (
@@ -96,15 +99,15 @@ async def test_two_tasks_have_the_same_port_of_addresses_of_their_own(box: Machi
         await runtime.start(a_task("python3", "-c", program, key=third, network="own", name="aa/ada/web/2"), run=1)
         told = await line_of(runtime, third)
         assert told == f"web-2 {runtime.addresses()[third]}", await text_of(runtime, "stderr", third)
-        # What went over each one's own network is its own use: of the one asked, and not of its neighbour.
-        await asyncio.sleep(MIN_INTERVAL_S)  # the tasks may be younger than one measurement takes
+        # Traffic counts only for the task whose network it went over, and not for its neighbour.
+        await asyncio.sleep(MIN_INTERVAL_S)  # the tasks may be younger than the interval of measurements
         used = await runtime.sample()
         at_most_s = time.monotonic() - began
         assert used[keys[0]].sent_bytes_s * at_most_s >= SENT
         assert 0 < used[keys[0]].received_bytes_s < used[keys[0]].sent_bytes_s
         assert used[keys[1]].sent_bytes_s * at_most_s < SENT / 10
         await end_of(runtime)
-    # A new Borglet knows the addresses, and a second run keeps its own.
+    # A new Borglet finds the addresses, and a second run of a task keeps its address.
     async with box.runtime() as runtime:
         await runtime.presences()
         assert {task: runtime.addresses()[task] for task in keys} == {task: addresses[task] for task in keys}
@@ -125,7 +128,10 @@ async def test_two_tasks_have_the_same_port_of_addresses_of_their_own(box: Machi
 
 @pytest.mark.skipif(not may_limit(), reason="only root makes networks")
 async def test_the_process_that_meets_its_end_removes_the_network(box: Machine) -> None:
-    """As `stop-all` does, which knows neither containers nor addresses."""
+    """End a task with its own network through a runtime without network settings, as `stop-all` does.
+
+    The network must be removed.
+    """
     assert isinstance(box.settings, OciSettings)
     assert box.settings.network is not None
     networks = TaskNetworks(box.settings.network, box.home)

@@ -1,4 +1,4 @@
-"""Tasks keep to the ports they were given (§8.1), in each runtime, on the real kernel."""
+"""Tests that a task can bind only the ports it was given (§8.1), in each runtime, on the real kernel."""
 
 from __future__ import annotations
 

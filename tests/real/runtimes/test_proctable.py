@@ -1,4 +1,4 @@
-"""The process table, read of this very process."""
+"""Tests of reading the kernel's process table, on this test process and its children."""
 
 from __future__ import annotations
 

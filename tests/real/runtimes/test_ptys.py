@@ -1,4 +1,4 @@
-"""A program on a terminal, for real: what it prints, how it ends, and that nothing of it stays."""
+"""Tests of programs on a real pseudo-terminal: their output, how they end, and that no process of them remains."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_it_has_a_terminal_of_its_size_and_tells_its_status(tmp_path: Path) -> N
 
 def test_interrupts_and_new_sizes_reach_it(tmp_path: Path) -> None:
     async def scenario() -> None:
-        # noflsh: otherwise the kernel discards output just after it has sent the signal, and with it a quick answer.
+        # Without noflsh, the kernel discards output just after it has sent the signal, and with it a quick answer.
         traps = "trap 'stty size' WINCH; trap 'echo interrupted; exit 3' INT"
         script = f"stty noflsh; {traps}; echo ready; while :; do sleep 0.05; done"
         pty = await opened(tmp_path, "sh", "-c", script)

@@ -1,4 +1,4 @@
-"""What a contained task is shown, as folders and mounts, made from a machine of a test's own."""
+"""Tests of the root file system of a container: its folders and mounts, built from a machine that a test invents."""
 
 from __future__ import annotations
 

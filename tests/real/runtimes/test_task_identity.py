@@ -1,4 +1,4 @@
-"""The file with a task's identity: there when it starts, replaced whole, and its user's alone."""
+"""Tests of the file with a task's identity token: it exists at the start, is replaced as a whole, and is private."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits hold in both modes, and an end by a limit says which, with the figures."""
+"""Tests that limits hold, in all modes, and that an end by a limit names that limit with figures."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ async def test_a_task_over_its_memory_is_ended_with_the_figures(machine: Machine
     async with machine.runtime() as runtime:
         await runtime.start(python(program, limit={"ram": 64 * MIB}), run=1)
         kernel = runtime.attributes()["isolation.memory"] != "polled"
-        # The kernel needs nobody to look; without it the samples have to.
+        # The kernel enforces the limit by itself. Without control groups, the samples enforce it.
         end = await (end_of(runtime) if kernel else end_while_sampling(runtime))
         assert end.exit is not None
         assert end.exit.cause is EndCause.OUT_OF_MEMORY
         assert end.exit.detail.startswith("limit 64 MiB, used ")
         if kernel:
-            assert await text_of(runtime) == ""  # it never got that far
+            assert await text_of(runtime) == ""  # the program never reached its output
 
 
-# Bounded by itself: forty children that only wait.
+# The program bounds itself: forty children that only wait.
 FORKS = """
 import os, sys, time
 made = 0
@@ -110,7 +110,11 @@ async def test_a_limit_shrunk_below_what_is_used_ends_the_task(machine: Machine)
 
 
 async def test_limits_of_a_running_task_go_up_and_down_in_place(machine: Machine) -> None:
-    """With version 1 the limit with swap must never be the smaller: the order of two writes matters."""
+    """Raise and lower the limits of a running task.
+
+    With version 1 of control groups the limit with swap must never be below the one without, so the order of writes
+    matters.
+    """
     program = "print('up', flush=True); import time; time.sleep(60)"
     async with machine.runtime() as runtime:
         task = python(program, limit={"ram": 64 * MIB})
@@ -154,7 +158,7 @@ async def eventually_text(runtime: object, wanted: str) -> None:
 
 
 async def test_cpu_gets_its_share_or_a_lower_priority(machine: Machine) -> None:
-    """Where CPU is not a group's business, work that can wait is nice, and what nobody waits for is idle."""
+    """Run a batch task. It gets a CPU share in its control group, or a lower scheduling priority without groups."""
     program = (
         "import os, threading, time; threading.Thread(target=time.sleep, args=[60]).start();"
         "print(os.nice(0), os.sched_getscheduler(0), flush=True); time.sleep(60)"
@@ -171,13 +175,13 @@ async def test_cpu_gets_its_share_or_a_lower_priority(machine: Machine) -> None:
             assert group.parent.name.endswith("-batch")
             if runtime.attributes()["isolation.cpu_classes"] == "cgroup-v1":
                 assert (group / "cpu.idle").read_text() == (group.parent / "cpu.idle").read_text() == "1\n"
-            # What is not best effort any more has its share of batch.
+            # A task that is no longer best effort gets its share of the CPU for batch.
             await runtime.resize(msgspec.structs.replace(task, priority=110))
             assert (group / "cpu.shares").read_text() == "2048\n"
             if runtime.attributes()["isolation.cpu_quota"] != "none":
                 assert (group / "cpu.cfs_quota_us").read_text() == "200000\n"
             assert (nice, policy) == (os.nice(0), os.SCHED_IDLE)
-            # Latency-sensitive after all: the thread that was never asked, too.
+            # The task becomes latency-sensitive, with all its threads.
             if os.geteuid() == 0:
                 await runtime.resize(msgspec.structs.replace(task, priority=200, latency_sensitive=True))
                 threads = [thread for pid in descendants(supervisor_pid(machine)) for thread in threads_of(pid)]
@@ -192,11 +196,11 @@ async def test_cpu_gets_its_share_or_a_lower_priority(machine: Machine) -> None:
                 assert os.getpriority(os.PRIO_PROCESS, pid) == os.nice(0) + 5
 
 
-MOST_READS = 30  # of a task; a dozen are enough, and a busy machine has other processes to look at
+MOST_READS = 30  # per task; a dozen are enough, but a busy machine has other processes to read
 
 
 async def test_a_sample_reads_little_of_each_task(machine: Machine) -> None:
-    """Reads are counted, not time: a hundred tasks take an idle machine 10-16 ms."""
+    """Sample twelve tasks and count the system calls that read, because their number does not depend on the load."""
     count = 12
     async with machine.runtime() as runtime:
         for index in range(count):
@@ -213,7 +217,7 @@ async def test_a_sample_reads_little_of_each_task(machine: Machine) -> None:
 
 
 def reads() -> int:
-    """System calls of this process that read."""
+    """Return the number of system calls that read in this process so far."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["syscr"])
 
@@ -227,8 +231,10 @@ async def test_the_supervisor_is_outside_the_tasks_limits(machine: Machine) -> N
 
 
 async def test_a_task_may_be_limited_to_one_process(machine: Machine) -> None:
-    """Whatever its supervisor needs to start it does not count. A container engine needs more processes until just
-    after the program has begun, so the program tries for two seconds.
+    """Limit a task to one process. Processes that only start it must not count.
+
+    A container engine has more processes until shortly after the program has begun, so the program tries to fork for
+    two seconds.
     """
     program = """
 import os, time

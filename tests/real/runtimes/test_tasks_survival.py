@@ -1,4 +1,4 @@
-"""Running work outlives what is above it; what can't be saved is cleaned up and its end told truly."""
+"""Tests of tasks that survive their Borglet or supervisor, or are cleaned up with a true reason if they cannot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def kill_a_borglet_that_started(machine: Machine, *command: str) -> None:
-    """A whole Borglet process starts the task and is then killed with SIGKILL."""
+    """Start a task by a Borglet in another process, and kill that process with SIGKILL."""
     argv = [sys.executable, "-m", "tests.real.runtimes.owner", str(machine.home)]
     with subprocess.Popen(
         [*argv, "oci" if machine.contained else machine.settings.isolation, *command],
@@ -75,7 +75,7 @@ async def test_a_task_that_ended_in_between_keeps_its_exit(machine: Machine) -> 
         (ended,) = await runtime.presences()
         assert ended.exit is not None
         assert (ended.exit.cause, ended.exit.status) == (EndCause.EXITED, 6)
-        # met at adoption, thus not reported again
+        # found at adoption, and therefore not reported again
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(runtime.next_end(), 0.05)
 
@@ -115,14 +115,17 @@ async def test_when_the_supervisor_is_killed_nothing_of_the_task_is_left(machine
         assert end.exit.cause is EndCause.SUPERVISOR_LOST
         assert end.exit.detail == "the task's supervisor was killed"
         assert not [pid for pid in pids if is_alive(pid)]
-        # kept on disk too, and it can be started again
+        # the exit is on the disk too, and the task can be started again
         assert TaskDirectory(machine.home, key()).exit() == end.exit
         await runtime.start(a_task("true"), run=2)
         assert (await end_of(runtime)).run == 2
 
 
 async def test_the_kernel_ends_a_task_whose_supervisor_dies_with_nobody_above(bare_machine: Machine) -> None:
-    """Contained, it lives until the next Borglet buries it: no engine passes on who should die with whom."""
+    """Kill a task's supervisor while no Borglet runs. The kernel must end the task too.
+
+    Containers are excluded: a task in a container lives until the next Borglet starts.
+    """
     kill_a_borglet_that_started(bare_machine, "sleep", "100")
     supervisor = supervisor_pid(bare_machine)
     (task,) = processes_of(bare_machine)
@@ -144,7 +147,11 @@ async def test_supervisor_and_borglet_killed_together(machine: Machine) -> None:
 
 
 async def leave_behind(machine: Machine, *, run: int = 1, **changes: object) -> None:
-    """Files as of an incarnation whose supervisor.json says `changes`; no process, nothing begun."""
+    """Create the files of a task whose supervisor is gone. No process is started.
+
+    `changes`: fields of the supervisor's file that differ from those of this process; without any, there is no such
+    file.
+    """
     machine.open()
     directory = TaskDirectory(machine.home, key())
     directory.prepare(TaskRecord(a_task("true"), run, 1.0), owner=None)
@@ -154,7 +161,10 @@ async def leave_behind(machine: Machine, *, run: int = 1, **changes: object) -> 
 
 
 async def test_a_reused_pid_is_not_taken_for_the_supervisor(machine: Machine) -> None:
-    """This very process has the recorded number, but began at another moment. It must not be hurt either."""
+    """Record this test process's id, with another start time, as a supervisor.
+
+    The supervisor must count as lost, and this process must not be killed.
+    """
     await leave_behind(machine, pid=os.getpid(), started=1)
     (TaskDirectory(machine.home, key()).path / "begun").touch()
     async with machine.runtime() as runtime:
@@ -203,7 +213,7 @@ async def test_unreadable_files_are_cleared_away_and_strangers_left_alone(machin
 
 
 async def test_a_supervisor_asked_by_sigterm_ends_its_task_in_order(machine: Machine) -> None:
-    """As when the machine shuts down and init signals everyone."""
+    """Send SIGTERM to a supervisor, as init does when the machine shuts down. It must stop its task normally."""
     async with machine.runtime() as runtime:
         await runtime.start(a_task("sleep", "100"), run=1)
         os.kill(supervisor_pid(machine), signal.SIGTERM)
@@ -225,7 +235,7 @@ async def test_nonsense_on_the_control_fifo_does_no_harm(machine: Machine) -> No
 
 
 async def test_a_bottomless_folder_of_a_task_stops_no_borglet(machine: Machine) -> None:
-    """Deeper than Python's stack, than a path, than the descriptors of a process."""
+    """Delete a folder that is deeper than Python's stack, the longest path, and the number of file descriptors."""
     dig = "import os\nfor _ in range(1500):\n os.mkdir('d' * 10); os.chdir('d' * 10)\nopen('bottom', 'w')"
     async with machine.runtime() as runtime:
         await runtime.start(python(dig), run=1)
@@ -240,14 +250,17 @@ async def test_a_bottomless_folder_of_a_task_stops_no_borglet(machine: Machine) 
 
 
 async def test_a_shell_never_opens_outside_of_what_holds_a_task(tmp_path: Path) -> None:
-    """The Borglet came back with another runtime: what it would open is not a container, or is none's."""
+    """Restart the Borglet with another runtime, and open a shell in a task of the first. The shell must be rejected.
+
+    The second runtime would open it outside of what isolates the task.
+    """
     contained = Machine(tmp_path / "home", OciSettings(disk_interval_s=0.0))
     open_ = Machine(tmp_path / "home", ProcessSettings(disk_interval_s=0.0))
     order = [contained, open_] if may_limit() else [open_]
     for before, after in zip(order, reversed(order), strict=True):
         async with before.runtime() as runtime:
             await runtime.start(a_task("sleep", "100"), run=1)
-        if before is after:  # no root: nothing else can be had; a file of before tells of another
+        if before is after:  # without root there is no other runtime, so the file is changed to name one
             directory = TaskDirectory(before.home, key())
             kept = directory.kept()
             assert kept is not None

@@ -1,4 +1,4 @@
-"""Which number the user of a tenant has on a machine: one per tenant, kept, and nobody else's (issue 12.16)."""
+"""Tests of the user ids of tenants on a machine: one per tenant, which stays the same and is never shared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def users(home: Path, *, first: int = FIRST, count: int = COUNT) -> TenantUsers:
 
 
 def colliding(tenant: str) -> str:
-    """Another tenant whose numbers begin at the same place."""
+    """Return another tenant for which the search for a free user id begins at the same number."""
     place = zlib.crc32(tenant.encode()) % COUNT
     return next(f"t{n}" for n in range(1000) if zlib.crc32(f"t{n}".encode()) % COUNT == place)
 

@@ -1,4 +1,4 @@
-"""Tasks of different tenants as ordinary processes under root: they can't touch each other (issue 12.16)."""
+"""Tests of tasks of different tenants as ordinary processes under root: they cannot affect each other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SIBLING = TaskKey("ab" * 16, 1, 1)
 KEEP = """umask 000; echo hidden > secret; echo hidden > $TMPDIR/secret
 echo hidden > $BORG_ALLOC_DIR/shared/secret; echo ready; exec sleep 100"""
 
-# What another tenant's task tries. Paths and numbers come in its environment.
+# The task of another tenant tries this. Paths and numbers come in its environment.
 ATTACK = """
 import ctypes, errno, json, os, resource, signal
 assert os.getuid() != 0
@@ -93,7 +93,7 @@ def victim(**changes: object) -> RunTask:
 
 @asynccontextmanager
 async def cleaned(machine: Machine) -> AsyncIterator[SupervisedRuntime]:
-    """A runtime whose tasks have ended when the test has."""
+    """Yield a runtime, and stop all its tasks after the block."""
     async with machine.runtime() as runtime:
         try:
             yield runtime

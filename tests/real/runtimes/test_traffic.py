@@ -1,4 +1,4 @@
-"""What tasks read and write: counters of the kernel become rates."""
+"""Tests of the rates at which tasks read and write, computed from counters of the kernel."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_what_a_process_writes_is_a_rate(tmp_path: Path) -> None:
         new, adopted = Traffic.of_new(), Traffic()
         rates = new.look({}, {process.pid}, 2.0)
         assert rates.written >= 2 * MIB
-        assert (rates.received, rates.sent) == (0, 0)  # it shares the machine's network
-        assert adopted.look({}, {process.pid}, 2.0) == Rates()  # what it did before is not news
+        assert (rates.received, rates.sent) == (0, 0)  # the task shares the machine's network
+        assert adopted.look({}, {process.pid}, 2.0) == Rates()  # traffic before the adoption is not counted
         assert new.look({}, {process.pid}, 2.0).written == 0
         process.communicate(b"")
-    assert new.look({}, {process.pid}, 2.0) == Rates()  # it has ended
+    assert new.look({}, {process.pid}, 2.0) == Rates()  # the process has ended
 
 
 def test_a_group_of_version_2_counts_what_its_dead_did(tmp_path: Path) -> None:

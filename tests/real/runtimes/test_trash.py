@@ -1,4 +1,4 @@
-"""Trees that hostile tasks leave are deleted whole, by names alone, and never beyond the trash."""
+"""Tests of deleting folders that hostile tasks leave: completely, and nothing outside the trash folder."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_mount_is_left_alone_and_stops_nobody(tmp_path: Path, bin_: Path) -> N
 
 
 def test_folders_closed_to_their_owner_are_opened(bin_: Path) -> None:
-    """As a user without privilege, whom modes bind."""
+    """Delete folders without permissions as a user without privileges, to whom permissions apply."""
     code = """
 import os
 if os.geteuid() == 0:

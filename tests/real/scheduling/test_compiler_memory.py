@@ -1,4 +1,4 @@
-"""A process that has loaded the kernels gives the memory of LLVM's code back, and can still compile."""
+"""Tests of a process that frees the memory of the compiler (LLVM) once the kernels are loaded, and still compiles."""
 
 from __future__ import annotations
 

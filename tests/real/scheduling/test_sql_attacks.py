@@ -1,4 +1,7 @@
-"""Attacks on the process that runs a query, without the check of the grammar before it: each layer must hold alone."""
+"""Tests of attacks on the process that runs SQL queries. The grammar check before it is left out on purpose.
+
+Each layer of protection must hold alone.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ AT = dt.datetime(2026, 11, 27)
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Parquet file with a job of tenant own and a job of tenant other."""
+    """Return a Parquet file with a job of tenant `own` and a job of tenant `other`."""
     file = tmp_path_factory.mktemp("archive") / "jobs.parquet"
     rows = [
         {"collection_id": number, "user": user, "collection_name": f"job-of-{user}", "created_at": AT}

@@ -1,4 +1,4 @@
-"""Small processes to keep: each a line of Python with a wish of its own."""
+"""Small Python programs for tests of the supervisor of `make up`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LISTEN = "import socket,sys,time\ns=socket.create_server(('127.0.0.1',int(sys.a
 
 
 def listener(name: str, port: int, *, needs: tuple[str, ...] = (), then: str = "time.sleep(600)") -> Spec:
-    """Listens on `port`, then does something."""
+    """Return a process that listens on `port` and then runs the Python code `then`."""
     return Spec(
         name=name,
         argv=(sys.executable, "-S", "-c", _LISTEN + then, str(port)),
@@ -43,5 +43,5 @@ def script(name: str, code: str, **wishes: object) -> Spec:
 
 
 def writes(path: Path, text: str) -> str:
-    """Code that appends a line to a file."""
+    """Return Python code that appends a line to a file."""
     return f"open({str(path)!r}, 'a').write({text + chr(10)!r})\n"

@@ -1,4 +1,7 @@
-"""A server for the tests of the preload process: `python -m tests.real.up.forked describe | exit STATUS | sleep`."""
+"""A program that tests of the preload process let it fork: `forked describe`, `forked exit STATUS`, `forked sleep`.
+
+The preload process imports modules once and forks the servers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Backups of a home without tables: what belongs to the file and the folder. The whole way is an acceptance test."""
+"""Tests of backup files of a home, without a database: their permissions, lists of contents, and damage.
+
+An acceptance test makes and restores a whole backup.
+"""
 
 import io
 import json

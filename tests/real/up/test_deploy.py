@@ -1,4 +1,4 @@
-"""What `deploy/` says is what the code does."""
+"""Tests that the files in `deploy/` agree with the code."""
 
 import configparser
 import re
@@ -17,7 +17,7 @@ from serving.processes import STOP_S
 
 _ROOT = Path(__file__).parents[3]
 _DEPLOY = _ROOT / "deploy"
-# What differs between a laptop's start and a host's.
+# These differ between a laptop's start and a host's.
 _OTHER_DEFAULTS = {"BORG_HOME": "/var/lib/borg"}
 
 
@@ -43,7 +43,7 @@ def _read(unit: Path) -> configparser.ConfigParser:
 
 
 def _kept_by_make_up(tmp_path: Path) -> dict[str, str]:
-    """Command lines without the interpreter and what only one host needs, by process."""
+    """Return the command line of each process of `make up`, by name of the process."""
     options = Options.read({"BORG_HOME": str(tmp_path)})
     home = Home(tmp_path)
     specs = [
@@ -101,6 +101,6 @@ def test_in_compose_a_resolver_is_asked_where_it_is_and_who_waits_holds_up_no_st
     own = f"{address}@{services['resolver']['environment']['BORG_DNS_PORT']}"
     for process in ("web", "resolver"):
         assert services[process]["environment"]["BORG_DNS_RESOLVERS"] == f"${{BORG_DNS_RESOLVERS:-{own}}}"
-    # Docker kills after 10 s, and a request may wait for a name for 60 s. The parent kills its workers before.
+    # Docker kills after 10 s, but a request may wait for a name for 60 s. So the parent kills its workers earlier.
     assert "portal.web" in services["web"]["command"]
     assert STOP_S < 10

@@ -1,4 +1,4 @@
-"""Real engines in a temporary home: durable data, orphans, foreign folders."""
+"""Tests of real PostgreSQL and Redis in a temporary home: durability, orphaned processes, foreign folders."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from portal.up.supervision.account import passable
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Below a folder that only its owner may pass, as pytest makes it."""
+    """Return a home below a folder that other users cannot enter."""
     return tmp_path / "home"
 
 

@@ -19,7 +19,7 @@ def home(tmp_path: Path) -> Home:
 def test_a_home_is_closed_to_others_but_passable(home: Home) -> None:
     assert home.path.stat().st_mode & 0o777 == 0o711
     assert home.run.stat().st_mode & 0o777 == 0o700
-    home.prepare()  # again: keeps it
+    home.prepare()  # a second call keeps the home
 
 
 def test_a_second_start_names_the_first(home: Home) -> None:
@@ -36,7 +36,7 @@ def test_a_second_start_names_the_first(home: Home) -> None:
             pass
         first.kill()
         first.wait()
-    with home.lock():  # nothing is left of a killed holder
+    with home.lock():  # a killed holder leaves no lock
         assert (home.run / "lock").read_text() == f"{os.getpid()}\n"
 
 

@@ -1,4 +1,4 @@
-"""`python -m portal.up` up to the point where it needs the rest of the system: what it rejects, and how."""
+"""Tests of the start of `python -m portal.up`: which settings and ports it rejects, and with which message."""
 
 import os
 import socket

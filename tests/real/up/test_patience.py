@@ -1,4 +1,4 @@
-"""How long a process may take: pure, with virtual time."""
+"""Tests of how long the supervisor waits for a process, with virtual time."""
 
 import os
 from pathlib import Path

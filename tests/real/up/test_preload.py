@@ -1,4 +1,4 @@
-"""The preload process and the servers that it forks."""
+"""Tests of the preload process, which imports modules once and forks the servers."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def forked(path: Path, *words: str, name: str = "web", **more: Any) -> Spec:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """Start a preload process, and return its socket. Its path is longer than the address of a socket may be."""
+    """Start a preload process, and yield its socket. The path is longer than the address of a Unix socket may be."""
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     spec = preload_spec(folder / "preload.sock")

@@ -1,4 +1,4 @@
-"""What the table of processes promises to what lies elsewhere."""
+"""Tests of the table of processes of `make up`: their stop times and the check that they are alive."""
 
 from pathlib import Path
 

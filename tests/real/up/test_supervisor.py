@@ -1,4 +1,4 @@
-"""The supervisor on small dummy processes."""
+"""Tests of the supervisor of `make up` with small processes."""
 
 import asyncio
 import os
@@ -159,7 +159,7 @@ def test_a_process_is_not_blamed_for_a_missing_dependency(tmp_path: Path) -> Non
             kept.start([base, web])
             await kept.wait_up(10.0)
             pid = kept.keepers["web"].pid
-            kept.keepers["base"].up.clear()  # as while it restarts
+            kept.keepers["base"].up.clear()  # as during a restart
             sick.touch()
             await until(lambda: len(asked) > 10)
             assert kept.keepers["web"].pid == pid

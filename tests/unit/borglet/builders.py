@@ -1,4 +1,4 @@
-"""Sentences for tests of the Borglet: tasks, desired states, and a state with its runtime in one hand."""
+"""Builders for tests of the Borglet: tasks, desired states, and an agent's state with a clock."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def killed(cause: EndCause = EndCause.SIGNALED, at: float = 0.0) -> Exit:
 
 
 class Machine:
-    """An `AgentState` whose saves succeed; time moves only when a test says so."""
+    """An `AgentState` with a clock that only the test moves. Each save succeeds at once."""
 
     def __init__(
         self, presences: tuple[Presence, ...] = (), remembered: Remembered | None = None, *, now: float = 1000.0
@@ -106,7 +106,7 @@ class Machine:
         self.first = self.take(Adopted(self.saved, presences))
 
     def take(self, event: Event) -> list[Instruction]:
-        """The instructions that follow, saves carried out."""
+        """Handle an event and return the instructions that follow, without saves, which are done at once."""
         out: list[Instruction] = []
         for instruction in self.state.handle(event, now=self.now):
             if isinstance(instruction, Save):
@@ -118,7 +118,7 @@ class Machine:
         return out
 
     def wants(self, wanted: Desired | None = None) -> list[Instruction]:
-        """One poll, and its report."""
+        """Handle one poll, with a desired state or without, and return the instructions."""
         self.sequence += 1
         return self.take(Polled(self.session, self.sequence, wanted))
 
@@ -148,7 +148,7 @@ class Machine:
         return self.take(TimePassed())
 
     def restarted(self, *presences: Presence) -> Machine:
-        """The Borglet died; its successor finds these."""
+        """Return a new Borglet after this one died. `presences`: the tasks that it finds."""
         return Machine(presences, self.saved, now=self.now)
 
 

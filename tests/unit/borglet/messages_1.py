@@ -1,4 +1,4 @@
-"""`borglet/messages.py` of protocol 1, when it was the only one: what an older peer reads and writes. Never changed."""
+"""A copy of `borglet/messages.py` at protocol 1, which stands for an older peer in tests. Do not change its code."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from enum import StrEnum
 
 import msgspec
 
-# Version 1 speaks to 1; a change that older peers can't read raises it, and both sides keep N and N-1.
+# Version 1 is compatible with 1. A change that older peers cannot read raises it. Both sides support N and N-1.
 PROTOCOL = 1
 OLDEST_PROTOCOL = 1
 MAX_FRAME_BYTES = 8 * 2**20
 
 
 class Phase(StrEnum):
-    """Where the incarnation of a task stands on its machine (§3.2: installing is most of a start)."""
+    """The phase of a task's incarnation on its machine (§3.2: most of a start is the installation of packages)."""
 
     ASSIGNED = "assigned"
     INSTALLING = "installing"
@@ -31,12 +31,12 @@ class Health(StrEnum):
 
 
 class EndCause(StrEnum):
-    """Why an incarnation's processes ended, for the last time or before a local restart."""
+    """The reason why an incarnation's processes ended, finally or before a local restart."""
 
     EXITED = "exited"
     SIGNALED = "signaled"
     STOPPED = "stopped"  # the master asked for it
-    OUT_OF_MEMORY = "out-of-memory"  # over its own limit
+    OUT_OF_MEMORY = "out-of-memory"  # the task exceeded its own limit
     OUT_OF_DISK = "out-of-disk"
     OUT_OF_PROCESSES = "out-of-processes"
     UNHEALTHY = "unhealthy"
@@ -47,7 +47,10 @@ class EndCause(StrEnum):
 
 
 class HealthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`kind` is `http` (GET `path`, 2xx or 3xx within `timeout_s`) or `tcp` (a connection within it)."""
+    """A health check of a task.
+
+    `kind`: `http` (GET `path` must give 2xx or 3xx within `timeout_s`) or `tcp` (a connection within `timeout_s`).
+    """
 
     kind: str
     port: str
@@ -59,7 +62,11 @@ class HealthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`on`: `failure`, `always` or `never`. More than `max_failures` inside `window_s` is a crash loop: ended."""
+    """The rule by which a Borglet restarts a task that ended.
+
+    `on`: `failure`, `always` or `never`. More than `max_failures` within `window_s` are a crash loop, which ends the
+    task.
+    """
 
     on: str = "failure"
     max_failures: int = 5
@@ -69,7 +76,7 @@ class RestartPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TaskKey(msgspec.Struct, frozen=True, order=True):
-    """One incarnation of one task, unique over all histories of all cells."""
+    """The name of one incarnation of one task, unique in all cells."""
 
     job: str  # UID of the job, 32 hex digits
     index: int
@@ -80,7 +87,7 @@ class TaskKey(msgspec.Struct, frozen=True, order=True):
 
 
 class RunTask(msgspec.Struct, frozen=True):
-    """A task that should run here. A newer incarnation of a task starts only when the older one is gone."""
+    """A task that the machine should run. It starts when older incarnations of the task have ended."""
 
     key: TaskKey
     name: str  # BNS name: cell/tenant/job/index
@@ -102,7 +109,7 @@ class RunTask(msgspec.Struct, frozen=True):
 
 
 class StopTask(msgspec.Struct, frozen=True):
-    """An incarnation that should not run here. `notice_s` overrides the task's own when it is shorter."""
+    """An incarnation that the machine should stop. `notice_s` replaces the task's own notice if it is shorter."""
 
     key: TaskKey
     cause: str  # kill, preemption, update, drain, superseded, machine-failure, quarantine
@@ -110,7 +117,7 @@ class StopTask(msgspec.Struct, frozen=True):
 
 
 class Desired(msgspec.Struct, frozen=True):
-    """All that should be on one machine. `generation` names this content: equal content, equal generation."""
+    """Everything that one machine should run or stop. `generation`: a name of the content, equal for equal contents."""
 
     history_id: str
     history_ordinal: int  # raised by every restore of the cell's database
@@ -126,7 +133,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
     hostname: str
     boot_id: str
     software: str
-    history_id: str = ""  # the last one served; empty on a new machine
+    history_id: str = ""  # of the last history served; empty on a new machine
     attributes: dict[str, str] = {}
     capacity: dict[str, int] = {}
 
@@ -140,7 +147,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", tag_field="type"):
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
-    """Why a message was not accepted; nothing was changed. `retry` says whether coming back can help."""
+    """The reason why a message was rejected and changed nothing. `retry`: whether to send it again later."""
 
     code: str
     field: str
@@ -149,7 +156,7 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
 
 
 class LogRequest(msgspec.Struct, frozen=True):
-    """Read part of a task's log: at most `limit_bytes` from `offset` (negative: from the end)."""
+    """A request for at most `limit_bytes` of a task's log from `offset` on; a negative offset counts from the end."""
 
     request_id: str
     key: TaskKey
@@ -159,7 +166,10 @@ class LogRequest(msgspec.Struct, frozen=True):
 
 
 class LogChunk(msgspec.Struct, frozen=True):
-    """`offset` is the position of the first byte of `text` since the task's first start; `end` the next one."""
+    """A part of a task's log.
+
+    `offset`: position of the first byte of `text` since the task's first start. `end`: position after the last byte.
+    """
 
     request_id: str
     offset: int
@@ -176,7 +186,7 @@ class Poll(msgspec.Struct, frozen=True, tag="poll", tag_field="type"):
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How processes ended. Exactly one of `status` and `signal` is set where a process was started at all."""
+    """The end of a task's processes. If a process was started, exactly one of `status` and `signal` is set."""
 
     cause: EndCause
     at: float  # seconds since the epoch, the machine's clock
@@ -186,9 +196,9 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Measured over the last few seconds. CPU in milli-cores, the rest as its name says.
+    """Usage over the last few seconds; CPU in milli-cores.
 
-    `throttled_milli`: CPU that it would have used but was denied by its quota; 0 where nobody counts it.
+    `throttled_milli`: CPU that a quota denied to the task; 0 if it is not measured.
     """
 
     cpu_milli: int = 0
@@ -199,7 +209,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """What is true of one incarnation, and every incarnation present is reported, known or not."""
+    """The state of one incarnation that is on the machine, whether the master listed it or not."""
 
     key: TaskKey
     name: str
@@ -211,11 +221,11 @@ class TaskReport(msgspec.Struct, frozen=True):
     usage: Usage = Usage()
     exit: Exit | None = None  # of the last end, also while it runs again
     expected: bool = True  # False: in neither list of the desired state
-    quarantined: bool = False  # unknown since a change of history: an SRE decides
+    quarantined: bool = False  # the master has not listed it since a change of history: an SRE decides
 
 
 class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type"):
-    """The full state of the machine. Ordered by (session, sequence): a late one never overwrites a newer."""
+    """The whole state of a machine. Reports are ordered by (session, sequence); an older one is ignored."""
 
     session: int
     sequence: int  # of the Poll it answers
@@ -230,7 +240,7 @@ class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type"):
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """POST /join, over TLS pinned by the fingerprint inside the join token."""
+    """The body of POST /join. The client trusts the TLS certificate by the fingerprint in its join token."""
 
     token: str
     hostname: str
@@ -260,7 +270,7 @@ _to_shard = msgspec.json.Decoder(ToShard)
 
 
 class MalformedMessage(ValueError):
-    """A frame that is not a message of this protocol; its text names the field."""
+    """The error for a frame that is not a valid message of the protocol. Its text names the field."""
 
 
 def encode(message: msgspec.Struct) -> bytes:
@@ -268,7 +278,7 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def decode_to_borglet(frame: bytes | str) -> ToBorglet:
-    """Raises `MalformedMessage`, naming the field (`$.desired.run[3].limit`)."""
+    """Decode a message to a Borglet. Raise `MalformedMessage` with the field, such as `$.desired.run[3].limit`."""
     try:
         message: ToBorglet = _to_borglet.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -277,7 +287,7 @@ def decode_to_borglet(frame: bytes | str) -> ToBorglet:
 
 
 def decode_to_shard(frame: bytes | str) -> ToShard:
-    """Raises `MalformedMessage`, naming the field."""
+    """Decode a message to a link shard. Raise `MalformedMessage` with the field."""
     try:
         message: ToShard = _to_shard.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

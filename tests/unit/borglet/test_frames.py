@@ -1,4 +1,4 @@
-"""WebSocket frames, read as they may arrive: in pieces, in rows, and wrong."""
+"""Tests of reading WebSocket frames: in pieces, several at once, and invalid ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 1_000_000
 
 
 def sent(opcode: Opcode, content: bytes, *, fin: bool = True) -> bytes:
-    """As a client's library writes it."""
+    """Return a frame as a client's library encodes it."""
     return Frame(Known(opcode), content, fin).serialize(mask=True)
 
 

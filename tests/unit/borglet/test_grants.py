@@ -1,4 +1,4 @@
-"""Grants of shells: only what the cell's authority signed, for this machine, now, once."""
+"""Tests of permissions to open a shell: signed by the cell's authority, for this machine, in time, and used once."""
 
 from __future__ import annotations
 

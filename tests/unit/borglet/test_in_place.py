@@ -1,4 +1,4 @@
-"""Which changes of a running task reach its runtime, and which the Borglet rejects."""
+"""Tests of changes to a running task: which ones the Borglet passes to its runtime, and which ones it rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions of machines: what is read, and how a bad one is named."""
+"""Tests of descriptions of machines in settings and files, and of the errors for invalid ones."""
 
 from __future__ import annotations
 

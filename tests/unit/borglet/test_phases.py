@@ -1,4 +1,4 @@
-"""The table of phases: every pair, its error, and the README's drawing of it."""
+"""Tests of the table of task phases on a machine: each pair of phase and event, errors, and the README's diagram."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restart policy, back-off, crash loops; and when a health verdict falls."""
+"""Tests of restart policies: delays, crash loops, and when failed health checks make a task unhealthy."""
 
 from __future__ import annotations
 

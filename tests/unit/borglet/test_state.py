@@ -1,4 +1,4 @@
-"""What a Borglet decides, event by event."""
+"""Tests of the Borglet's decisions, event by event, without I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a Borglet decides about allocs: named ones are held, dropped ones go, what nobody names stays."""
+"""Tests of the Borglet's decisions about allocs, which are reserved parts of a machine.
+
+Listed allocs are held, dropped ones are removed, and others are left alone.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def an_alloc(*, ended: bool = False) -> RunAlloc:
 
 
 def reported(state: AgentState, wanted: Desired) -> list[HoldAllocs]:
-    """The state gets a desired state and has saved it; what it wants done about allocs."""
+    """Handle a desired state and its save, and return the instructions about allocs."""
     out: list[Instruction] = state.handle(Polled(1, wanted.revision, wanted), now=1.0)
     out += state.handle(Saved(wanted.generation), now=1.0)
     return [instruction for instruction in out if isinstance(instruction, HoldAllocs)]

@@ -1,4 +1,4 @@
-"""Packages before a start: what a Borglet decides while they are installed."""
+"""Tests of the Borglet's decisions while packages of a task are installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for a Borglet whatever happens, in whatever order, however often."""
+"""Property tests of the Borglet's decisions: they hold for any order of events, also for repeated ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ EXITS = [exited(0), exited(1), killed(), killed(EndCause.STOPPED), killed(EndCau
 
 @dataclass(frozen=True)
 class Stop:
-    """A stop of a run, heard of at some time. `leaves`: clients may have been sent to the run until then."""
+    """A stop of a task, received at time `at`.
+
+    `leaves`: whether clients may still use the task's address then, so that SIGTERM has to wait.
+    """
 
     asked: StopTask
     at: float
@@ -69,12 +72,12 @@ class Stop:
 
 
 def sigterm_at(stops: list[Stop]) -> float:
-    """Any of the stops may make it earlier, none later."""
+    """Return the time when SIGTERM is due. A later stop can only make it earlier."""
     return min((stop.at + stop.leave_s for stop in stops), default=math.inf)
 
 
 class Borglet(RuleBasedStateMachine):
-    """A Borglet, its runtime and its master. The runtime is honest; news from it comes late and more than once."""
+    """A Borglet with a runtime and a master. The runtime's messages are true, but can come late and repeatedly."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,11 +87,11 @@ class Borglet(RuleBasedStateMachine):
         self.remembered = Remembered()
         self.listed: Desired | None = None  # what the Borglet last acknowledged
         self.news: list[Started | Ended] = []
-        self.told: dict[TaskKey, int] = {}  # sequence of the report that told of an end
-        self.heard: set[TaskKey] = set()  # ends that the shard has heard of
+        self.told: dict[TaskKey, int] = {}  # sequence of the report that contained an end
+        self.heard: set[TaskKey] = set()  # ends that the shard has received
         self.installing: dict[TaskKey, int] = {}
         self.to_stop: set[TaskKey] = set()  # runs that the master asked to stop at some time
-        self.stops: dict[TaskKey, list[Stop]] = {}  # of runs, as the Borglet heard of them
+        self.stops: dict[TaskKey, list[Stop]] = {}  # by run, in the order in which the Borglet received them
         self.terminated: set[TaskKey] = set()  # runs that got SIGTERM
 
     @initialize()
@@ -106,7 +109,7 @@ class Borglet(RuleBasedStateMachine):
                     assert instruction.task.key not in self.installing, "installed twice at once"
                     self.installing[instruction.task.key] = instruction.run
                 case CancelInstall():
-                    self.installing.pop(instruction.key, None)  # it may be waiting, all installed
+                    self.installing.pop(instruction.key, None)  # its packages may be installed already
                 case Start():
                     self.start(instruction.task, instruction.run)
                 case Terminate():
@@ -121,7 +124,7 @@ class Borglet(RuleBasedStateMachine):
                     assert instruction.key in self.heard, "an end was lost"
                     self.heard.discard(instruction.key)
                     self.kept.pop(instruction.key, None)
-                    # A runtime has no more to say of what it was asked to forget.
+                    # A runtime reports nothing about a run that it was asked to remove.
                     self.news = [news for news in self.news if news.key != instruction.key]
 
     def terminate(self, told: Terminate) -> None:
@@ -133,7 +136,10 @@ class Borglet(RuleBasedStateMachine):
         self.terminated.add(told.key)
 
     def hear(self, stop: list[StopTask], *, adopted: bool = False) -> None:
-        """Each stop counts from when it was first heard of, also where later states don't list it: it may leave."""
+        """Record stops that the Borglet receives.
+
+        A stop counts from the time of its first receipt, even if later desired states do not list it.
+        """
         self.to_stop |= {asked.key for asked in stop}
         served = {inc.key for inc in self.state.incarnations() if inc.phase == "up" and inc.was_up}
         for asked in stop:
@@ -211,7 +217,7 @@ class Borglet(RuleBasedStateMachine):
         self.poll(wanted)
 
     def forget_probe_report(self) -> None:
-        """The look above counts as told to nobody."""
+        """Undo the effect of reading a report in the test, so that no end counts as reported to the master."""
         for inc in self.state.incarnations():
             if inc.end_report == (0, 0):
                 inc.end_report = None
@@ -260,7 +266,7 @@ class Borglet(RuleBasedStateMachine):
         run = self.running.pop(known)
         self.kept[known] = Presence(TASKS[known], run, self.now, exit_)
         self.news.append(Ended(known, run, exit_))
-        # The runtime knows at once that it ended; its news may be late, but not later than what follows here.
+        # The runtime notices the end at once. Its message may be late, but not later than the steps below.
         self.take(Ended(known, run, exit_))
 
     @precondition(lambda self: self.running)
@@ -296,7 +302,7 @@ class Borglet(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 4.0, 40.0, 400.0]))
     def time_passes(self, seconds: float) -> None:
-        """In as many steps as something is due: the agent's timer is exact."""
+        """Move the clock forward, with a pause at each time at which something is due, as the agent's timer does."""
         end = self.now + seconds
         while (at := self.state.next_wake()) < end:
             self.now = at
@@ -310,7 +316,7 @@ class Borglet(RuleBasedStateMachine):
         self.installing.clear()
         self.heard.clear()
         self.connection_is_lost()
-        # Its successor knows of no stop but those that are listed, and lets all that they name leave once more.
+        # The next Borglet has only the listed stops. It lets all the tasks that they name leave DNS once more.
         self.stops.clear()
         self.terminated.clear()
         if self.remembered.desired is not None:

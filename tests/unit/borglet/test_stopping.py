@@ -1,4 +1,4 @@
-"""Out of the answers first, then SIGTERM with its notice: when a stopped task is reported, and when nobody waits."""
+"""Tests of stopping a task: DNS drops its address first, and SIGTERM follows once clients have forgotten it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KILL = Terminate(key(), 10.0, EndCause.STOPPED, "kill")
 
 
 def serving(**changes: object) -> Machine:
-    """One task that leaves for 6 s and has 10 s of notice, up."""
+    """Return a machine with a running task. A stop waits 6 s for DNS before SIGTERM, and 10 s before SIGKILL."""
     machine = Machine()
     machine.wants(desired(1, [run_task(**{"leave_s": 6.0, **changes})]))
     machine.up(key())
@@ -45,7 +45,7 @@ def test_sigterm_comes_when_clients_have_forgotten_the_task() -> None:
 
 def test_a_stop_that_is_still_listed_changes_nothing() -> None:
     machine = serving()
-    machine.now = 1_780_000_000.1  # where sums of seconds are not exact
+    machine.now = 1_780_000_000.1  # at this time, sums of seconds are not exact
     machine.wants(desired(2, [], [stop_task(notice_s=14.7)]))
     version = machine.state.version
     for _ in range(5):
@@ -107,7 +107,7 @@ def test_the_unhealthy_and_the_squeezed_are_reported_at_once() -> None:
     (told,) = sick.probed(key(), ok=False)
     assert isinstance(told, Terminate)
     assert (told.cause, told.notice_s) == (EndCause.UNHEALTHY, 10.0)
-    assert sick.wants(desired(2, [], [stop_task()])) == []  # SIGTERM is there already
+    assert sick.wants(desired(2, [], [stop_task()])) == []  # SIGTERM was sent already
 
     for notice_s in (10.0, 0.0):
         machine = serving(notice_s=notice_s)
@@ -226,7 +226,7 @@ STOPS = st.builds(
     stops=st.lists(st.tuples(st.integers(0, 12), STOPS), min_size=1, max_size=5),
 )
 def test_no_stop_is_reported_too_early_or_too_late(task: RunTask, up: bool, stops: list[tuple[int, StopTask]]) -> None:
-    """Against the words of the contract, for any sequence of stops."""
+    """Stop a task with any sequence of stops. SIGTERM must be sent exactly when due, and SIGKILL within the bound."""
     machine = Machine()
     machine.wants(desired(1, [task]))
     if up:
@@ -234,7 +234,7 @@ def test_no_stop_is_reported_too_early_or_too_late(task: RunTask, up: bool, stop
     due, kill_by, told_at = math.inf, math.inf, math.inf
     killed_at = math.inf
     for number, (wait_s, stop) in enumerate(stops):
-        # The notice first; leaving has what the bound leaves of it.
+        # The notice has priority. The time to leave DNS is what remains of the bound.
         room_s = math.inf if stop.notice_s is None else max(0.0, stop.notice_s - task.notice_s)
         may_wait = up and stop.cause != "superseded"
         due = min(due, machine.now + (min(task.leave_s, room_s) if may_wait else 0.0))

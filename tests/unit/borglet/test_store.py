@@ -1,4 +1,4 @@
-"""What is kept on the disk, and what is left after a crash in the middle."""
+"""Tests of the Borglet's files on the disk, and of what a crash during a write leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of usage: percentiles, times, and what is kept until it is stored."""
+"""Tests of windows of usage: percentiles, times, and how long windows are kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from borglet.windows import MOST_KEPT, MOST_REPORTED, REPEAT_S, SPREAD, WINDOW_S
 from tests.doubles import NoPackages
 from tests.unit.borglet.builders import desired, key, run_task
 
-LATE = WINDOW_S * (1 + SPREAD)  # when any machine has told
+LATE = WINDOW_S * (1 + SPREAD)  # every machine has reported by then
 
 
 def windows() -> Windows:

@@ -1,4 +1,4 @@
-"""A machine whose readings a test sets, and tasks on it."""
+"""Builders for tests of memory, disk and CPU pressure: machine readings that a test sets, and tasks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PLENTY, EMPTY = AvailableMemory(8 * GIB, 4 * GIB), AvailableMemory(100 * GIB, 50
 
 @dataclass
 class Drawn:
-    """Readings as a test drew them."""
+    """Readings of a machine that a test sets: memory, disk space, and the busy share of CPU."""
 
     ram: AvailableMemory = PLENTY
     files: AvailableMemory = EMPTY
@@ -59,7 +59,7 @@ class Drawn:
 
 @dataclass
 class Recorder(SimulatedRuntime):
-    """Remembers what it was asked to give."""
+    """A simulated runtime that records the grants it was given."""
 
     threads: dict[TaskKey, int] = field(default_factory=dict)
     grants: Mapping[TaskKey, Grant] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The control loop inside its agent: from a reading of the machine to what the master hears."""
+"""Tests of the Borglet's control loop against shortages, inside its agent: from readings to the master's report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = {"latency_sensitive": False, "prod": False, "priority": 110, "limit": {"
 
 @dataclass
 class Blind(Drawn):
-    """A machine without a descriptor left to look at itself."""
+    """Readings of a machine that fail, because the process has no file descriptor left."""
 
     asked: int = 0
 
@@ -34,7 +34,7 @@ class Blind(Drawn):
 
 
 class Watched:
-    """An agent, polled by hand, on a machine whose readings are drawn."""
+    """An agent that a test polls, on a machine whose readings the test sets."""
 
     def __init__(self, runtime: Runtime, readings: Drawn, settings: GuardSettings) -> None:
         self.now, self.sequence = 1000.0, 0
@@ -89,7 +89,7 @@ async def short_of_memory() -> None:
 
 
 async def blind() -> None:
-    """Nothing that the machine fails to say of itself ends the look at its tasks."""
+    """Run an agent whose readings of the machine all fail, and check that it goes on sampling its tasks."""
     readings = Blind()
     watched = Watched(Recorder(), readings, GuardSettings(least_interval_s=0.0))
     await watched.agent.open()

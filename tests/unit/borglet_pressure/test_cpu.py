@@ -1,4 +1,4 @@
-"""Greedy latency-sensitive tasks and starving batch (§6.2): caps in time, relaxed when they are not needed."""
+"""Tests of CPU caps on greedy latency-sensitive tasks when batch tasks starve (§6.2), and of their removal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOK_S = 5.0
 def run(
     control: CpuControl, seconds: float, look: Callable[[], Sequence[PressureTenant]], *, since: float = 0.0
 ) -> float:
-    """One look each five seconds; the time after the last one."""
+    """Step the control every five seconds for `seconds`, and return the time of the next step."""
     now = since
     while now < since + seconds:
         control.step(look(), machine_milli=MACHINE, now=now)
@@ -25,7 +25,7 @@ def run(
 
 
 class World:
-    """Latency-sensitive tasks take all they may; batch gets the rest."""
+    """A machine whose latency-sensitive task takes all the CPU it may, so that batch gets the rest."""
 
     def __init__(self, *, limit: int = 1000, wants: int = 4000) -> None:
         self.control, self.limit, self.wants = CpuControl(), limit, wants
@@ -47,7 +47,7 @@ def test_batch_may_starve_for_seconds_and_not_for_minutes() -> None:
     assert world.control.ceilings == {}
     run(world.control, 30, world.look, since=now)
     assert world.batch_milli >= MACHINE * CpuSettings().floor_share
-    assert world.control.ceilings[key(0)] > 3500  # no more is taken than batch lacks
+    assert world.control.ceilings[key(0)] > 3500  # the cap takes no more than batch lacks
     assert not world.control.wanted
 
 
@@ -56,7 +56,7 @@ def test_a_cap_is_lifted_step_by_step_once_batch_wants_nothing() -> None:
     now = run(world.control, 60, world.look)
     quiet = [server(0, 500), batch(1, 0, ready=0)]
     now = run(world.control, 65, lambda: quiet, since=now)
-    assert world.control.ceilings == {}  # it did not press against it
+    assert world.control.ceilings == {}  # the task did not use all of its ceiling
 
 
 def test_a_cap_never_goes_below_the_tasks_own_limit_and_then_the_master_is_asked() -> None:
@@ -69,7 +69,7 @@ def test_a_cap_never_goes_below_the_tasks_own_limit_and_then_the_master_is_asked
     assert removal.reason == "cpu-starved"
     assert "for 180 s; this batch task got 0 milli-cores and has 1 threads ready to run" in removal.detail
     run(world.control, 5, lambda: [server(0, 100), batch(1, 500, ready=1)], since=now)
-    assert not world.control.wanted  # it has what it needs: nothing is asked for any more
+    assert not world.control.wanted  # batch has enough: no removal is requested any more
 
 
 def test_nobody_is_capped_below_its_own_limit_however_much_batch_lacks() -> None:

@@ -1,4 +1,4 @@
-"""The control loop on drawn readings: compressible first, then the right ones end, each once."""
+"""Tests of the Borglet's control loop against shortages: it throttles tasks first, and then ends the right ones."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_when_it_is_short_one_ends_and_is_waited_for() -> None:
     tasks = server(0, ram=90), batch(1, ram=300, priority=50), batch(2, ram=300, priority=110)
     orders = look(guard, *tasks)
     assert [victim.key for victim in orders.end] == [key(1)]
-    assert look(guard, *tasks, now=1.0).end == ()  # it is on its way out
-    assert [v.key for v in look(guard, *tasks, now=20.0).end] == [key(1)]  # or was it?
+    assert look(guard, *tasks, now=1.0).end == ()  # the task is still ending
+    assert [v.key for v in look(guard, *tasks, now=20.0).end] == [key(1)]  # the task has not ended in time
     assert [v.key for v in look(guard, tasks[0], tasks[2], now=21.0).end] == [key(2)]
     assert look(guard, tasks[0], now=22.0).end == ()
 

@@ -1,4 +1,4 @@
-"""A task that ends when memory or disk runs out: the order of §6.2, and never more than needed."""
+"""Tests of which tasks end when memory or disk runs out: in the order of §6.2, and no more than needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_then_non_prod_from_the_lowest_priority_up_the_largest_first() -> None:
     tasks = [batch(0, ram=10, priority=50), batch(1, ram=90, priority=110), batch(2, ram=40, priority=50)]
     assert ended(30, *tasks) == [2]
     assert ended(45, *tasks) == [2, 0]
-    assert ended(60, *tasks) == [1]  # both of the lower would not do, and one that does is enough
+    assert ended(60, *tasks) == [1]  # the two of lower priority together are not enough, and task 1 alone is
     assert ended(100, *tasks) == [2, 1]
 
 
@@ -42,7 +42,10 @@ def test_a_task_that_is_ending_already_counts_and_one_that_holds_nothing_is_spar
 
 
 def test_any_machine_is_relieved_by_the_fewest_of_the_right_ones() -> None:
-    """Whatever runs there: prod within its limits stays, enough is freed if it can be, nobody ends in vain."""
+    """Draw random tasks and a shortage. Enough is freed if possible, and no task ends without need.
+
+    Prod tasks within their limits must not end.
+    """
     rng = random.Random(7)
     for _ in range(300):
         tasks = [

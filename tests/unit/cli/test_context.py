@@ -1,4 +1,4 @@
-"""How jobs and tasks are named, with what the profile says."""
+"""Tests of names of jobs and tasks on the command line, with defaults from the profile."""
 
 from __future__ import annotations
 

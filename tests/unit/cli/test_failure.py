@@ -1,4 +1,4 @@
-"""What borgctl says below a rejection for want of quota."""
+"""Tests of the hints that borgctl prints below a rejection for lack of quota."""
 
 from __future__ import annotations
 

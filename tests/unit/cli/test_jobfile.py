@@ -1,4 +1,4 @@
-"""Job files in three languages, and what is said of those that can't be read: the file and the line."""
+"""Tests of job files in JSON, YAML and Jsonnet, and of errors, which name the file and the line."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_jsonnet_program_that_never_ends_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[" * 20_000, "{a: " * 20_000, "a: " + "[" * 20_000 + "]" * 20_000])
 def test_brackets_are_not_scanned_beyond_the_limit(text: str) -> None:
-    """A scanner that goes on looks at all open brackets again with each token."""
+    """Read deeply nested YAML. The scanner must stop soon, because it examines all open brackets at each token."""
     looked = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:

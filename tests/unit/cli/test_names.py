@@ -1,4 +1,4 @@
-"""How names of jobs, tasks, services and machines are spelt for `borgctl resolve`."""
+"""Tests of how `borgctl resolve` reads names of jobs, tasks, services and machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed: lines that other programs can read, and nothing that moves a terminal's cursor."""
+"""Tests of what borgctl prints: lines that programs can read, without control characters for terminals."""
 
 from __future__ import annotations
 

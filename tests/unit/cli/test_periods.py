@@ -1,4 +1,4 @@
-"""Periods as people type them: days of the tenant's, moments with their zone."""
+"""Tests of periods on the command line: days in the tenant's time zone, and times with an offset."""
 
 from __future__ import annotations
 

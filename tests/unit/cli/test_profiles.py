@@ -1,4 +1,4 @@
-"""Profiles: found, read, written, and what is said of a file that is none."""
+"""Tests of borgctl's profiles: finding, reading and writing them, and the errors for invalid files."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_saved_profile_is_the_default_and_private_and_the_others_stay(file: Pa
     file.chmod(0o644)
     mine = Profile('an "odd"\n\x7fname', "https://q", "tök\\en", "", "t")
     assert profiles.save(mine) == file
-    assert profiles.load() == mine  # not the file's own cell, which is of another portal
+    assert profiles.load() == mine  # without the file's cell, which belongs to another portal
     assert profiles.load("admin") == Profile("admin", "http://p:1", "a", "dev", "")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert set(tomllib.loads(file.read_text())["profiles"]) == {"admin", "demo", mine.name}
@@ -125,5 +125,5 @@ def test_inside_a_task_its_own_identity_is_the_profile(
     assert caught.value.passing
     token.write_text("eyJ.a.b\n")
     assert profiles.load() == Profile("task", "https://p", "eyJ.a.b", "cc", "ubar")
-    file.write_text(TWO)  # who brings a file of profiles means it
+    file.write_text(TWO)  # a file of profiles that a task brings has priority
     assert profiles.load().name == "demo"

@@ -1,4 +1,7 @@
-"""Tasks of jobs inside alloc sets (§2.4): on the alloc's machine, within its limit, nowhere else."""
+"""Tests of tasks inside alloc sets (§2.4): they run on the alloc's machine, within its limit, and nowhere else.
+
+An alloc is a reserved part of a machine. An alloc set is a job of allocs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ SET, INNER, OTHER = 1, 2, 3
 
 
 class Cell:
-    """Two machines of 10 cores, 10 of RAM and 4 accelerators; allocs of 4 cores."""
+    """A cell of two machines with 10 cores, 10 units of RAM and 4 accelerators, and allocs of 4 cores."""
 
     def __init__(self, machines: int = 2) -> None:
         self.state = CellState()
@@ -157,7 +160,10 @@ def test_tasks_follow_their_alloc_to_another_machine() -> None:
 
 
 def test_a_task_that_comes_into_an_alloc_keeps_its_limit_though_another_left_its_slot_just_before() -> None:
-    """As a journal is replayed: all at once, with what tasks hold added up at the end."""
+    """Apply a batch of events in which a task enters an alloc after another left the same slot of the tables.
+
+    The state must equal the one after each event was applied alone.
+    """
     cell, one_by_one = Cell(), Cell()
     news: list[events.Event] = []
     for one in (cell, one_by_one):

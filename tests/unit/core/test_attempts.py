@@ -1,4 +1,4 @@
-"""If tasks stay pending although the capacity is enough for all, the pass tries other orders and keeps the best."""
+"""Tests of passes that try several orders of the queue if tasks stay pending although capacity is enough for all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL = Policy(search=Search(randomise=False))
 
 
 def world(*machines: int, **jobs: tuple[int, int]) -> World:
-    """Machines with these numbers of cores; jobs: how many cores each task needs, and the number of tasks."""
+    """Return a cell of machines with these numbers of cores, and of jobs as name=(cores per task, tasks)."""
     made = World()
     for number, cores in enumerate(machines):
         made.machine(f"m{number}", cpu=cores * 1000, ram=cores * GIB)
@@ -31,7 +31,10 @@ def placed(made: World, plan: Plan) -> dict[str, int]:
 
 @pytest.mark.parametrize("policy", [Policy(), ALL])
 def test_another_order_places_the_tasks_that_the_first_leaves_pending(policy: Policy) -> None:
-    """Largest first: 8 + 5 and 5 + 4 + 4, and the last 4 cores fit nowhere. But 8 + 4 + 4 and 5 + 5 + 4 would fit."""
+    """Place tasks of 8, 5, 5, 4, 4 and 4 cores on two machines of 16 cores.
+
+    Largest first leaves a task of 4 cores pending. In another order, 8 + 4 + 4 and 5 + 5 + 4 fit.
+    """
     made = world(16, 16, large=(8, 1), middle=(5, 2), small=(4, 3))
     assert placed(made, made.plan(policy)) == {"large": 1, "middle": 2, "small": 3}
 

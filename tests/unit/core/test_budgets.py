@@ -1,4 +1,4 @@
-"""Disruption budgets: of a job's tasks so many may be down at once, and preemption is last to exceed it."""
+"""Tests of disruption budgets, the number of a job's tasks that may be down at once, during preemption."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALL = Policy(search=Search(randomise=False))
 
 
 def guarded(budget: int, *, tasks: int = 2, waiting: int = 0, priority: int = 0) -> World:
-    """A job of one-core tasks, each on a machine of its own that it fills; more of it wait for a machine."""
+    """Return a cell with a job of one-core tasks, of which `tasks` fill one machine each and `waiting` are pending."""
     world = World().job("guarded", tasks=tasks + waiting, priority=priority, disruption_budget=budget, ports=1)
     for number in range(tasks):
         world.machine(f"m{number}", cpu=1000).place("guarded", number, on=f"m{number}", ports=(20_000,))
@@ -19,7 +19,7 @@ def guarded(budget: int, *, tasks: int = 2, waiting: int = 0, priority: int = 0)
 
 
 def victims(world: World, job: str) -> list[str]:
-    """The names of the victims' jobs."""
+    """Return, for each victim that a placement of the job needs, the name of the victim's job."""
     plan = world.plan(ALL)
     return [world.name_of(victim) for a in world.assignments(plan, job) for victim, _ in a.victims]
 
@@ -50,7 +50,7 @@ def test_a_raised_budget_counts_from_the_next_pass() -> None:
 
 @pytest.mark.parametrize(("budget", "expected"), [(1, ["guarded", "other"]), (2, ["guarded", "guarded"])])
 def test_on_one_machine_too(budget: int, expected: list[str]) -> None:
-    """Anyone who is protected is passed over, and the next higher priority goes instead."""
+    """Preempt two tasks of one machine. If the budget allows only one of a job, one of another job is taken."""
     world = World().machine("m1", cpu=3000)
     world.job("guarded", tasks=2, priority=0, disruption_budget=budget).job("other", priority=110)
     world.place("guarded", 0, on="m1").place("guarded", 1, on="m1").place("other", 0, on="m1")

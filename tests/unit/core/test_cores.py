@@ -1,4 +1,4 @@
-"""Whole cores (§6.2): the scheduler gives away no more of them than the machine would."""
+"""Tests of whole cores (§6.2): the scheduler assigns no more of them than the machine has."""
 
 from __future__ import annotations
 

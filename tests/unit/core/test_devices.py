@@ -1,4 +1,4 @@
-"""Accelerators: a share lies on one device, more is whole devices; one sentence each."""
+"""Tests of accelerators: a share lies on one device, and a larger request gets whole devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALL = Policy(search=Search(randomise=False))
 
 
 def asking(world: World, *amounts: int, priority: int = 200) -> World:
-    """A job of one task for each amount of milli-accelerators, in this order: each has a lower priority."""
+    """Add one job of one task per amount in milli-accelerators, each with a lower priority than the one before."""
     for number, amount in enumerate(amounts):
         world.job(f"a{number}", cpu=100, accelerators=amount, priority=priority - number, tenant=number + 1)
     return world
@@ -56,7 +56,7 @@ def test_accelerators_of_a_leaving_task_are_free_at_once() -> None:
 
 
 def test_victims_are_those_whose_accelerators_are_of_use() -> None:
-    """600 are free and 600 more on a device of their own: only one of the two holders makes room for 700."""
+    """Preempt for 700 milli-accelerators on two devices with 600 free each. Only one of the two holders is evicted."""
     world = World().machine("m1", accelerators=2000).job("low", tasks=2, cpu=100, accelerators=400, priority=0)
     world.place("low", 0, on="m1", devices=(0,)).place("low", 1, on="m1", devices=(1,))
     (assignment,) = asking(world, 700).plan().assignments
@@ -107,7 +107,10 @@ def test_tasks_without_devices_leave_machines_with_devices_to_others() -> None:
 
 
 def test_whole_machines_are_kept_for_classes_that_need_them() -> None:
-    """Tasks with eight devices were seen: a share goes to the machine that cannot hold one of them."""
+    """Place a share of a device where tasks with eight devices were seen.
+
+    The share goes to the machine that cannot hold such a task.
+    """
     world = (
         World().machine("large", accelerators=8000).machine("small", accelerators=1000).machine("x", accelerators=8000)
     )

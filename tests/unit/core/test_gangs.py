@@ -1,4 +1,4 @@
-"""Gangs: tasks that are placed together or not at all, one sentence each."""
+"""Tests of gangs, which are jobs whose tasks are placed together or not at all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def test_what_a_waiting_gang_would_have_taken_is_left_to_others() -> None:
 
 
 def test_equal_requests_behind_a_waiting_gang_are_looked_at_again() -> None:
-    """They share the gang's class, for which no machine was left when its last task was tried."""
+    """Place a task behind a gang that stays pending and has equal requests. The task must be tried again.
+
+    Equal requests share cached results, and the gang's last task found no machine.
+    """
     world = World().machine("m1", cpu=2000).job("gang", tasks=3, gang=True, tenant=1).job("one", tenant=2)
     assert world.where(world.plan(), "one") == {0: "m1"}
 
@@ -92,7 +95,7 @@ def test_a_task_evicted_from_a_running_gang_comes_back_alone() -> None:
 
 
 def test_a_gang_comes_as_one_where_its_first_task_would() -> None:
-    """It keeps its turn among the jobs and tenants of its priority, and no more than that."""
+    """Submit a gang among other jobs. All its tasks are placed together when its first task's turn comes."""
     world = World().machine("m1", cpu=64_000)
     world.job("a", tasks=2, tenant=1).job("gang", tasks=3, tenant=1, gang=True).job("b", tasks=2, tenant=2)
     names = [world.name_of(a.job_id) for a in world.plan().assignments]

@@ -1,4 +1,4 @@
-"""Hard tasks come first if the free capacity is enough for the queue; otherwise tenants and jobs take turns."""
+"""Tests of the order of pending tasks: the hardest first if capacity is enough, and otherwise tenants in turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.builders import World, must, needs
 
 
 def order(world: World, policy: Policy | None = None) -> list[tuple[str, int]]:
-    """(job, index) in the order in which the tasks are tried."""
+    """Return (job, index) of the pending tasks in the order in which a pass tries them."""
     state = world.state
     state.count_by_limit(Policy())
     slots = hardest_first(
@@ -72,7 +72,7 @@ def test_a_gang_stays_together() -> None:
 
 
 def test_a_large_job_with_one_task_per_machine_is_placed_completely() -> None:
-    """In turn, tasks of other jobs would fill whole machines before the last tasks of the job are tried."""
+    """Place a large job with one task per machine. In turn with others, its last tasks would find all machines full."""
     world = machines(20)
     for tenant in range(2, 6):
         world.job(f"filler{tenant}", tasks=12, cpu=15_000, tenant=tenant)

@@ -1,4 +1,4 @@
-"""The health of a job, from counts of its tasks."""
+"""Tests of a job's health, which is computed from the counts of its tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes keep between them: it follows the state, and what a pass took in it is given back."""
+"""Tests of the cache that scheduling passes share: it follows changes of the state."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_a_gang_gave_back_is_free() -> None:
 
 
 def test_it_serves_several_policies_in_turn() -> None:
-    """Two schedulers of a cell may share one; and bands that move are counted again."""
+    """Run passes of several policies with one cache, as two schedulers of a cell do. Plans equal those without it."""
     world, memory = cell(), PassCache()
     for policy in (Policy(workload="service"), Policy(workload="batch"), Policy(batch_in_prod_by_reservation=True)):
         assert world.plan(policy, memory=memory) == world.plan(policy)
@@ -131,7 +131,10 @@ def test_more_priorities_than_it_keeps_room_for() -> None:
 
 
 def test_news_are_counted_once_at_the_end_of_a_batch() -> None:
-    """Slots that a job left in the batch are another's in the same batch; each is counted for whom it was."""
+    """Apply a batch of events in which a new job takes the slots of an ended one.
+
+    The state must equal the one after each event was applied alone.
+    """
     world = World().machine("m1").machine("m2").job("a", tasks=2).place("a", 0, on="m1").place("a", 1, on="m1")
     world.reserve("a", 0, cpu=100, ram=GIB).end("a", 0, gone=True).end("a", 1, gone=True)
     world.job("b", tasks=2, cpu=300, priority=110).place("b", 0, on="m2").update("b", 0, needs(cpu=200))

@@ -1,4 +1,4 @@
-"""Tasks go where their packages are (§3.2): by what machines say that they have."""
+"""Tests of placement by packages (§3.2): tasks prefer machines that already have their packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BASE, APP = ("sha256:base", 900), ("sha256:app", 100)
 
 
 def many(machines: int = 400) -> World:
-    """More machines than any sample looks at."""
+    """Return a cell with more machines than the random sample of a pass examines."""
     world = World()
     for number in range(machines):
         world.machine(f"m{number}", cpu=2000)
@@ -50,7 +50,10 @@ def test_where_it_ran_before_counts_only_as_far_as_its_packages_are_still_there(
 
 
 def test_half_of_the_sample_is_left_to_other_machines() -> None:
-    """Where packages are is one of several wishes: machines without them may still be better."""
+    """Place a task whose package 100 machines have. Half of the sample must be other machines.
+
+    Packages are one of several criteria, so machines without them can be better.
+    """
     world = many()
     for number in range(100):
         world.has(f"m{number}", "sha256:base")

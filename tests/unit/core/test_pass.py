@@ -1,4 +1,4 @@
-"""Filters, scorers, preemption and order, one sentence each."""
+"""Tests of one scheduling pass: filters, scores, preemption and order."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_room_that_a_preemption_leaves_over_is_used() -> None:
 
 @pytest.mark.parametrize("search", [ALL, Search(sample=1)])
 def test_nobody_else_is_preempted_while_such_room_is_left(search: Search) -> None:
-    """Even for a class that has machines to choose from, where others would have to go."""
+    """Place tasks after a preemption that left free capacity. They must use it and preempt nothing else."""
     world = World().machine("m1", cpu=4000).machine("m2", cpu=1000).machine("m3", cpu=1000)
     # All pending tasks are small beside this machine, so they keep their turns.
     world.machine("large", cpu=1_000_000).job("full", cpu=1_000_000, priority=300).place("full", 0, on="large")

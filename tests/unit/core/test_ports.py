@@ -1,4 +1,4 @@
-"""The free numbers of a port range are counted as they are held and released, and counted right."""
+"""Tests of counting the free numbers of a machine's port range while ports are taken and released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reservations (§5.5), and every trap of their feedback (DESIGN §8)."""
+"""Tests of reservations (§5.5), the estimates of future usage, and of the feedback between them and usage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ LIMIT = {"cpu": 1000, "ram": GIB}
 
 @dataclass
 class Cell:
-    """A cell under reclamation; a job of it uses what `use` said last, until `silent`."""
+    """A cell whose reservations follow usage (§5.5).
+
+    Each task uses what the last call of `use` set, until `silent` is called.
+    """
 
     preset: Preset = MEDIUM
     world: World = field(default_factory=lambda: World().machine("m1").machine("m2"))
@@ -52,7 +55,7 @@ class Cell:
         )
 
     def look(self, *, passed_s: float = EVERY_S) -> None:
-        """One look, and what matters of it committed."""
+        """Estimate all reservations once and commit the important changes. `passed_s`: seconds since the last time."""
         tasks = self.world.state.tasks
         fixed = np.zeros(len(tasks.job_at), dtype=np.bool_)
         for name in self.fixed:
@@ -178,7 +181,10 @@ def test_prod_and_non_prod_are_estimated_alike() -> None:
 
 
 def test_throttling_does_not_shrink_the_reservation_that_causes_it(cell: Cell) -> None:
-    """A task that wants 800 but is held to its reservation reports what it uses, and what it was denied."""
+    """Throttle a task to its reservation, although it needs 800 milli-cores. The reservation must rise to 800.
+
+    The samples contain both the CPU that was used and the CPU that was denied.
+    """
     cell.after(3600)
     assert cell.reserved()[CPU] < 400
     wants = 800
@@ -194,7 +200,7 @@ def test_missing_samples_hold_the_value(cell: Cell) -> None:
     cell.silent("web").after(7200)
     assert cell.reserved() == held
     cell.use("web", cpu=200, ram=256 * MIB).look()
-    assert cell.reserved()[CPU] >= held[CPU] - 60  # it goes on from where it was, it does not catch up
+    assert cell.reserved()[CPU] >= held[CPU] - 60  # the estimate continues from its value, and does not catch up
 
 
 def test_a_silent_machine_ages_nobody() -> None:
@@ -249,7 +255,7 @@ def test_noise_makes_no_news_once_the_estimate_has_settled(cell: Cell) -> None:
 
 
 def test_a_daily_rhythm_moves_it_without_ringing() -> None:
-    """Usage in waves: between two looks the reservation only jumps up when usage exceeds it."""
+    """Simulate usage that rises and falls in waves. The reservation must rise only when usage exceeds it."""
     cell = Cell().runs("web")
     last, turns = 0, 0
     for step in range(2880):
@@ -259,7 +265,7 @@ def test_a_daily_rhythm_moves_it_without_ringing() -> None:
         assert now >= int(wave)
         turns += now > last > 0
         last = now
-    assert turns <= 20  # each by a margin: about nine on the way up a wave
+    assert turns <= 20  # each rise is a margin: about nine per rising wave
 
 
 def test_a_master_that_takes_over_keeps_estimates_and_looks_before_it_lowers(cell: Cell) -> None:
@@ -299,7 +305,7 @@ def test_history_follows_a_state_that_was_loaded_again(cell: Cell) -> None:
 def test_raises_come_first_then_the_largest_drops() -> None:
     cell = Cell().runs("a").runs("b").runs("c")
     cell.use("a", cpu=10, ram=GIB).use("b", cpu=500, ram=GIB).use("c", cpu=100, ram=GIB)
-    for _ in range(200):  # decays, but nothing is committed
+    for _ in range(200):  # the estimate decays, but nothing is committed
         found = cell.history.look(cell.world.state.tasks, cell.samples(), MEDIUM, passed_s=EVERY_S)
     names = {int(cell.world.state.tasks.jobs[row.job_id].tasks[0]): n for n, row in cell.world.jobs.items()}
     assert [names[found.slots[k]] for k in most_urgent(found, at_most=2)] == ["a", "c"]

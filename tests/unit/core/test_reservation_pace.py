@@ -1,4 +1,4 @@
-"""When changed estimates become changes of reservations, and what this costs."""
+"""Tests of the pace at which changed estimates become changes of reservations, and of the number of events."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ EVERY_S = 5.0
 
 
 class Cell:
-    """Tasks of one job under reclamation. `used`: what each task uses. `changes`: (time, number of tasks) of each
-    event.
+    """A cell of one-task jobs, with an estimator of reservations and a pace that limits how often they change.
+
+    `used`: what each task uses. `changes`: (time, number of tasks) of each event that changes reservations.
     """
 
     def __init__(self, tasks: int = 1) -> None:
@@ -96,7 +97,7 @@ def test_usage_above_the_reservation_raises_it_at_once_in_a_quiet_cell() -> None
     cell.look()
     cell.used[2, CPU] = 800
     cell.look()
-    assert cell.reserved(1)[CPU] < 400  # it waits for others
+    assert cell.reserved(1)[CPU] < 400  # the change waits for others
     cell.after(TOGETHER_S - 10)
     assert (cell.reserved(1)[CPU], cell.reserved(2)[CPU]) == (875, 1000)
     assert [number for _, number in cell.changes[-2:]] == [1, 2]
@@ -152,14 +153,14 @@ def test_a_negative_time_is_rejected() -> None:
 
 
 class _NoPace(ReservationPace):
-    """Everything is written as soon as it matters."""
+    """A pace without delay: each change is written as soon as it matters."""
 
     def due(self, tasks: object, samples: object, found: Reservations, *, passed_s: float) -> np.ndarray:
         return np.ones(len(found.slots), dtype=np.bool_)
 
 
 def test_only_the_verdict_of_the_estimate_is_paced() -> None:
-    """A change of the reservation is due only if the estimate has decided to raise or to lower it."""
+    """Estimate reservations that are neither raised nor lowered. None may be written, however much time passed."""
     cell = Cell()
     tasks = cell.world.state.tasks
     found = cell.history.look(tasks, Samples.none(), MEDIUM, passed_s=EVERY_S)

@@ -1,4 +1,4 @@
-"""The stored form of the reservations of many tasks."""
+"""Tests of the compact form in which the reservations of many tasks are stored."""
 
 from __future__ import annotations
 

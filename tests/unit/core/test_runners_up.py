@@ -1,4 +1,4 @@
-"""Which machines nearly got a task: told with each placement, so that its machine can be explained."""
+"""Tests of runners-up: the next best machines, which are stored with a placement to explain it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALL = Policy(search=Search(randomise=False), scorer="best-fit")
 
 
 def filled(*cores: int) -> World:
-    """Machines of 8 cores with so many of them taken: the fuller, the better."""
+    """Return a cell of machines with 8 cores, of which these numbers are taken. Fuller machines have better scores."""
     world = World()
     for number, cpu in enumerate(cores):
         world.machine(f"m{number}").job(f"x{number}", cpu=cpu * 1000, ram=cpu * 4 * 2**30)

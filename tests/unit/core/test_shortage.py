@@ -1,5 +1,6 @@
-"""A task that leaves a machine that runs short (DESIGN §7): over-limit tasks, then non-prod from the lowest, prod
-never.
+"""Tests of which tasks leave a machine whose memory or disk runs short.
+
+Tasks over their limit leave first, then non-prod tasks by rising priority. Prod tasks within limits never leave.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ CAPACITY = np.array([[10, 100, 100]] * 3)
 
 
 def occupants(*tasks: tuple[int, int, dict[str, int]]) -> Occupants:
-    """(machine, priority, usage and limit by name); ids count from 1."""
+    """Return tasks on machines, each given as (machine, priority, usage and limit by name). Ids count from 1."""
     axes = (("cpu", CPU), ("ram", RAM), ("disk", DISK))
     usage = np.array([[facts.get(name, 0) for name, _ in axes] for _, _, facts in tasks]).reshape(-1, 3)
     limit = np.array([[facts.get(f"{name}_limit", 1000) for name, _ in axes] for _, _, facts in tasks])
@@ -49,7 +50,7 @@ def test_over_limit_tasks_leave_first_whatever_their_priority() -> None:
 
 def test_then_non_prod_from_the_lowest_priority_and_no_more_than_needed() -> None:
     there = occupants((0, 110, {"ram": 30}), (0, 25, {"ram": 30}), (0, 0, {"ram": 3}), (0, 200, {"ram": 57}))
-    assert leaving(relieve(there, CAPACITY, share=0.9)) == [1]  # 0 alone did not do; with 25 gone it may stay
+    assert leaving(relieve(there, CAPACITY, share=0.9)) == [1]  # enough without priority 0, which stays
     assert leaving(relieve(there, CAPACITY, share=1.0)) == [1]
 
 
@@ -118,16 +119,16 @@ def test_on_random_machines_the_rules_hold(seed: int) -> None:
         if told:
             (shortage,) = told
             assert shortage.left_short == max(0, rest - 90) or rest <= 90
-            if rest > 90:  # anyone who may leave has left
+            if rest > 90:  # all tasks that may leave have left
                 may = [p for p in on if (p in over or not there.prod[p]) and there.usage[p, resource]]
                 assert set(may) <= set(gone)
             for victim in shortage.victims:
                 assert victim.over == (victim.position in over)
                 assert victim.over or not there.prod[victim.position]
-                # nobody within limits leaves while somebody over them stays
+                # no task within limits leaves while one over its limits stays
                 if not victim.over:
                     assert not [p for p in over if p not in gone and there.usage[p, resource] >= used - 90]
-    for position in gone:  # nobody leaves in vain
+    for position in gone:  # no task leaves without need
         stay = [p for p in range(12) if there.machine[p] == there.machine[position] and p not in gone]
         with_it = there.usage[[*stay, position]].sum(axis=0)
         assert (with_it[[RAM, DISK]] > 90).any()

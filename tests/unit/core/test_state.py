@@ -1,4 +1,4 @@
-"""The warm state: what each event does, what it rejects, and what its checks see."""
+"""Tests of the scheduler's state in memory: the effect of each event, rejected events, and its consistency checks."""
 
 from __future__ import annotations
 

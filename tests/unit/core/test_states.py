@@ -1,4 +1,4 @@
-"""The lifecycle's table: every pair of state and event, and the diagram made from it."""
+"""Tests of the table of task states: each pair of state and event, and the diagram that is made from the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAIRS = [(state, event) for state in (None, *TaskState) for event in Transition]
 
 
 def task_diagram() -> str:
-    """The table as it stands in `README.md`; a test compares the two."""
+    """Return the table of transitions as text, in the form in which `README.md` shows it."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for (state, event), target in TASK_TRANSITIONS.items():
         arrows.setdefault((state.value if state else "-", target.value), []).append(event.value)

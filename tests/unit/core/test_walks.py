@@ -1,4 +1,4 @@
-"""Where groups begin their walks: anywhere while there is room, at one place when it gets tight."""
+"""Tests of where the search for machines begins: anywhere while capacity is free, at one place when it is scarce."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ def _starts(policy: Policy, *, tasks: int, priority: int = 200, machines: int = 
 
 
 def _walks(policy: Policy, *, tasks: int, priority: int = 200, machines: int = MACHINES) -> tuple[list[int], list[int]]:
-    """Of CLASSES classes that ask for `tasks` thousandths of the cell's CPU each."""
+    """Return for each class of tasks the machine at which the search begins, and the number of further machines
+    compared.
+
+    Each of the CLASSES classes asks for about `tasks` thousandths of the CPU of a cell of 1000 machines.
+    """
     state = CellState()
     for number in range(1, machines + 1):
         joined = events.MachineSet(

@@ -1,4 +1,4 @@
-"""Verdicts: what leads, what is nearest, who is ahead, what would help, and when it may start."""
+"""Tests of explanations of pending tasks: the main reason, the nearest machine, useful changes, expected start."""
 
 from __future__ import annotations
 
@@ -352,7 +352,10 @@ def test_the_least_bound_that_would_do_is_reported() -> None:
 
 @pytest.mark.parametrize("ahead", [0, 3, 12])
 def test_the_actual_start_lies_in_the_range_in_most_queues(ahead: int) -> None:
-    """Twenty servers, exponential run times: the range holds the start of the next in at least 3 of 4 queues."""
+    """Simulate 200 queues with twenty servers and exponential run times.
+
+    The predicted range must contain the actual start in at least three of four queues.
+    """
     inside = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)

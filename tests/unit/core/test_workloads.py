@@ -1,4 +1,4 @@
-"""A cell may have a scheduler for services and one for batch (§3.4): each pass minds its own tasks."""
+"""Tests of a cell with one scheduler for services and one for batch (§3.4): each pass places only its own tasks."""
 
 from __future__ import annotations
 

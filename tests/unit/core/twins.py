@@ -1,4 +1,4 @@
-"""The pass again, slow and obvious: no arrays, no caches, no walks. Kernels must agree with it."""
+"""A slow and simple version of the scheduling pass, without arrays or caches. The kernels must agree with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ATTEMPTS, TIGHT = 8, 0.75
 
 
 def may_preempt(preemptor: int, victim: int, bands: Sequence[Band] = DEFAULT_BANDS) -> bool:
-    """Whether a task of priority `preemptor` may take the place of one of priority `victim` (§2.5)."""
+    """Return whether a task of priority `preemptor` may preempt one of priority `victim` (§2.5)."""
     if preemptor <= victim:
         return False
     band = band_of(preemptor, bands)
@@ -31,7 +31,7 @@ def may_preempt(preemptor: int, victim: int, bands: Sequence[Band] = DEFAULT_BAN
 
 @dataclass
 class Tenancy:
-    """One task on one machine. `new`: put there by this pass."""
+    """One task on one machine and what it holds. `new`: whether this pass placed it."""
 
     identity: int
     job: LiveJob
@@ -42,13 +42,13 @@ class Tenancy:
     cores: int = 0
 
     def holds(self, device: int) -> int:
-        """Milli-units of that accelerator: a share of one, or all of several."""
+        """Return the milli-units that the task holds of one accelerator."""
         return min(WHOLE, self.limit[ACCELERATORS]) if device in self.devices else 0
 
 
 @dataclass
 class Option:
-    """What taking a machine would mean."""
+    """A machine on which a task could be placed, with its score and the victims to preempt."""
 
     score: float
     machine_id: int
@@ -68,14 +68,14 @@ class Decision:
 
 
 class Twin:
-    """Scores every feasible machine for every task: what `Search(randomise=False)` decides."""
+    """A slow scheduler that scores every feasible machine for every task, as `Search(randomise=False)` does."""
 
     def __init__(self, state: CellState, policy: Policy, now: float) -> None:
         self.state, self.policy, self.now = state, policy, now
         state.count_by_limit(policy)
         self.there: dict[int, list[Tenancy]] = {}
         self.ports_free: dict[int, int] = {}
-        self.down: dict[int, int] = {}  # by job id, tasks that wait, and victims of this pass
+        self.down: dict[int, int] = {}  # by job id: number of pending tasks and victims of this pass
         tasks = state.tasks
         for job in tasks.jobs.values():
             slots = job.tasks[job.tasks >= 0]
@@ -100,7 +100,10 @@ class Twin:
         return job
 
     def run(self) -> dict[tuple[int, int], Decision]:
-        """By (job id, index). If the capacity is tight but enough, the best of several orders of the queue."""
+        """Return the decisions by (job id, index).
+
+        If the free capacity is scarce but enough for all, keep the best result of several orders.
+        """
         order = self._hardest_first(self._turns())
         retried = self._enough(order, 1.0) and not self._enough(order, TIGHT)
         fresh = self._copy()
@@ -132,7 +135,7 @@ class Twin:
             for task in together:
                 options = self.options(task)
                 if not options:
-                    # All or nothing: anyone who was placed leaves, and their victims were never sent away.
+                    # All or nothing: the tasks already placed are removed again, and their victims stay.
                     (self.there, self.ports_free, self.down), decided = before, {}
                     break
                 decided[split_task_id(int(self.state.tasks.id[task]))] = self._decide(task, options)
@@ -146,7 +149,7 @@ class Twin:
         return Decision(best.machine_id, victims, devices, [o.machine_id for o in others[:RUNNERS_UP]])
 
     def _queue(self, order: list[int]) -> list[list[int]]:
-        """One by one, but a gang as one when its first task's turn comes."""
+        """Return the units to place, in order: single tasks, and each gang at the position of its first task."""
         result: list[list[int]] = []
         gangs: dict[int, list[int]] = {}
         for task in order:
@@ -160,7 +163,7 @@ class Twin:
         return result
 
     def _hardest_first(self, turns: list[int]) -> list[int]:
-        """Of each priority the hardest tasks first, if the free capacity is enough for all."""
+        """Sort tasks by priority, and then the hardest to place first, if the free capacity is enough for all."""
         if not turns or not self._enough(turns, 1.0):
             return turns
         hardness = {t: max(self._hardness(t, turns), 1 / 32) for t in turns}
@@ -177,7 +180,10 @@ class Twin:
         return [slot for slot in self.state.machines.slot.values() if self.state.machines.up[slot]]
 
     def _enough(self, turns: list[int], part: float) -> bool:
-        """Whether that part of the free capacity is enough for all, for tasks by limit and for all tasks."""
+        """Return whether `part` of the free capacity is enough for all tasks.
+
+        Free capacity is counted by limits for the tasks that need guaranteed limits, and by reservations for all tasks.
+        """
         machines = self.state.machines
         for kind, used in ((True, machines.prod_limit), (False, machines.reserved)):
             if not any(self._job(t).by_limit == kind for t in turns):
@@ -190,7 +196,11 @@ class Twin:
         return True
 
     def _hardness(self, t: int, turns: list[int]) -> float:
-        """Shares of an average machine, or of the domains that its job needs, over the share that satisfies it."""
+        """Return how hard a task is to place.
+
+        This is its share of an average machine, or of the domains that its job needs, over the share of machines that
+        satisfy its constraints.
+        """
         machines, requirement, up = self.state.machines, self._requirement(t), self._up()
         share = 0.0
         for r in self._counted():
@@ -209,7 +219,7 @@ class Twin:
         return share / (max(1, len(able)) / len(up)) if up else 0.0
 
     def _turns(self) -> list[int]:
-        """Of the highest priority the tenant served least, of its jobs the one served least."""
+        """Return pending tasks in fair order: by priority, then the tenant served least, then its job served least."""
         tasks = self.state.tasks
         waiting = [t for t in range(len(tasks.id)) if tasks.state[t] == PENDING]
         served: dict[tuple[int, int], int] = {}
@@ -236,11 +246,14 @@ class Twin:
         return self.state.tasks.shapes.requirement[self.state.tasks.shape[task]]
 
     def options(self, task: int) -> list[Option]:
-        """The machines to choose from: each way is open only where the one before leads nowhere."""
+        """Return the machines to choose from: those with free capacity, or else those where preemption helps.
+
+        Preemption beyond disruption budgets is considered only if nothing else helps.
+        """
         return self.direct(task) or self.preempting(task, budgets=True) or self.preempting(task, budgets=False)
 
     def direct(self, task: int) -> list[Option]:
-        """Machines that have room."""
+        """Return the machines that have enough free capacity."""
         return [
             Option(self._score(task, m, []), m)
             for m in self.there
@@ -248,7 +261,9 @@ class Twin:
         ]
 
     def preempting(self, task: int, *, budgets: bool) -> list[Option]:
-        """Machines where there would be room without lower priorities. `budgets`: of which no more leave than may."""
+        """Return the machines on which the task fits after preemption. `budgets`: whether to respect disruption
+        budgets.
+        """
         found = []
         for m in self.there:
             if self._may_hold(task, m):
@@ -277,7 +292,7 @@ class Twin:
             return m if kind == "machine" else getattr(facts, kind)
 
         if not domain(machine_id):
-            return 0  # a machine in no known rack shares it with nobody
+            return 0  # a machine without a known rack shares its rack with no other
         return sum(
             tenancy.job is job
             for m, there in self.there.items()
@@ -301,7 +316,11 @@ class Twin:
         return limit[PORTS] <= self.ports_free[machine_id] and self._cores(task, machine_id, stay)
 
     def _cores(self, task: int, machine_id: int, stay: list[Tenancy]) -> bool:
-        """As `borglet.runtimes.cgroups.cores` admits: who was sent away has its cores until it is gone."""
+        """Return whether the machine has enough whole cores for a task beside the tasks in `stay`.
+
+        The rules are those of `borglet.runtimes.cgroups.cores`. An evicted task keeps its cores until its processes
+        have ended.
+        """
         if not self._job(task).latency_sensitive:
             return True
         want, jobs = self._requirement(task).whole_cores, self.state.tasks.jobs
@@ -316,7 +335,11 @@ class Twin:
         return want <= left - (0 in there)
 
     def _devices(self, want: int, machine_id: int, without: list[Tenancy]) -> tuple[int, ...]:
-        """Which accelerators it gets; none when they are not there. A share lies on the fullest that has room."""
+        """Return the accelerators for `want` milli-units, or none if they are not free once the tasks in `without` are
+        gone.
+
+        A share goes to the fullest device that has enough left.
+        """
         free = self._free_devices(machine_id, without)
         if want < WHOLE:
             return min(((left, d) for d, left in enumerate(free) if left >= want), default=(0,))[1:]
@@ -395,7 +418,7 @@ class Twin:
         return own + overlay + packages
 
     def _present(self, requirement: Requirement, machine_id: int) -> float:
-        """The share of its packages' bytes that the machine has."""
+        """Return the share, 0 to 1, of the bytes of the task's packages that the machine already has."""
         there = self.state.machines.installed.by_slot().get(self.state.machines.slot[machine_id], [])
         has = sum(size for digest, size in requirement.packages if digest in there)
         return has / sum(size for _, size in requirement.packages)
@@ -444,7 +467,7 @@ class Twin:
         return -1.25 * (self._fragments(task, machine_id, seen, taken) - before) / max(1.0, limit[ACCELERATORS] / WHOLE)
 
     def _typical(self) -> list[tuple[tuple[int, ...], float]]:
-        """What tasks with devices ask for, without ports, and their share of such tasks: the 32 most frequent."""
+        """Return the 32 most frequent requests of tasks with accelerators, without ports, each with its share."""
         tasks, found = self.state.tasks, Counter[tuple[int, ...]]()
         if any(self.state.machines.capacity[slot, ACCELERATORS] for slot in self.state.machines.slot.values()):
             for job in tasks.jobs.values():
@@ -458,7 +481,10 @@ class Twin:
     def _fragments(
         self, task: int, machine_id: int, seen: list[tuple[tuple[int, ...], float]], taken: tuple[int, ...]
     ) -> float:
-        """The expected part of the free devices that tasks like those seen could not use."""
+        """Return the expected number of free accelerators that tasks like those in `seen` could not use.
+
+        `seen`: requests with their shares. `taken`: the accelerators that the task would get.
+        """
         job, limit = self._job(task), self._requirement(task).limit
         capacity = self.state.machines.capacity[self.state.machines.slot[machine_id]].tolist()
         there = self.there[machine_id]
@@ -496,7 +522,7 @@ class Twin:
         return -share
 
     def take(self, task: int, machine_id: int, victims: list[Tenancy]) -> tuple[int, ...]:
-        """The victims leave, the task comes. Returns the accelerators it gets."""
+        """Evict the victims, place the task, and return the accelerators that it gets."""
         limit = self._requirement(task).limit
         for victim in victims:
             self.down[victim.job.id] += 1

@@ -1,4 +1,4 @@
-"""The estimator again, one task and one resource at a time: no arrays by slot, no hashing. Kernels must agree."""
+"""A slow and simple version of the estimator of reservations. The kernels must agree with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Remembered:
 
 @dataclass
 class SlowHistory:
-    """`look` takes what one task reserves, may use and used; None: no sample came."""
+    """Estimates of reservations, computed for one task and one resource at a time."""
 
     known: dict[tuple[int, int], list[Remembered]] = field(default_factory=dict)
     observed_s: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -39,7 +39,11 @@ class SlowHistory:
         *,
         fixed: bool = False,
     ) -> tuple[tuple[int, ...], str]:
-        """What it should reserve of each of `KINDS`, and whether that matters: raised, lowered or held."""
+        """Return the new reservation by kind of resource, and the verdict: raised, lowered or held.
+
+        `used`: the sample, or None if none came. `passed_s`: seconds since the last call. `fixed`: whether the
+        reservation must be the limit.
+        """
         passed_s = min(passed_s, 30.0)
         for old in [old for old in self.known if old[0] == key[0] and old != key]:
             del self.known[old], self.observed_s[old]

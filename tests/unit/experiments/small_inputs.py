@@ -1,4 +1,4 @@
-"""Cells of a few machines, whose compaction can be computed by hand."""
+"""Cells of a few machines as inputs of experiments, with results that can be computed by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROD, BATCH = 200, 100
 
 @dataclass(frozen=True)
 class Constant:
-    """Tasks that always use the CPU (milli-cores) that `cpu` gives for their job, and 1 GiB of RAM."""
+    """A behaviour of simulated tasks: they use 1 GiB of RAM, and the milli-cores that `cpu` gives for their job."""
 
     cpu: Mapping[int, int]
 
@@ -70,9 +70,9 @@ def cell(number: int, *jobs: events.JobSubmitted, cpu: int = 8000) -> CellWork:
 
 
 def mixed(number: int = 10) -> ExperimentInput:
-    """Return a cell in which four prod tasks reserve little of their machines, and four batch tasks fit beside them.
+    """Return a cell with four prod tasks, and four batch tasks that fit beside them on the same machines.
 
-    A prod task asks for all of a machine and uses a quarter. A batch task asks for five of the eight cores.
+    A prod task requests all eight cores of a machine and uses a quarter of them. A batch task requests five cores.
     """
     work = cell(number, job(1, tasks=4, cpu=8000), job(2, tasks=4, cpu=5000, priority=BATCH))
     return ExperimentInput(work, Constant({1: 2000, 2: 5000}))

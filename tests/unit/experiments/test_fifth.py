@@ -1,4 +1,4 @@
-"""Google's cell of 2011 as the input of experiments, and the command that runs them, on files of a few lines."""
+"""Tests of experiments with Google's cell of 2011, and of the command that runs them, on files of a few lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs of experiments: a checkpoint of one's own cell."""
+"""Tests of a checkpoint of a real cell as the input of experiments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.builders import GIB, World, must
 
 
 def a_world() -> World:
-    """Six machines of 4 cores, one of them down, and tasks in all states."""
+    """Return six machines of 4 cores, one of them down, with running, ended and pending tasks."""
     world = World()
     for number in range(6):
         world.machine(f"m{number}", cpu=4000)

@@ -1,4 +1,7 @@
-"""Compaction of cells (§5.1): results are computed by hand."""
+"""Tests of compaction (§5.1), the search for the fewest machines that hold a cell's tasks.
+
+The expected results are computed by hand.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiments of the paper on cells of a few machines, with results computed by hand."""
+"""Tests of the paper's experiments on cells of a few machines, with results computed by hand."""
 
 from __future__ import annotations
 

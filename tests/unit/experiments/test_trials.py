@@ -1,4 +1,4 @@
-"""Runs of trials: processes, progress, continuation after an interruption, and the report."""
+"""Tests of how trials of experiments run: processes, progress, continuation after an interruption, and the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which events are searched as the cause and as the effects of an event."""
+"""Tests of which events are searched as the cause, and as the effects, of an event."""
 
 from __future__ import annotations
 

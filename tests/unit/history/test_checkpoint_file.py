@@ -1,4 +1,4 @@
-"""Checkpoint files: damaged files are rejected with the name of the damaged section."""
+"""Tests of checkpoint files: damaged ones are rejected with the name of the damaged section."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def a_file() -> bytes:
 
 
 def rejected(content: bytes) -> CheckpointError:
-    """Return the error for a damaged file. Reading and checking give the same error."""
+    """Read and verify a damaged checkpoint, check that both give the same error, and return it."""
     with pytest.raises(CheckpointError) as error:
         read(io.BytesIO(content))
     with pytest.raises(CheckpointError, match="Cannot read the checkpoint") as other:
@@ -31,7 +31,7 @@ def rejected(content: bytes) -> CheckpointError:
 
 
 def sections() -> dict[str, tuple[int, int]]:
-    """Return the first byte of each section, and the byte after its last."""
+    """Return by section name the position of its first byte, and the position after its last byte."""
     content = a_file()
     header = read_header(io.BytesIO(content))
     at, found = len(content) - header.bytes, {}

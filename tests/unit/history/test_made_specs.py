@@ -1,4 +1,4 @@
-"""Specs made from the requirements of tasks give these requirements again."""
+"""Tests of job specs that are rebuilt from the requirements of tasks in a checkpoint."""
 
 from __future__ import annotations
 

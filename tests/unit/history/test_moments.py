@@ -1,4 +1,4 @@
-"""Pictures of past states: what is counted, what is listed, and who sees what."""
+"""Tests of views of past states: what they count, what they list, and which jobs each caller can see."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def submitted(job: int, tenant: str, *, tasks: int = 1, cpu: int = 1000, priorit
 
 @pytest.fixture
 def state() -> RecordedState:
-    """Two machines, one of them down; a running and a pending task of each of two tenants, and a task that is too
-    large.
+    """Return a state with two machines, one of them down, and tasks of two tenants.
+
+    Each tenant has a running task and a pending one. One more task is too large for any machine.
     """
     state = RecordedState()
     machine = {"address": "127.0.0.1", "capacity": vector(cpu=4000, ram=8 * GIB, disk=GIB)}

@@ -1,4 +1,4 @@
-"""Redacted checkpoints: no name is left in them, and a pass over them decides the same."""
+"""Tests of redacted checkpoints: they contain no names, and a scheduling pass decides the same as before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics of the journal, with values computed by hand."""
+"""Tests of statistics of the journal, with values computed by hand."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def ended(job: int = PROD, index: int = 0, machine: int = 7) -> events.TaskEnded
 
 
 def folded(news: Iterable[tuple[float, Event]], *, until: float = 0.0) -> Fold:
-    """Return the result of events, counted until the time `until`. Times are seconds after `T0`."""
+    """Return the statistics of events, counted until `until`. Times are seconds after `T0`."""
     fold = Fold(FoldState(), lambda priority: priority >= 120)
     fold.apply_all((event, T0 + at) for at, event in news)
     fold.advance(T0 + until)
@@ -150,7 +150,7 @@ def test_evictions_are_counted_by_cause_and_priority() -> None:
 
 
 def test_the_rate_is_per_task_week() -> None:
-    """Two tasks run for three days and a half each: one task-week. Three evictions are three per task-week."""
+    """Run two tasks for 3.5 days each, which is one task-week, with three evictions. The rate is 3 per task-week."""
     half_week = 3.5 * 24 * HOUR
     fold = folded(
         [

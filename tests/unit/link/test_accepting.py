@@ -1,4 +1,4 @@
-"""A shard accepts machines no faster than it can greet them, and its deadlines count its own progress."""
+"""Tests of how fast a link shard accepts machines, and of its deadlines while its event loop is blocked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOUND_S = 25.0
 
 
 class Noted(asyncio.Protocol):
-    """Counts the connections whose handshake is over."""
+    """A protocol that counts the connections whose handshake has ended."""
 
     opened = 0
 

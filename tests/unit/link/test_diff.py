@@ -1,4 +1,4 @@
-"""Reports against what rows hold: a table of what each difference becomes."""
+"""Tests of comparing a Borglet's report with the database rows: which difference leads to which change."""
 
 from __future__ import annotations
 
@@ -218,6 +218,6 @@ def test_an_address_of_its_own_is_news_once_and_must_be_one() -> None:
     (seen,) = compare(view, report).seen
     assert seen.address == "10.20.30.4"
     assert not compare(view, report)
-    # A machine may say anything; names answer only with addresses.
+    # A machine can report any text, but names resolve only to addresses.
     (seen,) = compare(view, a_report(a_task(address="evil.example.org\x00"))).seen
     assert seen.address == ""

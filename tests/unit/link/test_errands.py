@@ -1,4 +1,4 @@
-"""Tasks end with their owner, also those that lose a cancellation."""
+"""Tests of asyncio tasks that end with their owner, even if they swallow a cancellation."""
 
 from __future__ import annotations
 

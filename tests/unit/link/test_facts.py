@@ -1,4 +1,4 @@
-"""What machines say of themselves, checked field by field."""
+"""Tests of the facts that machines report about themselves: each field is checked."""
 
 from __future__ import annotations
 
@@ -54,4 +54,4 @@ def test_a_known_machine_grows_by_its_disk_alone() -> None:
         {"cpu": 4000, "ram": 2**32, "tpu": 0},
         "cpu 64000, tpu 8",
     )
-    assert counted(own, {"gpu": 1}) == ({"gpu": 1}, "")  # rejected, with its name, by anyone who reads it
+    assert counted(own, {"gpu": 1}) == ({"gpu": 1}, "")  # the reader of the facts rejects it by its name

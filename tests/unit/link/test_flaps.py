@@ -1,4 +1,4 @@
-"""Tasks that flap: what is written at once, what is held, and for how long."""
+"""Tests of tasks that start and fail again and again: which changes are written at once, and which are held back."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def crashes(first: int = 1) -> Iterator[Observation]:
 
 
 def spent(now: float = 0.0) -> tuple[FlapDamper, Iterator[Observation]]:
-    """Return a damper whose task has used up its allowance, and further changes of the task. The last change that was
-    written says that the task is not up.
+    """Return a damper, which holds back repeated changes, after its task used up its allowance, and further changes.
+
+    The last change that was written says that the task is not up.
     """
     damper, changes = FlapDamper(), crashes()
     for _ in range(BURST):
@@ -126,7 +127,7 @@ def test_equal_reports_are_one_change() -> None:
 
 
 def test_a_view_that_was_read_again_decides_what_is_written() -> None:
-    """The write of a change may have failed. The comparison with the rows then finds it again."""
+    """Lose a written change, as after a failed write. The comparison with the rows must find the change again."""
     damper, _ = spent()
     failed = up(8)
     damper.passed([failed], 0.0)

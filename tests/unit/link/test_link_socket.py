@@ -1,4 +1,4 @@
-"""A machine's socket keeps nothing for anyone who floods it, before anybody knows who it is or after."""
+"""Tests of a machine's socket: it stores nothing for a peer that sends too much, before or after authentication."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = (
 
 
 class Transport:
-    """Remembers what was written."""
+    """A test double for a transport that records what is written."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -38,7 +38,7 @@ class Transport:
 
 
 class Doors:
-    """An app that decides when the machine is let in."""
+    """An application that admits the machine once a test sets `known`."""
 
     def __init__(self) -> None:
         self.known = asyncio.Event()

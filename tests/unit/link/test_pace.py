@@ -1,4 +1,4 @@
-"""When machines are asked: pure, on a clock of the test's own."""
+"""Tests of when machines are polled, with a clock that the tests set."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def test_a_chatty_machine_is_slowed_down_and_a_quiet_one_is_not() -> None:
 
 
 def test_the_only_machine_of_a_shard_may_change_all_the_time() -> None:
-    """Forty jobs in a row on one machine: without the higher rate, each report of the last ones came seconds late."""
+    """Start forty jobs in a row on the only machine of a shard. Its reports of changes must come without delay.
+
+    Without a higher rate for few machines, the reports of the last jobs came seconds late.
+    """
     pace, now, per_s = EarlyAnswerPace(), 100.0, early_rate(1)
     for _ in range(5 * BURST):
         gap_s = pace.gap_s(now, per_s=per_s)

@@ -1,4 +1,4 @@
-"""The usage of many machines is packed in steps, and each machine gets the rows of its own tasks."""
+"""Tests of packing the usage of many machines in steps: each machine gets the rows of its own tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file by which the supervisor sees that the loop of a link shard turns."""
+"""Tests of the file by which the supervisor sees that the event loop of a link shard is running."""
 
 from __future__ import annotations
 

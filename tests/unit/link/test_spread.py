@@ -1,4 +1,4 @@
-"""Machines spread evenly over shards, at a bounded rate, and nobody is sent in circles."""
+"""Tests of spreading machines evenly over link shards, at a bounded rate and without moving them in circles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from scheduling.link.transport.spread import FEW, RATE, TOLERANCE, ConnectionBal
 
 
 def settle(shards: list[int], *, seconds: int, lands: random.Random | None) -> tuple[list[int], int]:
-    """Machines by shard after so long, and how often any was moved. `lands`: where they dial; None: where they were."""
+    """Simulate the balancing for some seconds. Return the machines by shard and the number of moves.
+
+    `lands`: draws the shard to which a moved machine connects. With None, it returns to the same shard.
+    """
     spreads, moved = [ConnectionBalance() for _ in shards], 0
     for second in range(seconds):
         for index, spread in enumerate(spreads):

@@ -1,4 +1,4 @@
-"""A peer that fetches a package from whom: the tree of peers, in virtual time."""
+"""Tests of the tracker, which names the peers from which a machine downloads a package, in virtual time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_machine_serves_no_more_than_its_fanout_at_a_time() -> None:
     assert [told.sources(D, machine, now=0.0).peers for machine in (2, 3)] == [(peer(1),)] * 2
     assert told.sources(D, 4, now=0.0).store
     assert told.sources(D, 5, now=0.0).retry_after_s
-    told.have(D, [peer(2)])  # it has it now: its slot is free, and it serves
+    told.have(D, [peer(2)])  # the machine has the package now: its slot is free, and it serves others
     assert {p.machine_id for p in told.sources(D, 5, now=0.0).peers} == {1, 2}
 
 
@@ -114,7 +114,7 @@ def test_one_machine_cannot_speak_ill_of_others() -> None:
     told = tracker()
     told.have(D, [peer(1), peer(2)])
     for _ in range(9):
-        told.failed(D, 66, peer(1).address, 7000, "mismatch", now=0.0)  # nobody offered it
+        told.failed(D, 66, peer(1).address, 7000, "mismatch", now=0.0)  # the peer was not offered to this machine
         told.sources(D, 66, now=0.0)
         told.failed(D, 66, peer(2).address, 7000, "mismatch", now=0.0)
     assert {p.machine_id for p in told.sources(D, 5, now=0.0).peers} == {1, 2}
@@ -147,20 +147,22 @@ def test_what_is_remembered_is_bounded() -> None:
 
 @dataclass
 class Fleet:
-    """Machines that all want one package at once. Each sends and receives `rate` bytes a second, the store sends
-    `store_rate`."""
+    """A simulation of machines that all download one package at once.
+
+    Each machine sends and receives `rate` bytes per second. The store sends `store_rate` bytes per second.
+    """
 
     machines: int
     size: int = 100 * 2**20
     rate: float = 100 * 2**20
     store_rate: float = 800 * 2**20
-    broken: frozenset[int] = frozenset()  # say they have it, and deliver nothing
+    broken: frozenset[int] = frozenset()  # machines that report the package and deliver nothing
     served: Counter[int] = field(default_factory=Counter)
     at_once: Counter[int] = field(default_factory=Counter)
     most_at_once: Counter[int] = field(default_factory=Counter)
 
     def run(self, told: Tracker, *, fanout: int = 4, store_slots: int = 8) -> float:
-        """When the last has it, in seconds."""
+        """Run the simulation, and return the time in seconds when the last machine has the package."""
         done: set[int] = set()
         events = [(0.0, machine, "ask", 0) for machine in range(1, self.machines + 1)]
         now = 0.0
@@ -201,7 +203,7 @@ def test_a_thousand_machines_do_not_melt_one_store(machines: int) -> None:
     assert fleet.served[0] <= 8 + machines / 10, "nearly all comes from peers"
     assert fleet.most_at_once[0] <= 8
     assert all(most <= 4 for source, most in fleet.most_at_once.items() if source)
-    # Each round multiplies those who have it by five, and takes as long as four copies one after the other.
+    # Each round multiplies the machines with the package by five, and takes as long as four copies in sequence.
     rounds = 1 + math.ceil(math.log(max(1, machines / 8), 5))
     assert took <= 1 + rounds * (4 * fleet.size / fleet.rate + 2)
 

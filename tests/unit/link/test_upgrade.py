@@ -1,4 +1,4 @@
-"""The usual WebSocket request is read here, and anything unusual is left to the libraries."""
+"""Tests of the WebSocket handshake: our code parses the usual request, and a library parses unusual ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A release apart: peers of protocol 1, as recorded then, are understood, and understand what is said to them."""
+"""Tests of peers of different releases: messages of protocol 1 are understood in both directions."""
 
 from __future__ import annotations
 

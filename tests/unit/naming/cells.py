@@ -1,4 +1,4 @@
-"""A small world of names for tests: one cell `cc`, built from the events that production writes."""
+"""Builders for tests of names: one cell `cc`, made from the events that production writes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEB = 7  # job id
 def answer(
     query: bytes, directory: ZoneDirectory, *, via: Transport, rng: Random, client: DnsClient | None = None
 ) -> bytes | None:
-    """Return the answer of the long path, or None if it sends none."""
+    """Return the resolver's answer to a query, or None if it sends none."""
     return finished(answering(query, directory, via=via, rng=rng, client=client))
 
 
@@ -123,7 +123,7 @@ def evicted(index: int, *, job_id: int = WEB, incarnation: int = 1) -> events.Ta
 
 
 def running(tasks: int, *, machines: int | None = None, name: str = "web") -> list[events.Event]:
-    """A job of `tasks` healthy tasks, spread over as many machines."""
+    """Return events of a job of `tasks` healthy tasks on `machines` machines, by default one machine per task."""
     count = machines or tasks
     return [
         *(machine(number) for number in range(count)),
@@ -134,7 +134,10 @@ def running(tasks: int, *, machines: int | None = None, name: str = "web") -> li
 
 
 def in_service(name: str = "front") -> list[events.Event]:
-    """Two jobs behind one service: `web` of 3 tasks at 10.0.0.1 to 3, `canary` (job 8) of 2 at 10.0.0.4 and 5."""
+    """Return events of two jobs that belong to one service.
+
+    Job `web` has 3 tasks at 10.0.0.1 to 10.0.0.3. Job `canary` (id 8) has 2 tasks at 10.0.0.4 and 10.0.0.5.
+    """
     return [
         *(machine(number) for number in range(5)),
         submitted(tasks=3, labels={"service": name}),
@@ -147,7 +150,7 @@ def in_service(name: str = "front") -> list[events.Event]:
 
 
 def table_of(*many: events.Event) -> NameTable:
-    """Each event under a revision of its own, from 1."""
+    """Return the table of names after these events. Each event has its own revision, from 1 on."""
     table = NameTable("cc")
     for revision, event in enumerate(many, start=1):
         table.apply(event, revision)
@@ -176,14 +179,14 @@ def ask_wire(
 def ask(
     directory: ZoneDirectory, name: str, rdtype: str = "A", *, via: Transport = "udp", seed: int = 1, **query: Any
 ) -> dns.message.Message:
-    """The response to a question as a client of dnspython sends it; `name` without zone is made absolute."""
+    """Return the response to a query made by dnspython. A `name` without a final dot gets the zone appended."""
     if not name.endswith("."):
         name = f"{name}.borg.internal."
     return ask_wire(directory, dns.message.make_query(name, rdtype, **query), via=via, seed=seed)
 
 
 def texts(response: dns.message.Message) -> list[str]:
-    """The answer section's data, in the order of the packet."""
+    """Return the data of the records in the answer section, in order."""
     return [rdata.to_text() for rrset in response.answer for rdata in rrset]
 
 
@@ -192,7 +195,7 @@ def in_order(pool: Pool) -> list[PlacedTask]:
 
 
 def publish(zone: Zone) -> bool:
-    """Take in all changes of the table, and return whether the serial moved."""
+    """Publish all changes of the table in the zone, and return whether its serial changed."""
     before = zone.serial
     for _ in zone.publishing():
         pass
@@ -200,7 +203,7 @@ def publish(zone: Zone) -> bool:
 
 
 def records(zone: Zone) -> Iterator[ZoneRecord]:
-    """Yield all records but the SOA."""
+    """Yield all records of the zone except the SOA."""
     for owner, data in zip(*zone.sets(), strict=True):
         for each in data:
             yield ZoneRecord(owner, each)

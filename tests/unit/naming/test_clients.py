@@ -1,4 +1,4 @@
-"""A client that asks: cookies that show where they are, rates that bound what forged questions bring on a victim."""
+"""Tests of DNS cookies and rate limits, which bound the answers that forged queries send to a victim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feeds from endpoints alone: shares by weight, who fails open, and the forms that load balancers read."""
+"""Tests of target lists for Prometheus and load balancers: weights, unhealthy jobs, and the formats."""
 
 from __future__ import annotations
 

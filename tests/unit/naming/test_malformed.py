@@ -1,6 +1,6 @@
-"""What no client sends: no exception, no answer much longer than the question, and right answers right after.
+"""Tests of the resolver with malformed messages: no exception, no long answers, and correct answers afterwards.
 
-The bench `dns-fuzz` sends a million.
+The bench `dns-fuzz` sends a million such messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.unit.naming.cells import answer, ask, directory_of, running, table_of
 
 PACKETS = 5_000
 BOUND_S = 20.0
-# Of CPU for one message, a pause of the collector included; what made a resolver slow took more.
+# CPU for one message, with a pause of the garbage collector. Messages that made a resolver slow took more.
 MOST_S = 0.3
 
 
@@ -112,7 +112,10 @@ def test_records_beside_a_question_are_not_a_question() -> None:
 
 
 def test_what_follows_a_signature_of_an_unknown_key_is_damage() -> None:
-    """The key is looked for while the message is read, so that what comes behind was not read yet."""
+    """Send a query signed with an unknown key, with one extra octet and without. The extra octet must be noticed.
+
+    The key is searched while the message is parsed, before its end was read.
+    """
     query = dns.message.make_query("health.borg.internal", "TXT")
     query.use_tsig(dns.tsig.Key("nobody", "c2VjcmV0", "hmac-sha256"))
     directory = directory_of(table_of(*running(20)))

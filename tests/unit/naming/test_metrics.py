@@ -1,4 +1,4 @@
-"""Figures of a resolver as Prometheus reads them: of one process on real sockets, and of several together."""
+"""Tests of the resolver's metrics for Prometheus, of one process on real sockets and of several together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Samples = dict[tuple[str, ...], float]
 
 
 def samples(text: bytes) -> Samples:
-    """Values by name and labels' values, in the order of their names, without the common beginning."""
+    """Return the metrics' values by (name, label values), without the common prefix of the names."""
     return {
         (sample.name.removeprefix("borg_resolver_"), *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text.decode())
@@ -129,7 +129,7 @@ async def _send_rubbish(port: int) -> None:
 
 
 class Refusing(asyncio.DatagramProtocol):
-    """Answers with REFUSED."""
+    """A DNS server that answers every query with REFUSED."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._send = cast(asyncio.DatagramTransport, transport).sendto
@@ -157,7 +157,7 @@ def test_a_secondary_that_acknowledges_nothing_is_counted(
                 async with asyncio.timeout(10):
                     while samples(exposition(primary.figures)).get(("notify_failures_total", who)) != times:
                         await asyncio.sleep(0.01)
-                table.apply(reported(0, "stopping"), 100)  # moves the serial: it is reported again
+                table.apply(reported(0, "stopping"), 100)  # the serial changes, so a notification is sent again
             query = dns.message.make_query("cc.borg.internal.", "AXFR")
             assert [wire async for wire in primary.transfer(query, "127.0.0.1")]
             assert [wire async for wire in primary.transfer(query, "192.0.2.9")]
@@ -233,7 +233,7 @@ def test_processes_are_one_figure() -> None:
             ("worker_restarts_total", "1"): 2,
         }.items()
     )
-    assert first.short[3] == 0  # what is put together changes nobody's own
+    assert first.short[3] == 0  # the sum does not change the figures of a process
 
 
 def test_a_board_tells_only_what_was_written_whole() -> None:

@@ -1,4 +1,4 @@
-"""Reverse names as clients ask for them: whose an address is, what is not there, and what is not ours."""
+"""Tests of reverse DNS: the names of an address, addresses that do not exist, and those outside the zone."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_reverse_names_are_unknown_before_all_cells_are_read(directory: ZoneDire
 
 
 def test_an_address_takes_little_room_in_the_index() -> None:
-    """Of addresses at random, below which nothing is shared, too."""
+    """Add 3,000 random addresses and remove them. The index must stay small and end empty."""
     rng = random.Random(1)
     index = AddressIndex()
     addresses = [str(ipaddress.IPv6Address((0xFD00 << 112) + rng.getrandbits(64))) for _ in range(3_000)]

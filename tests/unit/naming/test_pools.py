@@ -1,4 +1,4 @@
-"""Each task's share of the answers is as its weight, for clients that take the first address and for others."""
+"""Tests of weighted answers: each task is in answers, and first in them, in proportion to its weight."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pool_of(*weights: int) -> Pool:
 
 
 def drawn(answering: Answering, most: int, rounds: int) -> tuple[Counter[int], Counter[int], set[int]]:
-    """How often each task was the first, how often it was there, and how many there were."""
+    """Draw samples and return how often each task was first, how often it was drawn, and the samples' sizes."""
     rng, firsts, there, sizes = Random(1), Counter[int](), Counter[int](), set[int]()
     for _ in range(rounds):
         tasks = [task.index for task in answering.sample(most, rng)]
@@ -61,16 +61,16 @@ def test_shares_are_as_weights(weights: list[int], most: int, size: int) -> None
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=4), st.integers(1, 30))
 @settings(max_examples=60, deadline=None)
 def test_shares_are_exact_whatever_the_weights(pools: list[list[int]], most: int) -> None:
-    """Over every place where the first point can fall, each task is drawn in exact proportion."""
+    """Draw once for each possible start. Each task must be drawn in exact proportion to its weight."""
     answering = Answering.of(pool_of(*weights) for weights in pools)
     weights = [weight for pool in pools for weight in pool]
     live = [weight for weight in weights if weight] or [1] * len(weights)
     total, there, sizes = sum(live), Counter[int](), set[int]()
     if len(answering.strata) < 2:
-        return  # random.sample of equal ones
+        return  # all weights are equal: `random.sample` is used
 
     class Each(Random):
-        """Starts where it is reported, leaves the choice among equals as it is."""
+        """A random generator that returns a given start. Its choice among tasks of equal weight stays random."""
 
         def __init__(self, start: int) -> None:
             super().__init__(start)

@@ -1,4 +1,4 @@
-"""Questions as real clients send them, answered from a table; every answer is read back by dnspython."""
+"""Tests of the resolver with queries as real clients send them. dnspython parses every answer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def directory() -> ZoneDirectory:
 
 
 def negative(response: dns.message.Message, apex: str = "cc.borg.internal.") -> bool:
-    """Empty, authoritative, and with the SOA that says for how long (RFC 2308)."""
+    """Return whether a response is empty, authoritative, and has the SOA that limits its caching (RFC 2308)."""
     (soa,) = response.authority
     return (
         not response.answer

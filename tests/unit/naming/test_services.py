@@ -1,4 +1,4 @@
-"""Names over jobs, how long each name lasts, and what apexes say, as clients are answered."""
+"""Tests of answers for services, which join several jobs, of times to live, and of records at a zone's apex."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_service_fails_open_as_a_whole_and_says_so(directory: ZoneDirectory) -
     for index in range(3):
         table.apply(reported(index, health="unhealthy"), 100 + index)
     assert sorted(texts(ask(directory, FRONT))) == ["10.0.0.4", "10.0.0.5"]
-    assert len(texts(ask(directory, "web.ubar.cc"))) == 3  # of its own it has no other
+    assert len(texts(ask(directory, "web.ubar.cc"))) == 3  # the job has no other tasks, so its name fails open
     for index in range(2):
         table.apply(reported(index, "starting", job_id=8), 110 + index)
     assert len(texts(ask(directory, FRONT))) == 5
@@ -129,7 +129,7 @@ def test_srv_tells_weights_and_addresses_are_chosen_by_them(directory: ZoneDirec
     assert seen["10.0.0.4"] + seen["10.0.0.5"] < 40
     assert min(seen["10.0.0.1"], seen["10.0.0.2"]) > 120
     assert '"weight=40" "ttl=5"' in texts(ask(directory, "0.web.ubar.cc", "TXT"))[0]
-    assert texts(ask(directory, "2.web.ubar.cc")) == ["10.0.0.3"]  # its own name is its own
+    assert texts(ask(directory, "2.web.ubar.cc")) == ["10.0.0.3"]  # the task's own name is not affected
 
 
 def test_families_are_distinguished_before_weights_choose(directory: ZoneDirectory) -> None:
@@ -161,7 +161,10 @@ def test_a_name_lasts_as_long_as_its_job_says(directory: ZoneDirectory) -> None:
 
 @pytest.mark.parametrize("name, rdtype", [("cc", "SOA"), ("nope.cc", "A"), ("borg.internal.", "SOA"), ("zz", "A")])
 def test_no_is_remembered_as_long_as_the_soa_says_itself(name: str, rdtype: str) -> None:
-    """A resolver takes the less of the record's TTL and its minimum (RFC 2308 §3), also where a secondary answers."""
+    """Query SOA records and missing names. The SOA's TTL must equal its minimum.
+
+    A resolver caches a negative answer for the smaller of the two (RFC 2308 §3).
+    """
     directory = directory_of(table_of(*running(1)))
     directory.ttl_s, directory.negative_ttl_s = 3, 7
     response = ask(directory, name, rdtype)
@@ -174,7 +177,7 @@ def test_apexes_say_who_may_issue_certificates(directory: ZoneDirectory, name: s
     assert negative(ask(directory, name, "CAA"), "borg.internal." if name != "cc" else "cc.borg.internal.")
     directory.caa = read_caa('0 issue "ca.example"; 0 iodef "mailto:sre@example.org"')
     assert set(texts(ask(directory, name, "CAA"))) == {'0 issue "ca.example"', '0 iodef "mailto:sre@example.org"'}
-    assert negative(ask(directory, "web.ubar.cc", "CAA"))  # authorities climb to the apex (RFC 8659 §3)
+    assert negative(ask(directory, "web.ubar.cc", "CAA"))  # authorities search up to the apex (RFC 8659 §3)
 
 
 def test_the_apex_of_the_parent_zone(directory: ZoneDirectory) -> None:
@@ -189,7 +192,7 @@ def test_the_apex_of_the_parent_zone(directory: ZoneDirectory) -> None:
 
 @pytest.mark.parametrize("via", ["udp", "tcp"])
 def test_a_service_of_jobs_with_the_widest_names_is_whole_or_cut(via) -> None:
-    """Names of jobs differ in length: what fits is reckoned by the longest, what can't fit by their sum."""
+    """Query a service of 1,200 tasks whose jobs have short and long names. The answer is complete or truncated."""
     wide = [
         submitted(name, job_id=number, tasks=600, labels={"service": "front"}, ports=("http",))
         for number, name in ((20, "j"), (21, "w" * 63))
@@ -214,7 +217,7 @@ def test_jobs_that_end_take_their_service_along(directory: ZoneDirectory) -> Non
 
 
 def reports(response: dns.message.Message) -> list[set[str]]:
-    """Records of the answer and beside it, in no order."""
+    """Return the records of the answer section, and those of the additional section, as sets of texts."""
     return [
         {f"{rrset.name} {rrset.ttl} {rdata}" for rrset in section for rdata in rrset}
         for section in (response.answer, response.additional)
@@ -223,7 +226,10 @@ def reports(response: dns.message.Message) -> list[set[str]]:
 
 @pytest.mark.parametrize("via", ["udp", "tcp"])
 def test_answers_by_hand_are_as_those_that_are_signed_which_dnspython_makes(via: Transport) -> None:
-    """Jobs of other times to live and weights, a machine of IPv6, one without an address, ports of one number."""
+    """Compare unsigned answers, which the resolver encodes itself, with signed ones, which dnspython encodes.
+
+    The jobs differ in time to live and weight. One machine has IPv6, one has no address, and two ports are equal.
+    """
     published, label = Published(60, ((0, 0, 7),)), {"service": "front"}
     directory = directory_of(
         table_of(

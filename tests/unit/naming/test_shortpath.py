@@ -1,4 +1,7 @@
-"""The short path says what the long path says, or nothing; and never what was true before the last event."""
+"""Tests of the short path, the fast way to answer simple address queries from prepared bytes.
+
+It must give the same answer as the full resolver, or none, and never an answer from before the last event.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ def both(
 
 def assert_same(quick: dns.message.Message, slow: dns.message.Message, query: dns.message.Message) -> None:
     assert query.is_response(quick)
-    assert quick.question[0].name.to_text() == query.question[0].name.to_text()  # case and all
+    assert quick.question[0].name.to_text() == query.question[0].name.to_text()  # with equal case
     assert (quick.flags, quick.rcode(), quick.edns, quick.payload, quick.options) == (
         slow.flags,
         slow.rcode(),
@@ -104,7 +107,7 @@ def assert_same(quick: dns.message.Message, slow: dns.message.Message, query: dn
 
 
 def assert_legal(quick: dns.message.Message, slow: dns.message.Message, named: NamedJob | NamedService | None) -> None:
-    """All addresses there are or, where weights differ, one of the draws that there may be."""
+    """Check the fast answer against the full one: it has all addresses, or a valid draw of them if weights differ."""
     if not quick.answer:
         return
     got, expected = set(quick.answer[0]), set(slow.answer[0])
@@ -118,7 +121,7 @@ def assert_legal(quick: dns.message.Message, slow: dns.message.Message, named: N
 
 
 def named_by(table: NameTable, name: str) -> NamedJob | NamedService | None:
-    """The job or service of this name, with or without its cell."""
+    """Return the job or service that a name means, or None. The name may end in the cell."""
     labels = name.lower().removesuffix(".cc").split(".")
     if len(labels) == 3 and labels[1] == "service":
         return table.service(labels[2], labels[0])
@@ -131,7 +134,7 @@ PUBLISHED = st.builds(
     weights=st.sampled_from([(), ((0, 0, 5),), ((0, 1, 0), (2, 4, 3)), ((1, 9, 2),), ((0, 9, 0),)]),
 )
 LABELS = st.sampled_from([{}, {"service": "front"}, {"service": "back"}, {"service": "No name"}])
-# What may happen to a cell, by small numbers.
+# Events of a cell, chosen by small numbers.
 NEWS = st.one_of(
     st.builds(changed, labels=LABELS, published=PUBLISHED),
     st.builds(changed, job_id=st.just(8), labels=LABELS, published=PUBLISHED),
@@ -232,7 +235,7 @@ def test_each_task_of_a_job_is_answered_as_often_as_any_other() -> None:
 
 @pytest.mark.parametrize("name", ["web.ubar.cc", "front.service.ubar.cc"])
 def test_shares_are_as_weights(name: str) -> None:
-    """For a client that takes the first address and for a client that takes any; canaries of a tenth of the weight."""
+    """Query tasks of weight 10 beside canaries of weight 1. Each must be drawn, and be first, by its weight."""
     canaries = Published(weights=((0, 9, 1),))
     published = Published(weights=((0, 11, 10),))
     table = table_of(
@@ -369,7 +372,7 @@ def test_what_is_kept_is_bounded_by_octets_however_a_question_is_spelt(monkeypat
         sizes.add(len(short))
     assert max(sizes) < 50
     short.answer(query_of("0.web.ubar.cc").to_wire())
-    assert min(sizes) > 1  # answers of tasks stay
+    assert min(sizes) > 1  # the kept answers of tasks stay
 
 
 @given(st.binary(max_size=80), st.integers(0, 60), st.binary(max_size=4))
@@ -390,7 +393,7 @@ def test_no_bytes_break_it(noise: bytes, at: int, patch: bytes) -> None:
 
 
 def test_the_answer_echoes_a_request_for_signatures() -> None:
-    """RFC 3225 §3: DO is sent back."""
+    """Query with the flag DO, which asks for DNSSEC signatures. The answer must repeat it (RFC 3225 §3)."""
     short = short_of(directory_of(table_of(*running(3))))
     for name in ("web.ubar.cc", "1.web.ubar.cc", "none.ubar.cc"):
         query = dns.message.make_query(f"{name}.borg.internal.", "A", use_edns=0)

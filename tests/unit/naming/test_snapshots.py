@@ -1,4 +1,4 @@
-"""Names that outlast the process: what is written is the table of one instant, what is read is that table."""
+"""Tests of snapshots of the table of names on disk, with which a resolver starts without its journal."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from tests.memory_news import MemoryNews
 from tests.unit.naming.cells import ended, evicted, machine, placed, reported, running, submitted, table_of
 
 CELL, ZONE = 3, "borg.internal"
-# What is only ever added to, or belongs to anyone who watches the table.
+# These fields only grow, or belong to watchers of the table, and are not compared.
 PASSING = {"families", "touched", "before"}
 
 
 def plain(thing: Any) -> Any:
-    """All that is reachable from a table, so that a field added to it is compared too."""
+    """Return everything reachable from a table as plain values, so that a comparison includes new fields."""
     if isinstance(thing, Pool):
         return {task.index: plain(task) for task in thing}
     if isinstance(thing, NamedService):
-        return sorted(thing.jobs)  # its revision is of this process, for answers that it keeps ready
+        return sorted(thing.jobs)  # its revision belongs to this process, which uses it for prepared answers
     if isinstance(thing, AddressIndex):
         return {path: set(thing.owners(path, 99)) for path in thing._owners}
     if isinstance(thing, Indexes):
@@ -78,7 +78,7 @@ PORTS = {1: ("http", "rpc"), 2: ("http",), 3: ("rpc", "http")}  # by version of 
 
 
 def random_events(rng: Random, number: int) -> Iterator[events.Event]:
-    """Anything that may happen to a few jobs and machines, in any order; much of it late or of nobody."""
+    """Yield random events of a few jobs and machines. Many are late, or about tasks that do not exist."""
     for _ in range(number):
         yield random_event(rng, rng.randrange(1, 6), rng.randrange(30), rng.randrange(8))
 
@@ -90,7 +90,7 @@ def random_event(rng: Random, job_id: int, index: int, host: int) -> events.Even
         case 0 | 1:
             return machine(host, rng.choice((None, f"2001:db8::{host}")) if host < 6 else None)
         case 2:
-            return events.MachineRemoved(machine_id=rng.randrange(6, 8))  # one that comes back is what it was
+            return events.MachineRemoved(machine_id=rng.randrange(6, 8))  # a machine that returns has the same facts
         case 3 | 4:
             return submitted(f"job{job_id}", job_id=job_id, tasks=rng.randrange(1, 30), labels=rng.choice(LABELS))
         case 5:
@@ -185,12 +185,12 @@ def test_what_is_damaged_is_refused(spoil: Any, told: str) -> None:
 
 
 def signed(data: bytes) -> bytes:
-    """With the right checksum for what it holds now."""
+    """Return the data with its last 16 bytes replaced by the right checksum."""
     return data[:-16] + hashlib.blake2b(data[:-16], digest_size=16).digest()
 
 
 class Process:
-    """A follower and its keeper, as one run of the resolver has them."""
+    """One run of the resolver: a follower of the journal and the keeper of its snapshots."""
 
     def __init__(self, news: MemoryNews, folder: Path, now: float = 5_000.0) -> None:
         self.directory = ZoneDirectory(zone=ZONE)
@@ -242,7 +242,7 @@ def test_a_start_without_the_journal_answers_stale_and_goes_on_from_the_tail(new
             await process.follower.answers.wait()
         assert table.ready
         assert process.directory.status is Status.STALE
-        assert not process.directory.loaded  # another cell may exist: no false "no"
+        assert not process.directory.loaded  # another cell may exist, so no negative answers yet
         assert (table.serial, table.counts()) == (1, (1, 3, 3))
         news.away = False
         news.write(CELL, [reported(0, health="unhealthy")])
@@ -356,7 +356,10 @@ def test_a_cell_that_departed_leaves_no_file_and_a_folder_that_is_full_stops_not
 def test_of_two_files_of_one_cell_the_newer_is_used_and_the_other_name_is_gone(
     news: MemoryNews, tmp_path: Path, former: str
 ) -> None:
-    """As where the cell was renamed and the process killed before it removed the older file."""
+    """Start with two snapshots of one cell. The newer one must be used, and the other deleted.
+
+    This happens if a cell is renamed and the process is killed before it deletes the older file.
+    """
 
     async def scenario() -> None:
         renamed = MemoryNews()
@@ -367,7 +370,7 @@ def test_of_two_files_of_one_cell_the_newer_is_used_and_the_other_name_is_gone(
         await before.loaded.wait()
         await before.stop()
         older = (tmp_path / f"{former}.names").read_bytes()
-        await one_run(news, tmp_path)  # which removes it
+        await one_run(news, tmp_path)  # this run deletes the file
         (tmp_path / f"{former}.names").write_bytes(older)
         process = Process(news, tmp_path, now=5_001.0)
         await process.start()

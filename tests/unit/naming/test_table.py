@@ -195,7 +195,7 @@ def test_ranges_equal_the_set_of_their_members(ranges: list[tuple[int, int]]) ->
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["place", "up", "sick", "starting", "end"])), max_size=60))
 @settings(max_examples=examples(200))
 def test_pools_equal_a_slow_obvious_table(steps: list[tuple[int, str]]) -> None:
-    """Whatever happens in whichever order, serving and placed are what a replay by hand says."""
+    """Apply random events. The tasks that serve, and those that are placed, must equal a simple replay."""
     table = table_of(machine(0), submitted(tasks=6))
     slow: dict[int, str] = {}
     incarnations = dict.fromkeys(range(6), 0)
@@ -353,7 +353,7 @@ def test_many_versions_of_a_spec_cost_no_more_than_their_numbers() -> None:
         table.apply(changed(version=version), 100 + version)
     job = web(table)
     assert len({id(names) for names in job.versions.values()}) == 1
-    assert job.all_port_names() is job.all_port_names()  # made once, not of every version for every question
+    assert job.all_port_names() is job.all_port_names()  # computed once, and not for every query
     table.apply(changed(version=500, ports=("debug",)), 1_000)
     assert job.all_port_names() == {"http", "rpc", "debug"}
     assert [job.versions[version] for version in (1, 499, 500)] == [("http", "rpc")] * 2 + [("debug",)]

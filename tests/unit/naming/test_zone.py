@@ -1,4 +1,4 @@
-"""Zones handed to other name servers: whole and in steps, equal to what is answered here, signed where asked."""
+"""Tests of zone transfers, whole and incremental: they equal the resolver's answers, and are signed if asked."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def filled(directory: ZoneDirectory, **bounds: int) -> Zone:
 
 
 class Secondary:
-    """Another name server, as dnspython's transfer code plays one."""
+    """A secondary name server, which uses dnspython's code for transfers."""
 
     def __init__(self) -> None:
         self.zone = dns.zone.Zone(APEX, relativize=False)
 
     def refresh(self, primary: Zone, *, keyring: dict | None = None, whole: bool = False) -> int:
-        """Ask for what is new; how many messages it took."""
+        """Transfer what is new and return the number of messages. `whole`: ask for the whole zone (AXFR)."""
         have = self.zone.get_soa().serial if self.zone.nodes else None
         rdtype = "AXFR" if whole or have is None else "IXFR"
         query, serial = (
@@ -96,9 +96,9 @@ class Secondary:
 
 
 def assert_equal_to_answers(secondary: Secondary, directory: ZoneDirectory) -> None:
-    """Each record of the secondary is answered here, and each answer it would give is the one given here.
+    """Check that the secondary's zone and the resolver's answers contain the same records.
 
-    Where weights differ an answer of addresses given here is a choice of those in the zone.
+    If weights differ, the resolver's answer may be a part of the zone's addresses.
     """
     table, chosen = directory.cells["cc"], (dns.rdatatype.A, dns.rdatatype.AAAA)
     asked = 0
@@ -158,7 +158,7 @@ def records_of(secondary: Secondary) -> set[tuple[str, str]]:
 
 
 def lasting(rdata: dns.rdata.Rdata) -> str:
-    """Without the revision that a cell stands at, which moves while its names and their serial stay."""
+    """Return the record's text without the cell's revision, which changes while names and serial do not."""
     return re.sub(r'"revision=\d+" "names', '"names', rdata.to_text())
 
 

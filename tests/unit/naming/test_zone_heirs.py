@@ -1,4 +1,4 @@
-"""A zone goes on where another process, or another table of this one, left off: secondaries come to have what is so."""
+"""Tests of a zone that another process, or a new table, continues: secondaries must still get the right records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lease(number: int) -> events.LeaseTaken:
 
 
 def rows_of(table: NameTable) -> NameTable:
-    """The same names, as who starts from rows has them: older revisions of single names are not known."""
+    """Return a table with the same names, as in a process that has read the current rows but not all events."""
     again = NameTable(table.cell)
     for event in running(3):
         again.apply(event, table.names_revision)
@@ -108,7 +108,7 @@ def test_a_network_of_ipv4_is_known_on_a_socket_of_both_families() -> None:
 
 
 def test_a_port_whose_name_is_too_long_for_dns_spoils_no_transfer() -> None:
-    """A client that asks can't even spell it; the task's own name has just room enough."""
+    """Transfer a zone in which a port's name exceeds the longest DNS name. The zone must omit that name alone."""
     directory = ZoneDirectory(zone=".".join(["z" * 60] * 3))
     long = "j" * (253 - len(f"0..ubar.cc.{directory.zone}"))
     events_ = (machine(0), submitted(long, tasks=1), placed(0, 0), reported(0))

@@ -1,4 +1,4 @@
-"""Settings of zones: what is meant is understood, what is nonsense is rejected with its name and the cure."""
+"""Tests of settings of zones: valid values, and the errors for invalid ones with name and cure."""
 
 from __future__ import annotations
 

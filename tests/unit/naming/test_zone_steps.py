@@ -1,4 +1,4 @@
-"""A zone that is published in steps while its table moves on: what each serial says is of one instant."""
+"""Tests of a zone that is published in steps while names change: each serial stands for one instant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def some_events(rng: Random, number: int) -> list[events.Event]:
 
 
 def replayed(many: Sequence[events.Event], serial: int) -> set[tuple[object, ...]]:
-    """The whole zone of a table that has seen events up to this serial, each under a revision of its own."""
+    """Return the whole zone after the events up to this serial, each of which has its own revision."""
     table = NameTable("cc")
     for revision, event in enumerate(many[:serial], start=1):
         table.apply(event, revision)
@@ -31,7 +31,7 @@ def replayed(many: Sequence[events.Event], serial: int) -> set[tuple[object, ...
 
 
 def below_the_apex(zone: Zone) -> set[tuple[object, ...]]:
-    """All but TXT of the apex, which tells revisions that changed no name."""
+    """Return all records except those at the apex, where a TXT record contains the revision."""
     return {(record.owner, record.data) for record in records(zone) if record.owner}
 
 

@@ -1,4 +1,4 @@
-"""Tables, links between pages, and filters: what their links change, and how rows are ordered."""
+"""Tests of tables, page links and filters: what their links change, and how rows are sorted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timelines and moments: positions inside their frame, merged marks, and times that a user can and cannot choose."""
+"""Tests of timelines: positions in the frame, merged marks, and times that a user can or cannot choose."""
 
 from __future__ import annotations
 

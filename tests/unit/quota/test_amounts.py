@@ -1,4 +1,4 @@
-"""Numbers for people: with separators and units, and never in scientific notation."""
+"""Tests of formatting numbers for people: with separators and units, and never in scientific notation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_large_quantities_have_separators_and_units() -> None:
 
 
 def test_no_product_code_formats_quantities_with_g() -> None:
-    """`{value / 1000:g}` writes 1.70958e+06."""
+    """Search the code for formats such as `{value / 1000:g}`, which writes 1.70958e+06. There must be none."""
     found = subprocess.run(
         ["git", "grep", "-nE", r"/ (10|1000|size)(:\.?[0-9]*g|:g)\}", "--", "portal", "quota", "scheduling", "naming"],
         cwd=ROOT,

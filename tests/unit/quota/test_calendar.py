@@ -1,4 +1,4 @@
-"""Days, renewals and whole days left where clocks change, months end and years leap."""
+"""Tests of days and renewals when clocks change, months end, and years have a leap day."""
 
 from __future__ import annotations
 

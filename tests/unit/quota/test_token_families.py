@@ -1,4 +1,4 @@
-"""The order in which lists of tokens show families."""
+"""Tests of the order in which a list shows tokens that were made from other tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures of webhooks, which addresses may be called, who wants which notice."""
+"""Tests of webhooks: signatures, the addresses that may be called, and who gets which notification."""
 
 from __future__ import annotations
 

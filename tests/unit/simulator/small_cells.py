@@ -51,7 +51,10 @@ def job(
 
 @dataclass(frozen=True)
 class Lasting:
-    """Tasks of job N run `seconds[N]` seconds, and use all RAM and half the CPU that they may."""
+    """A behaviour of simulated tasks. Those of job N run for `seconds[N]` seconds.
+
+    They use all RAM of their limit and half of its CPU.
+    """
 
     seconds: dict[int, float]
 
@@ -74,7 +77,7 @@ def simulation(
     machines: int = MACHINES,
     seed: int = 2011,
 ) -> Simulation:
-    """A cell of `machines` machines to which `jobs` are submitted, as (time, job)."""
+    """Return a cell of `machines` machines, to which the `jobs` (time in seconds, job) are submitted."""
     state = CellState()
     state.load(((machine(number), 0.0) for number in range(1, machines + 1)), revision=machines)
     arrivals = Submissions(np.array([at for at, _ in jobs]), [one for _, one in jobs])
@@ -83,7 +86,7 @@ def simulation(
 
 
 def busy(seed: int = 2011, **others: Any) -> Simulation:
-    """A cell in which much happens for a quarter of an hour: 100 jobs of all bands, and failures of machines."""
+    """Return a cell that is busy for a quarter of an hour, with 100 jobs of all bands and failures of machines."""
     rng = np.random.default_rng(seed)
     times = np.sort(rng.uniform(0.0, BUSY_S, size=100)).tolist()
     jobs = [

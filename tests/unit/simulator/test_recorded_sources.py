@@ -1,4 +1,4 @@
-"""Simulations that begin with a checkpoint, and the drawn cell."""
+"""Tests of simulations that begin with a checkpoint, and of a randomly drawn cell."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ Saved = tuple[RecordedState, Header, Tables]
 
 @pytest.fixture
 def saved() -> Saved:
-    """Two machines, a service with two running tasks, of which one has a lower reservation, one batch task that
-    crashed, and one whose processes still end.
+    """Return a checkpoint with two machines and two jobs.
+
+    The service has two running tasks, one with a lower reservation. One batch task crashed. The processes of the other
+    batch task have not ended yet.
     """
     state = RecordedState()
     half = (500, GIB // 2, 100, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Sessions: steps forwards and backwards, conditions, branches, questions, and the process that answers borgctl."""
+"""Tests of simulation sessions: steps, conditions, branches, questions, and the process that serves borgctl."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_wrong_condition_is_rejected_with_the_reason(text: str, what: str) -> 
 
 
 def full(priority: int) -> Simulation:
-    """Twelve machines of 16 cores, and eight tasks of 8 cores on them."""
+    """Return twelve machines of 16 cores with eight tasks of 8 cores on them, of the given priority."""
     one = simulation([(0.0, msgspec.structs.replace(job(1, tasks=8, cpu=8_000, priority=priority)))])
     one.run(10.0)
     return one
@@ -231,7 +231,7 @@ def test_a_process_answers_requests_on_its_socket(tmp_path: Path) -> None:
 
 
 def test_further_machines_do_not_need_a_trace() -> None:
-    """Any state can become a simulation, for example one from a checkpoint."""
+    """Continue any state as a simulation without recorded arrivals, for example a state from a checkpoint."""
     state = simulation().state
     again = Simulation(state, Workload(behaviour=busy().workload.behaviour))
     again.submit(job(9, tasks=3))

@@ -1,4 +1,4 @@
-"""The simulation of a cell: it is deterministic, it obeys the rules of production, and its figures add up."""
+"""Tests of the simulation of a cell: it is deterministic, follows the rules of production, and its figures agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def happened(one: Simulation, kind: type) -> list[events.Event]:
 
 @pytest.fixture(scope="module")
 def whole() -> Simulation:
-    """A simulation that has run to its end at once. Tests leave it as it is."""
+    """Return a simulation that has run to its end. Tests must not change it."""
     one = busy()
     one.run(END)
     return one

@@ -1,4 +1,4 @@
-"""Loaders of public traces, on small files of the same form."""
+"""Tests of the readers of public traces, with small files of the same format."""
 
 from __future__ import annotations
 
