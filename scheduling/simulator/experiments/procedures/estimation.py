@@ -141,7 +141,10 @@ def _charts(results: Results) -> list[LineChart]:
         for name in _NAMES.values()
     ]
     label = "tasks evicted for lack of memory"
-    return [*charts, LineChart("Out of memory, since the beginning, with seed 0", "hours", "tasks", {label: line("out of memory")})]
+    return [
+        *charts,
+        LineChart("Out of memory, since the beginning, with seed 0", "hours", "tasks", {label: line("out of memory")}),
+    ]
 
 
 EXPERIMENT = Experiment(
