@@ -1,4 +1,4 @@
-"""Whether an answer is one that the OpenAPI document describes: its status, its type, its headers and its body."""
+"""Helpers that check whether an HTTP answer is one that the OpenAPI document describes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def document() -> dict[str, Any]:
 
 
 def operation(method: str, path: str) -> dict[str, Any]:
-    """`path`: with `{name}` for what varies, without the slash that it begins with."""
+    """Return what the OpenAPI document says about a method and a path such as `api/v1/cells/{cell}/`."""
     found: dict[str, Any] = document()["paths"]["/" + path.partition("?")[0]][method]
     return found
 
 
 def deviation(method: str, path: str, answer: HttpResponse) -> str:
-    """What of the answer is not as documented; empty if nothing is."""
+    """Return how an answer differs from the OpenAPI document, or "" if it does not differ."""
     described = operation(method, path)["responses"]
     response = described.get(str(answer.status_code))
     if response is None:

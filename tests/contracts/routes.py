@@ -1,4 +1,4 @@
-"""Every route of the web process, read from Django's resolver, so that none can be forgotten."""
+"""All routes of the web process, read from Django's URL resolver, so that tests cannot miss a new route."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ _VERBS = ("get", "post", "put", "patch", "delete")
 
 @dataclass(frozen=True)
 class Route:
-    """`path` with `{name}` for what varies; `methods` in lower case, empty for a plain view."""
+    """A URL pattern of the web process.
+
+    `path` has `{name}` in the place of each variable part. `methods` is in lower case. It is empty if the view is a
+    plain function.
+    """
 
     path: str
     name: str
@@ -31,12 +35,12 @@ def routes() -> list[Route]:
 
 
 def api_routes() -> list[Route]:
-    """Those of the REST API and of names, whose views are classes."""
+    """Return the routes whose views are classes: those of the REST API, of `/bns/` and of Envoy's API (`/v3/`)."""
     return [route for route in routes() if route.path.startswith(("api/v1/", "bns/", "v3/"))]
 
 
 def pages() -> list[Route]:
-    """Those of the portal: neither API nor somebody else's."""
+    """Return the routes of the portal's own pages, without APIs, the admin console, sign-in pages and probes."""
     others = (
         "api/",
         "bns/",
@@ -66,7 +70,7 @@ def _walk(patterns: list[URLPattern | URLResolver], prefix: str) -> Iterator[Rou
 
 
 def _readable(pattern: str) -> str:
-    """`cells/<str:cell>/` and `^(?P<cell>[^/]+)/?$` as `cells/{cell}/` and `{cell}/`."""
+    """Return a URL pattern of Django in readable form: `<str:cell>/` and `^(?P<cell>[^/]+)/?$` become `{cell}/`."""
     pattern = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern)
     pattern = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", pattern)
     return pattern.replace("/?$", "/").lstrip("^").rstrip("$")

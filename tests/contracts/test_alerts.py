@@ -1,4 +1,4 @@
-"""The alerts in `deploy/prometheus`, read by Prometheus' own tool."""
+"""Tests of the alert rules in `deploy/prometheus`, which Prometheus' own tool `promtool` reads and evaluates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations that the tests of permissions leave out: each answer is one that the OpenAPI document describes."""
+"""Tests of REST answers that `test_permissions.py` leaves out: the OpenAPI document describes each answer."""
 
 from __future__ import annotations
 

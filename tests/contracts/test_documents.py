@@ -1,4 +1,4 @@
-"""What documents say about settings, commands, figures and limits is what the program has."""
+"""Tests of documents: the settings, commands, make targets and metrics that they name exist in the program."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from portal.settings import checks
 from portal.settings.environment import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
-# Read by borgctl, by its own words or as `--option`, and by `make up`.
+# These settings are read by `borgctl` (some of them also as `--option`) and by `make up`.
 OF_CLIENTS = {"BORG_PROFILE", "BORG_TENANT", "BORG_TOKEN", "BORG_URL", "BORG_CELL", "BORG_CLIENT"}
 OF_MAKE_UP = {"BORG_HOME"}
 
 
 def documents() -> Iterator[Path]:
-    """All that describes the present version; the change log describes earlier ones too."""
+    """Return the paths of all files that describe the present version, so without the change log."""
     listed = subprocess.run(
         ["git", "ls-files", "*.md", "deploy", "examples"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -32,7 +32,7 @@ def documents() -> Iterator[Path]:
 
 
 def named(pattern: str, *, within: str = "") -> dict[str, str]:
-    """What matches in documents (below the folder `within`), and one document that has it."""
+    """Return each match of a pattern in documents below `within`, with the path of a document that contains it."""
     found = {}
     for path in documents():
         if path.is_relative_to(ROOT / within):
@@ -125,7 +125,7 @@ def test_no_document_promises_an_identity_provider_that_nothing_configures() -> 
 
 
 def test_the_help_and_the_file_of_settings_of_a_borglet_name_no_other_options() -> None:
-    """A setting is an option in capitals."""
+    """Each setting in `borglet.env` is an option of `python -m borglet` in capitals, with the prefix `BORGLET_`."""
     lines = (ROOT / "deploy" / "systemd" / "borglet.env").read_text().splitlines()
     explained = {match[1] for line in lines if (match := re.match(r"#?(BORGLET_[A-Z_]+)=", line))}
     options = set(re.findall(r'"--([a-z-]+)"', (ROOT / "borglet" / "__main__.py").read_text()))

@@ -1,7 +1,8 @@
-"""Whatever is sent, in whatever role, the answer is one that the OpenAPI document describes, and no error of ours.
+"""Tests of the REST API with generated requests: no answer is a server error or differs from the OpenAPI document.
 
-Each request is made in one role, and the next one in the next role. With `HYPOTHESIS_PROFILE=search` (`make soak`) each
-is made in every role. Then there are many more requests, with boundary values of every field, and others at each run.
+Each request is sent in one role, and the next request in the next role. With `HYPOTHESIS_PROFILE=search` (`make soak`),
+each request is sent in every role. That run also sends many more requests, boundary values of every field, and new
+random values at each run.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ CHECKS = [
 ]
 # `negative_data_rejection` is left out: serializers read 0 as "0" and as false where a text or a boolean is documented.
 document = schemathesis.openapi.from_wsgi("/api/v1/schema/?format=json", get_wsgi_application())
-document.config.phases.coverage.enabled = SEARCH  # boundary values of every field: most of the time
-# Logs, and who answers for a cell's names, need processes that don't run here.
+document.config.phases.coverage.enabled = SEARCH  # boundary values of every field take most of the time
+# Logs, and the list of a cell's name servers, need processes that do not run here.
 known = document.exclude(path_regex="/logs/").exclude(operation_id=["bns_cell"])
 THERE = {"cell": "cc", "tenant": "ubar", "job": "web", "hostname": "m1", "host": "m1", "index": "0"}
 bounded = settings(
@@ -57,7 +58,7 @@ bounded = settings(
 
 @pytest.fixture(autouse=True)
 def _one_connection() -> Iterator[None]:
-    """Answers end in the middle of the test's transaction: they must not close its connection."""
+    """Keep the database connection of a test open when Django finishes a request inside the test's transaction."""
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
     yield
@@ -67,7 +68,7 @@ def _one_connection() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def callers(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[dict[str, dict[str, str]]]:
-    """Role: the headers with which it calls. One world for all tests of this module, which take back their changes."""
+    """Yield the HTTP headers of each role, by name of the role. All tests of this module use the same users."""
     with django_db_blocker.unblock(), transaction.atomic():
         yield _callers()
         transaction.set_rollback(True)
@@ -98,7 +99,7 @@ def _token(user: Any, scopes: list[Scope]) -> dict[str, str]:
 
 
 def _name_what_exists(case: schemathesis.Case) -> None:
-    """Half of the names become those of what exists, so that more than 404 is answered."""
+    """Replace about half of the names in a request by names of existing rows, so that not every answer is 404."""
     body = case.body if isinstance(case.body, dict) else {}
     for named in (case.path_parameters or {}, case.query or {}, body):
         for name in THERE.keys() & named.keys():
@@ -120,14 +121,14 @@ def test_no_answer_is_a_surprise(
     everyone = list(callers.values())
     for headers in everyone if SEARCH else [everyone[next(turns) % len(everyone)]]:
         with transaction.atomic():
-            # The transport over WSGI does not unpack what is compressed.
+            # The WSGI transport does not unpack compressed answers.
             case.call_and_validate(headers={**headers, "Accept-Encoding": "identity"}, checks=CHECKS)
             transaction.set_rollback(True)
 
 
 @pytest.mark.parametrize("role", ["sre", "owner", "viewer"])
 def test_no_answer_to_a_chain_of_requests_is_a_surprise(role: str, callers: dict[str, dict[str, str]]) -> None:
-    """What one answer names is asked for by the next request, and all of it is rolled back at the end."""
+    """Send chains of requests that use names from earlier answers. The OpenAPI document describes every answer."""
 
     class Chain(known.as_state_machine()):  # type: ignore[misc]
         def setup(self) -> None:

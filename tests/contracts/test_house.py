@@ -1,4 +1,4 @@
-"""What holds for the repository as a whole: migrations, layers, settings, names."""
+"""Tests of the repository as a whole: migrations, import layers, settings, names and codes of reasons."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_packages_import_only_whom_they_may() -> None:
 
 
 def test_only_masters_load_the_compiled_kernels() -> None:
-    """Numba takes 45 MB in each process, so a web process and a Celery worker do without it."""
+    """A web process and a Celery worker do not import Numba, which takes 45 MB in each process."""
     code = "import portal.asgi, portal.celery, sys; portal.celery.app.loader.import_default_modules(); "
     code += "assert portal.asgi.get_resolver().url_patterns; print('numba' in sys.modules)"
     command = [sys.executable, "-c", code]

@@ -1,4 +1,4 @@
-"""Text is plain English, as far as a program can tell: some phrases make every reader stop, and are not used."""
+"""Tests of the language of code and documents: they contain none of the unclear phrases that this file lists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUOTING = {"tests/contracts/test_language.py"}  # names the phrases itself
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and text: comments, strings and names of tests in code; all of a document or template."""
+    """Yield (line, text) of each comment, string and test name of a Python file, or (1, text) of any other file."""
     text = path.read_text()
     if not HINT.search(text.replace("_", " ")):
         return

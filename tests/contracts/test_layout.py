@@ -1,4 +1,4 @@
-"""A folder holds one domain, and few enough files to be taken in at once; import contracts are in `pyproject.toml`."""
+"""Tests of the layout: each folder of a package has at most 15 Python files, or its README explains why it has more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("borglet", "naming", "portal", "quota", "scheduling", "serving")
 MOST = 15
-# A file per noun of the interface: anyone who looks for one knows its name. Explained in the README of the package.
+# These folders have a file per noun of the interface. The README of the package explains it.
 BY_NOUN = {"portal/cli", "quota/api", "scheduling/api"}
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document is complete and exact: generated without a warning, every route and method in it."""
+"""Tests of the OpenAPI document: it is generated without a warning and describes every method of every route."""
 
 from __future__ import annotations
 

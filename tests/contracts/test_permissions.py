@@ -1,4 +1,7 @@
-"""Every endpoint × role × tenant. A new endpoint without a line here fails."""
+"""Tests of permissions: each endpoint is called in every role, at the role's own tenant and at another tenant.
+
+An endpoint without a line in `DOORS` fails a test.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +50,11 @@ WRITERS = ("operator", "owner", "bound")
 
 @dataclass(frozen=True)
 class Door:
-    """One method of one route. `allowed`: who gets `status` for tenant `own`; the other roles get `refused`.
+    """An endpoint of the REST API (method and path), and the status of the answer for each role.
 
-    `foreign`: who gets `status` for tenant `other`; everybody else gets 404, whether it exists or not.
-    None: the path names no tenant.
+    At tenant `own`, the `allowed` roles get `status`, `hidden` roles get 404, and other roles get `refused`. `expect`
+    lists roles with another status. At tenant `other`, the `foreign` roles get `status` and all others get 404.
+    `foreign` is None if the path names no tenant. Callers without credentials (`anonymous`) get 401.
     """
 
     method: str
@@ -60,7 +64,7 @@ class Door:
     refused: int = 403
     foreign: tuple[str, ...] | None = None
     body: Any = None
-    hidden: tuple[str, ...] = ()  # get 404 in spite of being members
+    hidden: tuple[str, ...] = ()  # members that get 404 all the same
     expect: dict[str, int] = field(default_factory=dict)
 
 
@@ -80,9 +84,9 @@ PAYS = ("buyer", "owner", "reader", "bound", "sre")
 SEES = {"foreign": ("sre",), "hidden": ("stranger",)}
 
 DOORS = (
-    # who one is
+    # sign-in and tokens
     Door("post", "api/v1/login/", (), refused=422, body={}, expect={"anonymous": 422}),
-    Door("get", "api/v1/schema/", ("anonymous", *ALL)),  # it holds no data
+    Door("get", "api/v1/schema/", ("anonymous", *ALL)),  # the document contains no data
     Door("get", "api/v1/tokens/", ALL),
     Door(
         "post",
@@ -100,7 +104,7 @@ DOORS = (
     Door("put", "api/v1/tenants/{tenant}/", ("owner", "bound", "sre"), body={"title": "x"}, **SEES),
     Door("get", "api/v1/tenants/{tenant}/members/", (*MEMBERS, "sre"), **SEES),
     Door("put", MEMBER, ("owner", "bound", "sre"), body={"role": "viewer"}, **SEES),
-    Door("delete", MEMBER, ("viewer", "owner", "bound", "sre"), 204, **SEES),  # who names itself leaves
+    Door("delete", MEMBER, ("viewer", "owner", "bound", "sre"), 204, **SEES),  # a member may remove itself
     Door("post", "api/v1/tenants/{tenant}/move/", ("sre",), body={"parent": None}, **SEES),
     Door("get", "api/v1/tenants/{tenant}/invitations/", OWNERS, **SEES),
     Door(
@@ -162,7 +166,7 @@ DOORS = (
         body={"tenant": "own", "cell": "cc", "band": "batch", "amounts": {"cpu": 1}},
     ),
     Door("delete", "api/v1/quota/grants/{grant}/", ("sre",), expect={"stranger": 404}),
-    # `{order}` is a pending one of `own`, which an owner decides about
+    # `{order}` is a pending order of `own` that waits for the decision of an owner
     Door("get", "api/v1/quota/orders/", ALL),
     Door(
         "post",
@@ -184,7 +188,7 @@ DOORS = (
         body={"amounts": {"cpu": 2}},
         hidden=("stranger",),
     ),
-    # A user who may not buy for the other team may not know of it; a pending order can't be handed on.
+    # A user who may not buy for the other team may not see it. A pending order cannot be transferred.
     Door("post", ORDER + "transfer/", ("sre",), 409, refused=404, body={"tenant": "other"}),
     Door("post", ORDER + "renew/", ("buyer", "owner", "bound", "sre"), body={"renew": True}, hidden=("stranger",)),
     Door("get", "api/v1/quota/calendar/?cell=cc&band=batch", ALL),
@@ -194,7 +198,7 @@ DOORS = (
     Door("put", "api/v1/quota/rules/{rank}/", ("sre",), body={"approver": "sre"}),
     Door("delete", "api/v1/quota/rules/{rank}/", ("sre",), 204),
     Door("get", "api/v1/quota/shortfalls/", ("sre",)),
-    # money: who buys or owns sees it
+    # money: buyers and owners see it
     Door("get", "api/v1/quota/ledger/", ALL),
     Door("get", "api/v1/quota/balances/", ALL),
     Door("get", BUDGET, PAYS, **SEES),
@@ -208,16 +212,16 @@ DOORS = (
         body={"to": "nobody", "amount": 5},
         foreign=(),
         hidden=("stranger",),
-    ),  # no such team
+    ),  # there is no such team
     Door("get", "api/v1/quota/invoices/", ALL),
     Door(
         "post", "api/v1/quota/invoices/", ("sre",), 201, body={"tenant": "own", "month": "2020-01"}, expect={"sre": 409}
-    ),  # nothing to invoice
+    ),  # there is nothing to invoice
     Door("get", "api/v1/quota/invoices/drafts/{tenant}/", PAYS, **SEES),
     Door("get", "api/v1/quota/invoices/{number}/", PAYS, hidden=("stranger",)),
     Door("get", "api/v1/quota/invoices/{number}.pdf", PAYS, hidden=("stranger",)),
     Door("get", "api/v1/quota/invoices/{number}.csv", PAYS, hidden=("stranger",)),
-    Door("get", "api/v1/quota/usage/", (), refused=422),  # whose, where: the query says so, and was left out
+    Door("get", "api/v1/quota/usage/", (), refused=422),  # the query with tenant and cell is missing
     Door("get", "api/v1/quota/costs/", ALL),
     Door("get", "api/v1/quota/costs.csv", ALL),
     # notices
@@ -255,7 +259,7 @@ DOORS = (
     Door("get", "api/v1/cells/{cell}/brakes/", ALL),
     Door(
         "post", "api/v1/cells/{cell}/brakes/{brake}:release", ("sre",), body={"reason": "x"}, expect={"sre": 409}
-    ),  # nothing is held
+    ),  # the brake holds nothing back
     Door("post", "api/v1/cells/{cell}/brakes/{brake}:keep", ("sre",), body={"reason": "x"}, expect={"sre": 409}),
     Door("get", "api/v1/cells/{cell}/quarantine/", ("sre",)),
     Door("post", "api/v1/cells/{cell}/machines/{hostname}:quarantine", ("sre",), body={"action": "keep"}),
@@ -275,7 +279,7 @@ DOORS = (
     # study cells; none exists
     Door("put", "api/v1/studies/{cell}/", ("sre",), 409, body={}),
     Door("delete", "api/v1/studies/{cell}/", ("sre",), 409),
-    # SQL; the rows that each role sees are tested with the queries
+    # SQL: `test_sql.py` tests which rows each role sees
     Door("post", "api/v1/cells/{cell}/sql/", ALL, 422, body={"query": "SELECT FROM"}),
     Door("get", "api/v1/cells/{cell}/sql/schema/", ALL),
     # packages
@@ -315,7 +319,7 @@ DOORS = (
     Door("get", "bns/{cell}/{tenant}/{job}/{index}/", (*MEMBERS, "sre"), **SEES),
     Door("get", "bns/{cell}/{tenant}/service/{service}/", (*MEMBERS, "sre"), **SEES),
     Door("get", "bns/{cell}/machine/{host}/", ALL),
-    Door("get", "api/v1/feeds/prometheus/", ALL),  # of what each may see
+    Door("get", "api/v1/feeds/prometheus/", ALL),  # with what the caller may see
     Door("get", "api/v1/feeds/traefik/", ALL),
     Door("post", "v3/discovery:endpoints", ALL, body={"resource_names": []}),
 )
@@ -323,14 +327,14 @@ DOORS = (
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No rate limits, and no waiting for a resolver that does not run here."""
+    """Start each test with empty rate limits, and wait only 0.05 s for a resolver, because none runs in these tests."""
     cache.clear()
     monkeypatch.setattr(survey, "TIMEOUT_S", 0.05)
 
 
 @dataclass(frozen=True)
 class World:
-    """Two tenants with the same job each, somebody's token, a grant, and a client for every role."""
+    """Two tenants with equal rows, an HTTP client for each role, and the ids of rows that paths name."""
 
     clients: dict[str, Client]
     key: str
@@ -344,14 +348,14 @@ class World:
     number: str
 
     def call(self, role: str, door: Door, tenant: str) -> int:
-        """Return the status of the answer. The answer is one that the OpenAPI document describes."""
+        """Call an endpoint, check that the OpenAPI document describes the answer, and return its status."""
         answer = self.answer(role, door, tenant)
-        if "schema" not in door.path:  # the document itself
+        if "schema" not in door.path:  # this answer is the OpenAPI document itself
             assert deviation(door.method, door.path, answer) == "", f"{role} at tenant {tenant}"
         return answer.status_code
 
     def answer(self, role: str, door: Door, tenant: str) -> HttpResponse:
-        """What is answered; whatever it changed is taken back."""
+        """Call an endpoint and return the answer. All changes of the call are rolled back."""
         path = "/" + door.path.format(
             cell="cc",
             tenant=tenant,
@@ -388,7 +392,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[World]:
-    """One world for all tests of this module. Each test takes back its own changes."""
+    """Yield one `World` for all tests of this module. Each test rolls back its own changes."""
     with django_db_blocker.unblock(), transaction.atomic():
         yield _world()
         transaction.set_rollback(True)

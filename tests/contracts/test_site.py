@@ -1,6 +1,4 @@
-"""The documentation site: every link resolves, every page is served at /docs/, and the reference has an entry for
-everything.
-"""
+"""Tests of the documentation site: links resolve, pages are served at /docs/, and the reference lists everything."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Links(HTMLParser):
-    """The links, sources and anchors of a page."""
+    """A parser that collects the links and anchors of a page, and counts its inline styles and scripts."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -44,7 +42,7 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built from the working tree. The build itself fails on a link to a page that does not exist."""
+    """Build the site from the working tree and return its folder. The build fails on a link to a missing page."""
     folder = tmp_path_factory.mktemp("site") / "docs"
     done = subprocess.run(
         [Path(sys.executable).with_name("mkdocs"), "build", "--quiet", "--site-dir", folder],
@@ -126,7 +124,7 @@ def test_pages_of_the_reference_leave_no_meaning_out(name: str) -> None:
     text = PAGES[name]()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert len(rows) > 20
-    if name not in ("events", "errors"):  # whose tables also list fields, and codes with a computed text
+    if name not in ("events", "errors"):  # the tables of these pages also list fields, and codes with a computed text
         assert [row for row in rows if row.endswith("|  |")] == []
 
 

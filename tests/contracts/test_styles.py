@@ -1,4 +1,4 @@
-"""Style sheets take colours, sizes of type and corners from the tokens, and every token is used."""
+"""Tests of style sheets: they take colours, font sizes and rounded corners from the tokens, and every token is used."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_tokens_exist_and_are_used() -> None:
 
 
 def test_each_colour_of_the_light_theme_has_a_dark_one() -> None:
-    """Colours that are equal in both themes are listed as exceptions."""
+    """Each colour token of the light theme is also set in the dark theme, except six that are equal in both."""
     tokens = TOKENS.read_text()
     light = set(re.findall(r"(--[\w-]+):", tokens[: tokens.index(".dark {")]))
     dark = set(re.findall(r"(--[\w-]+):", tokens[tokens.index(".dark {") : tokens.index("@media print")]))
@@ -58,7 +58,7 @@ def test_each_colour_of_the_light_theme_has_a_dark_one() -> None:
 
 
 def test_every_static_file_that_a_template_names_exists() -> None:
-    """Production answers 500 to a page that names a missing file, but the settings of the tests do not."""
+    """In production, a page that names a missing static file fails, but with the settings of the tests it does not."""
     templates = [path for path in PORTAL.rglob("*.html") if "/static/" not in str(path)]
     named = {name for path in templates for name in re.findall(r"""{% static ['"]([^'"]+)['"]""", path.read_text())}
     assert "portal/parts.css" in named

@@ -1,4 +1,4 @@
-"""A real history of a cell: submissions, updates, allocs, reservations, packages, drains, failures and crashes."""
+"""A random history of a real cell: submissions, updates, allocs, reservations, packages, drains and failures."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ SRE = system("sre")
 
 
 class History(Cell):
-    """The rules of `tests.integration.test_scenarios`, and some more (such as `reserve`), in a random order that
-    depends only on the seed.
+    """The random cell of `tests.integration.test_scenarios`, with more kinds of steps such as `reserve`.
+
+    The order of the steps depends only on the seed.
     """
 
     def __init__(self, seed: int) -> None:
@@ -36,7 +37,7 @@ class History(Cell):
         world.submit(SRE, self.row, inside("inner", tasks=2), tenant=self.tenant.name)
 
     def step(self) -> None:
-        """Do one random thing."""
+        """Do one random step of the history."""
         number = self.random.randrange(3)
         name = self.random.choice(("web", "db"))
         choices: list[Callable[[], object]] = [
@@ -57,7 +58,7 @@ class History(Cell):
         self.random.choice(choices)()
 
     def reserve(self) -> None:
-        """Change the reservations of some running tasks."""
+        """Change the reservations of up to four running tasks."""
         running = list(Task.objects.filter(cell=self.row, state="running").values_list("id", "incarnation")[:4])
         with journal.write(self.row.id, SRE) as entry:
             reservations_set(
@@ -68,7 +69,7 @@ class History(Cell):
             )
 
     def install(self) -> None:
-        """Change the packages of a machine."""
+        """Change the set of packages that a random machine holds."""
         machine = self.random.choice(self.cell.machines).row
         before = set(Machine.objects.get(pk=machine.pk).packages)
         after = {f"sha256:{n}" for n in range(3) if self.random.random() < 0.5}
@@ -80,7 +81,7 @@ class History(Cell):
                 entry.append(events.PackagesHeld(came=came, went=went))
 
     def replace_machine(self) -> None:
-        """Add a machine without a Borglet, and remove the one that the last call has added."""
+        """Add a machine without a Borglet, and remove the machine that the last call added."""
         old = Machine.objects.filter(cell=self.row, hostname__startswith="spare").exclude(state="removed").first()
         if old is not None:
             machines_down(principal=SRE, cell_id=self.row.id, machine_ids=[old.id], reason="old")

@@ -1,4 +1,4 @@
-"""The real `borgctl` against a real web process over the test database."""
+"""Helpers that run the real `borgctl` against a real web process over the test database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration import world
 
 
 class Cli:
-    """One person at a shell: what is in the environment is all there is."""
+    """The command `borgctl` of one user, who has a folder and environment variables of their own."""
 
     def __init__(self, folder: Path, url: str, **environment: str) -> None:
         self.folder = folder
@@ -35,7 +35,7 @@ class Cli:
             "BORG_TENANT": "ubar",
             **environment,
         }
-        if "PYTHONPATH" in os.environ:  # of a checkout that shares another one's virtual environment
+        if "PYTHONPATH" in os.environ:  # set if a checkout shares the virtual environment of another one
             self.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
     def run(self, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -44,7 +44,7 @@ class Cli:
         return done
 
     def out(self, *words: str, given: str | None = None) -> str:
-        """What a command that is done prints."""
+        """Run a command, check that it succeeds, and return what it prints."""
         done = self.run(*words, given=given)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return done.stdout
@@ -53,7 +53,7 @@ class Cli:
         return json.loads(self.out(*words, "--json"))
 
     def failing(self, *words: str, status: int = 1, given: str | None = None) -> tuple[str, dict[str, Any]]:
-        """The sentence of a command that fails, and its document."""
+        """Run a command that must fail, without and with `--json`. Return the error message and the JSON document."""
         told = self.run(*words, given=given)
         assert (told.returncode, told.stdout) == (status, ""), told
         assert told.stderr.startswith("borgctl: ")
@@ -67,7 +67,7 @@ class Cli:
 
 
 def of(folder: Path, url: str, user: str, *, tenant: Tenant | None = None, sre: bool = False) -> Cli:
-    """Somebody with a token for everything that they may do."""
+    """Create a user with a token of all scopes, and return the `borgctl` of this user."""
     _, secret = token_issue(
         principal=system("test"),
         user=world.a_user(user, tenant=tenant, sre=sre),
@@ -79,8 +79,10 @@ def of(folder: Path, url: str, user: str, *, tenant: Tenant | None = None, sre: 
 
 @contextmanager
 def started(cli: Cli, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that goes on; it is killed at the end, and after half a minute. Ctrl-C reaches it, as at a terminal,
-    also where a shell has started the tests in the background."""
+    """Start a command and yield its process. It is killed at the end of the block, or after 30 s.
+
+    Ctrl-C (SIGINT) ends the process even if a shell has started the tests in the background.
+    """
     process = subprocess.Popen(
         [BORGCTL, *words],
         env=cli.environment,

@@ -1,4 +1,4 @@
-"""Integration tests run with `-p tests.engines --ds=portal.settings.test`: PostgreSQL and Redis are real."""
+"""Fixtures of the integration tests, which need real PostgreSQL and Redis (`-p tests.engines`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def cell():
-    """After each scenario the rows equal the journal replayed, and whatever else must be true is."""
+    """Yield a new cell. After the test, check that its rows are consistent and equal the replayed journal."""
     from scheduling.master.validate import validate
     from tests.integration import rows
 
@@ -33,7 +33,7 @@ def cell():
 
 @pytest.fixture(scope="session")
 def shared_portal(django_db_setup, tmp_path_factory):
-    """Address of the web process that all tests share whose portal has no settings of its own."""
+    """Yield the URL of a web process that all tests share which need no settings of their own for it."""
     from tests.integration import portal_server
 
     settings = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}
@@ -60,7 +60,7 @@ def tenant(cell):
 
 @pytest.fixture
 def ann(tenant):
-    """A user who may submit and change the tenant's jobs."""
+    """Return user `ann` as a principal. As operator of the tenant, she may submit and change its jobs."""
     from quota.vocabulary.permissions import Role
     from tests.integration import world
 

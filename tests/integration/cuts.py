@@ -1,4 +1,4 @@
-"""A way to the portal that a test can cut."""
+"""A proxy between a client and the portal, whose connections a test can break."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Cut:
-    """Between a client and the portal; `cut` breaks all connections."""
+    """A TCP proxy on loopback in front of the portal. `cut` breaks all open connections."""
 
     def __init__(self, portal: str) -> None:
         self._behind = int(portal.rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""Simulated machines in processes of their own, which a test can freeze, thaw and kill. A shard sees Borglets."""
+"""Simulated machines in processes of their own, which a test can freeze, resume and kill."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _HEADER = "hostname,platform,cpu_milli,ram_bytes,disk_bytes,rack,power_domain,at
 
 
 class FleetProcess:
-    """Machines that answer as one process does: all or none."""
+    """A process that simulates several machines. They can only freeze, resume or die together."""
 
     def __init__(self, process: subprocess.Popen[bytes], hostnames: Sequence[str]) -> None:
         self.process, self.hostnames = process, list(hostnames)
 
     def freeze(self) -> None:
-        """As if cut off, or dead: nothing is closed, nothing is said."""
+        """Stop the process with SIGSTOP. Its connections stay open, but its machines send nothing any more."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -37,7 +37,7 @@ class FleetProcess:
 
 @contextlib.contextmanager
 def fleet(folder: Path, link: Link, cell: Cell, hostnames: Sequence[str]) -> Iterator[FleetProcess]:
-    """Machines with these names, all of them connected once it yields."""
+    """Start simulated machines with these names in one process. Yield it when all of them are connected to the link."""
     home = folder / hostnames[0]
     listed = folder / f"{hostnames[0]}.csv"
     listed.write_text(_HEADER + "".join(f"{name},x86,8000,{2**34},{2**37},r-{name},p-{name},\n" for name in hostnames))

@@ -1,4 +1,4 @@
-"""A link shard on real TLS, and a machine played by hand, for tests of the link."""
+"""Helpers for tests of the link: a link shard with real TLS, and a machine whose messages the test writes."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from scheduling.tasks import transitions
 from tests.integration import rows
 
 GIB = 2**30
-BOUND_S = 30.0  # of what takes a second at most where nobody else is at work
+BOUND_S = 30.0  # these waits take at most a second on an idle machine
 T = TypeVar("T")
 
 
 def until(condition: Callable[[], Any], *, seconds: float = BOUND_S, what: str = "") -> Any:
-    """Wait for a condition; its value."""
+    """Wait until the condition is true, and return its value. The test fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -63,7 +63,7 @@ def running_link() -> Iterator[Link]:
     thread = threading.Thread(target=server.run, name="link")
     thread.start()
     try:
-        # uvicorn says that it has started before the server has replaced its sockets by its own.
+        # uvicorn sets `started` before the server has replaced the sockets by its own ones.
         listening = lambda: server.started and any(one.sockets for one in server.servers)  # noqa: E731
         until(lambda: listening() or not thread.is_alive(), what="link started")
         assert server.started
@@ -75,7 +75,7 @@ def running_link() -> Iterator[Link]:
 
 
 class Link:
-    """The server as machines see it."""
+    """A running link shard, and the requests that a machine sends to it."""
 
     def __init__(self, server: LinkServer) -> None:
         self.server = server
@@ -102,7 +102,7 @@ class Link:
 
     @contextlib.contextmanager
     def machine(self, cell: Cell, hostname: str = "m1", **hello: Any) -> Iterator[Played]:
-        """A machine that joins, dials in and is welcomed."""
+        """Join the cell with a new machine, connect it to the shard, and yield it after its hello."""
         status, answer = self.join(join_token_issue(principal=rows.ME, cell=cell), hostname)
         assert status == 200, answer
         with self.dial(hostname, answer["secret"]) as socket:
@@ -117,10 +117,10 @@ def a_join(token: str, hostname: str = "m1", **changed: Any) -> JoinRequest:
 
 
 class Dialled:
-    """A connection to a shard that a test can use without a loop of its own.
+    """A WebSocket connection to a shard, for tests without an event loop.
 
-    One thread does all of it: OpenSSL takes harm when one thread reads a connection while another writes it,
-    as a synchronous client does. Raises what `websockets` raises, and `TimeoutError`.
+    One thread reads and writes all messages, because OpenSSL fails if one thread reads a connection while another
+    writes. The methods raise the exceptions of `websockets`, and `TimeoutError`.
     """
 
     def __init__(self, address: str, context: ssl.SSLContext, authorization: str) -> None:
@@ -161,7 +161,7 @@ class Dialled:
 
 
 class Played:
-    """A Borglet played by hand: it says what the test wants it to say."""
+    """A machine that is connected to a shard. The test writes its messages, in the place of a Borglet."""
 
     def __init__(self, socket: Dialled, hostname: str, secret: str) -> None:
         self.socket, self.hostname, self.secret = socket, hostname, secret
@@ -192,7 +192,7 @@ class Played:
         return answer
 
     def poll_with_desired(self, having: Callable[[Desired], bool] = lambda desired: True, **changed: Any) -> Poll:
-        """Answer polls with what was reported last, until a fitting desired state comes."""
+        """Answer polls until the desired state in a poll is one that `having` accepts, and return this poll."""
         deadline = time.monotonic() + BOUND_S
         while time.monotonic() < deadline:
             poll = self.poll()
@@ -204,7 +204,7 @@ class Played:
     tasks: tuple[TaskReport, ...] = ()
 
     def report(self, poll: Poll, *tasks: TaskReport, **changed: Any) -> None:
-        """`tasks` are what the machine has from now on; without any, what it had."""
+        """Answer a poll with a report. `tasks`, if any, replace those of earlier reports. `changed` sets fields."""
         if tasks:
             self.tasks = tasks
         desired = self.desired
@@ -220,11 +220,11 @@ class Played:
         self.say(Report(**said))
 
     def has(self, *tasks: TaskReport) -> None:
-        """From now on, starting with the next poll."""
+        """Set the tasks that this machine reports, beginning with the next poll."""
         self.tasks = tasks
 
     def keep_answering(self, condition: Callable[[], Any]) -> Any:
-        """Answer polls until something is so."""
+        """Answer polls until the condition is true, and return its value."""
         deadline = time.monotonic() + BOUND_S
         while not (value := condition()):
             assert time.monotonic() < deadline, f"not within {BOUND_S:g} s"
@@ -242,7 +242,10 @@ def exited(key: TaskKey, exit_: Exit, **changed: Any) -> TaskReport:
 
 
 def a_job(cell: Cell, name: str = "jfoo", *, tasks: int = 1, leave_s: float = 0, **task: Any) -> Job:
-    """A submitted job with a spec, all of its tasks pending, which get SIGTERM as soon as they are to stop."""
+    """Create a submitted job whose tasks are pending.
+
+    `leave_s`: how many seconds before SIGTERM a task that must stop is removed from the answers to name queries.
+    """
     job = rows.a_job(cell, rows.a_tenant(), name, tasks=tasks)
     file = {
         "name": name,
@@ -259,7 +262,7 @@ def a_job(cell: Cell, name: str = "jfoo", *, tasks: int = 1, leave_s: float = 0,
 
 
 def place(job: Job, machine_id: int, index: int = 0, port: int = 20000) -> TaskKey:
-    """Place a task; the key of its incarnation."""
+    """Place a pending task of the job on a machine, and return the key of its new incarnation."""
 
     with journal.write(job.cell_id, rows.ME) as entry:
         identity = task_id(job.id, index)

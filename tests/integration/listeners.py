@@ -1,4 +1,4 @@
-"""Real receivers of notices on loopback: an HTTP server and an SMTP server that do as they are reported."""
+"""Real receivers of notices on loopback for tests: an HTTP server and an SMTP server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Hook(ThreadingHTTPServer):
-    """`calls`: (path, headers, body) in order. `answers`: statuses to give, then 200. `slow`: paths that wait for
-    `freed`, which a number of calls to a path may cause (`frees`)."""
+    """An HTTP server that stores the requests that it receives.
+
+    `calls`: (path, headers, body) of each request, in order. `answers`: the next statuses of a path; after them, 200.
+    `slow`: paths whose answers wait until `freed` is set. `frees`: (path, number); the request with this number at this
+    path sets `freed`.
+    """
 
     daemon_threads = True
 
@@ -50,11 +54,14 @@ class _Receive(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
-        """Quiet."""
+        """Print no line about a request."""
 
 
 class Post(socketserver.ThreadingTCPServer):
-    """`mails` in order. `refuses`: address -> code with which it is rejected."""
+    """An SMTP server that stores the mails that it receives.
+
+    `mails`: the mails in order. `refuses`: for each recipient that must be rejected, the SMTP code.
+    """
 
     allow_reuse_address = daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""A small cell that sells, and people who buy: sentences instead of fixtures."""
+"""Helpers for tests of the market: a small cell that sells quota, and tenants that buy it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SRE = Principal("sam", sre=True)
 NOW = dt.datetime(2027, 1, 4, tzinfo=dt.UTC)
 HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
 CREDIT = 1_000_000
-# A core costs this an hour in the cells here: a core-day is 24 credits.
+# The price of a core per hour in these cells: a core-day costs 24 credits.
 CORE_HOUR = CREDIT
 
 
@@ -29,7 +29,10 @@ def cores(count: int) -> Vector:
 
 
 def a_selling_cell(name: str = "cc", *, cores: int = 100, **rules: Any) -> Market:
-    """Capacity, flat prices and no headroom."""
+    """Create a cell that sells `cores` cores at a flat price without headroom, and return its market.
+
+    `rules`: settings of the market, such as `grace_hours`.
+    """
     bands.bands_ensure(principal=ME)
     CellCapacity.objects.create(cell=name, capacity=[1000 * cores, 2**40, 2**40, 0, 0, 0], revision=1)
     PriceList.objects.create(
@@ -65,7 +68,7 @@ def buyer(*tenants: str, name: str = "ann", role: Role = Role.BUYER) -> Principa
 
 
 def place(tenant: Tenant, count: int = 1, *, begin: float = 0, days: float = 10, **more: Any) -> Order:
-    """Cores of production from `begin`, in days from NOW, for `days`."""
+    """Place an order of `count` production cores for `days` days, which begins `begin` days after NOW."""
     given: dict[str, Any] = {
         "principal": buyer(tenant.name),
         "cell": "cc",
@@ -82,6 +85,6 @@ def grant_of(order: Order) -> Quota:
 
 
 def money(tenant: Tenant) -> tuple[int, int]:
-    """Available and held, in credits."""
+    """Return the credits of the tenant that are available, and those that are held for orders."""
     found = ledger.balance_of(tenant)
     return found.available // CREDIT, found.held // CREDIT

@@ -1,4 +1,4 @@
-"""A market for tests of its pages: two cells that sell, people in every role, money, and what is sold already."""
+"""A market for tests of pages: two cells that sell quota, users in every role, money, and quota already sold."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Market:
 
 
 def make(*, budget: int = 2_000 * CREDIT, zone: str = "Europe/Berlin") -> Market:
-    """Cells cc and dd; tenant ubar with buyer, owner, viewer, operator and `budget` micro-credits; an SRE."""
+    """Create cells cc and dd, tenant ubar with `budget` micro-credits and a user for each role, and an SRE."""
     bands_ensure(principal=ME)
     world = portal_world.make()
     Quota.objects.all().delete()
@@ -57,7 +57,7 @@ def sold(
     cell: str = "cc",
     band: str = "production",
 ) -> Quota:
-    """What somebody has, without an order."""
+    """Grant quota to the tenant without an order and without a grace period."""
     return Quota.objects.create(
         tenant=tenant,
         cell=cell,
@@ -74,7 +74,7 @@ def cores(number: int) -> tuple[int, ...]:
 
 
 def ordered(tenant: Tenant, amounts: tuple[int, ...], *, days: int, by: str = "buyer", **more: Any) -> Order:
-    """An order from now on, placed by somebody of the tenant."""
+    """Order production quota in cell cc for `days` days from now on, as the tenant's user `by`."""
     return order_place(
         principal=buying(tenant, by),
         tenant=tenant,

@@ -1,4 +1,4 @@
-"""Masters for real, over the test database: Celery workers in processes of their own, as `portal.up` starts them."""
+"""Real masters over the test database: Celery workers in processes of their own, as `portal.up` starts them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORKER = (
 
 @contextmanager
 def running(folder: Path, *queues: str) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """One worker for each queue, killed at the end: nothing is lost if a master's slice is cut short."""
+    """Start one Celery worker for each queue and yield their processes. They are killed at the end of the block."""
     env = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "portal.settings.production",

@@ -1,6 +1,6 @@
-"""Rows of money: tenants with a budget, orders in any state as the ledger sees them.
+"""Helpers that create rows of money: tenants with a budget, and orders in any state.
 
-`market_rows` places real orders; these are the rows alone, so that the ledger is tried by itself.
+`market_rows` places real orders. This module creates only the rows, so that a test can call the ledger by itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def an_order(
     days: int = 30,
     state: OrderState = OrderState.PENDING,
 ) -> Order:
-    """The row alone, as `order_place` leaves it before it holds the money."""
+    """Create only the row of an order that costs `price` micro-credits. The ledger holds no money for it."""
     return Order.objects.create(
         tenant=tenant,
         cell=cell,
@@ -88,7 +88,7 @@ def funded(name: str = "ubar", amount: int = 1_000_000_000) -> Tenant:
 
 
 def an_invoice(tenant: Tenant, *, begin: dt.datetime = BEGIN) -> Invoice:
-    """Of the month of `begin`, over an order of 3 credits."""
+    """Charge the tenant for an order of 3 credits in the month of `begin`, close this month, and return the invoice."""
     with clock.at(begin):
         ledger.budget_grant(principal=ME, tenant=tenant, amount=3_000_000)
         charged(tenant, 3_000_000, begin=begin)
@@ -97,9 +97,7 @@ def an_invoice(tenant: Tenant, *, begin: dt.datetime = BEGIN) -> Invoice:
 
 
 def invoice_check(invoice: Invoice) -> list[str]:
-    """Return the differences between an invoice or draft and the entries of the revenue account; empty if there are
-    none.
-    """
+    """Return the differences between an invoice or a draft and the revenue account of the ledger."""
     amounts = list(
         LedgerEntry.objects.filter(
             account__kind=AccountKind.REVENUE.value,

@@ -1,4 +1,4 @@
-"""Name servers on loopback that have followed a cell as far as a test wants: our own, with tables made by hand."""
+"""Real name servers on loopback whose tables of names a test makes by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from naming.table.table import NameTable
 def following(
     revision: int, *, names_revision: int = 3, status: Status = Status.OK, ready: bool = True
 ) -> ZoneDirectory:
-    """A server's names, as far as it has followed cell cc."""
+    """Return the directory of a name server that has read the events of cell cc up to `revision`."""
     table = NameTable("cc")
     table.revision, table.names_revision, table.ready = revision, names_revision, ready
     return ZoneDirectory(loaded=True, status=status, cells={"cc": table})
@@ -24,7 +24,7 @@ def following(
 
 @contextmanager
 def serving(*directories: ZoneDirectory, at: Sequence[int] = ()) -> Iterator[list[int]]:
-    """A server each, on loopback, and their ports: those of `at`, as far as it goes."""
+    """Start a name server on loopback for each directory, and yield the ports. `at`: ports of the first servers."""
     ports: list[int] = []
     up, loop = threading.Event(), asyncio.new_event_loop()
 

@@ -1,4 +1,4 @@
-"""What the scheduler and the link write, in one line each, for tests of names."""
+"""Helpers for tests of names, which write what the scheduler and the link write: placements, reports and usage."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def evict(cell: Cell, job: Job, index: int) -> None:
 
 
 def use(job: Job, index: int, *, cpu_milli: int, incarnation: int = 1) -> None:
-    """What its Borglet says that a placed task uses, where link shards put it."""
+    """Store in Redis how many milli-cores a placed task uses now, as a link shard does after a report."""
     row = Task.objects.get(job=job, index=index)
     client = wakeups.client()
     seconds, micros = client.time()

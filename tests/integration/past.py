@@ -1,4 +1,4 @@
-"""Cells with a past: events and usage of earlier days, written straight into PostgreSQL."""
+"""Helpers that write events and usage of earlier days directly into PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ago(days: float) -> dt.datetime:
 
 
 def happened(cell: Cell, number: int, *, at: dt.datetime, every_s: float = 1.0, job_id: int | None = None) -> None:
-    """Write `number` revisions of two events each."""
+    """Write `number` revisions of two events each, the first at the time `at` and then one every `every_s` seconds."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO scheduling_event (cell_id, revision, seq, time, kind, version, job_id, task_index, machine_id,"
@@ -40,14 +40,14 @@ def happened(cell: Cell, number: int, *, at: dt.datetime, every_s: float = 1.0, 
 
 
 def skipped_to(cell: Cell, revision: int) -> None:
-    """Let the next revision of the cell be the one after `revision`, as after a restore."""
+    """Set the revision of the cell, so that its next revision is `revision` + 1, as after a restore."""
     Cell.objects.filter(pk=cell.pk).update(revision=revision)
     journal.ensure_partitions()
     cell.refresh_from_db()
 
 
 def used(cell: Cell, tasks: int, *, at: dt.datetime, job_id: int = 5) -> None:
-    """Store the usage of each task in one window of five minutes that begins at `at`."""
+    """Store the usage of the first `tasks` tasks of a job in one window of five minutes that begins at `at`."""
     start = int(at.timestamp())
     usage_windows._known.discard(start // 3600)
     usage_windows.store(

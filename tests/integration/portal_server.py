@@ -1,4 +1,4 @@
-"""The web process for real, over the test database: uvicorn in a process of its own on loopback."""
+"""The real web process over the test database: `python -m portal.web` on loopback, in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READY_S = 40.0
 
 @contextmanager
 def running(log: Path, *, port: int = 0, processes: int = 1, **environment: str) -> Iterator[str]:
-    """Its address while it runs. The database is the one that pytest-django made."""
+    """Start the web process over the test database, yield its URL, and stop it at the end of the block."""
     port = port or free_port()
     url = f"http://127.0.0.1:{port}"
     env = {

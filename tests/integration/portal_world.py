@@ -1,4 +1,4 @@
-"""A small world for tests of pages: a cell, two tenants, people in every role, a job that runs."""
+"""Rows for tests of pages: a cell, two tenants, users in every role, and a job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class World:
 
 
 def make() -> World:
-    """Tenant ubar with a viewer, an operator and an owner; a stranger of tenant other; an SRE."""
+    """Create a cell, tenant ubar with three users and a job, tenant other with the user `stranger`, and an SRE."""
     cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
     other = rows.a_tenant("other")
     for name, role in (("viewer", "viewer"), ("operator", "operator"), ("owner", "owner")):

@@ -1,4 +1,4 @@
-"""The content of a state without ids, so that a copy of a cell can be compared with the original."""
+"""The content of a cell's state without ids, so that tests can compare a copy of a cell with the original."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scheduling.core.vocabulary.requirement import split_task_id
 
 
 def by_rank(state: CellState) -> dict[str, dict[Any, Any]]:
-    """Return the content of a state. Each id of a machine or job is replaced by its place in the order of all ids."""
+    """Return the content of a state. Each id of a machine or job is replaced by its position among all ids."""
     content = state.fingerprint()
     machine = {identity: place for place, identity in enumerate(sorted(content["machine"]))}
     job = {identity: place for place, identity in enumerate(sorted(content["job"]))}

@@ -1,4 +1,4 @@
-"""A Borglet in a process of its own, running real processes; by default in no container, where tests can watch them."""
+"""A real Borglet in a process of its own, which runs real processes. By default it uses no containers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.link_world import Link
 
 
 class Borglet:
-    """A Borglet with a home of its own; `stop_all` ends what it left running."""
+    """A Borglet with a home folder of its own. `close` kills it and stops the tasks that still run."""
 
     def __init__(
         self,

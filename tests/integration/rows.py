@@ -1,4 +1,4 @@
-"""Rows for tests that need a cell in PostgreSQL: sentences instead of fixtures."""
+"""Helpers that create rows for tests that need a cell in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def a_machine(cell: Cell, hostname: str = "m1", *, capacity: Vector = LARGE, rac
             capacity=list(capacity),
             rack=rack,
             power_domain="p1",
-            secret_digest="0" * 64,  # no secret has it
+            secret_digest="0" * 64,  # no secret has this digest
         )
         entry.append(
             events.MachineSet(
@@ -70,7 +70,7 @@ def a_machine(cell: Cell, hostname: str = "m1", *, capacity: Vector = LARGE, rac
 def a_package(
     cell: Cell, tenant: Tenant, *, name: str = "tool", digest: str = "sha256:" + "0" * 64, tag: str = "latest"
 ) -> Package:
-    """The rows alone: the store has nothing of it."""
+    """Create only the rows of a package and its tag. The package store has no file for them."""
     package = Package.objects.create(
         cell=cell, tenant=tenant, name=name, digest=digest, size_bytes=1, format="tar", uploaded_by="test"
     )
@@ -135,7 +135,7 @@ def a_job(
 
 
 def machine_set(machine: Machine, **facts: Any) -> None:
-    """Change facts of a machine, as with its Borglet's word."""
+    """Change facts of a machine, such as its attributes, as the link does after a hello of its Borglet."""
     with journal.write(machine.cell_id, ME) as entry:
         row = Machine.objects.select_for_update().get(pk=machine.pk)
         machines.store_facts(entry, row, facts, extra=machine.cell.extra_resources)
@@ -143,13 +143,13 @@ def machine_set(machine: Machine, **facts: Any) -> None:
 
 
 def machine_down(machine: Machine) -> None:
-    """Mark a machine down, as when it is silent."""
+    """Mark a machine down, as the master does when the machine is silent."""
     machines.machines_down(principal=ME, cell_id=machine.cell_id, machine_ids=[machine.id], reason="silent")
     machine.refresh_from_db()
 
 
 def machine_up(machine: Machine) -> None:
-    """Mark a machine up, as when it answers again."""
+    """Mark a machine up, as the link does when the machine answers again."""
     with journal.write(machine.cell_id, ME) as entry:
         machines.machines_return(entry, [machine.id], "it answers again")
     machine.refresh_from_db()

@@ -1,5 +1,6 @@
-"""A cell whose machines are simulated, but nothing else: rows, journal, pass, commit, the comparison of reports and the
-Borglet's own state are the real ones. Messages travel when the test says so, as late as it likes.
+"""A cell with simulated machines. All other parts are real, also the state of each Borglet.
+
+A test decides when messages arrive, and how late.
 
     rows ─ load ─► view, desired ─► AgentState ─► report ─ compare ─► news (in flight) ─ apply ─► rows
     journal ─► warm state ─► schedule_pass ─► plan (in flight) ─ commit ─► rows
@@ -36,7 +37,7 @@ MASTER = system("master")
 
 @dataclass(eq=False)
 class SimulatedMachine:
-    """A Borglet whose processes start and end at once when told to, and at will by `ends`."""
+    """A machine with the real state of a Borglet. Its processes start and stop at once, and `ends` ends one of them."""
 
     row: Machine
     agent: AgentState = field(default_factory=AgentState)
@@ -49,11 +50,11 @@ class SimulatedMachine:
         self._handle(Adopted(Remembered(), ()), 0.0)
 
     def look(self, specs: Specs) -> None:
-        """The shard reads the rows."""
+        """Read the expected and the desired state of the machine from rows, as a link shard does."""
         self.loaded = load(self.row.cell_id, [self.row.id], specs)[self.row.id]
 
     def poll(self, now: float) -> None:
-        """A poll with the desired state as last read; what the report changes is in flight from now on."""
+        """Poll the machine with the desired state from `look`, and add the changes that it reports to `in_flight`."""
         assert self.loaded is not None
         self.sequence += 1
         self._handle(Polled(self.row.session, self.sequence, self.loaded.desired), now)
@@ -67,12 +68,12 @@ class SimulatedMachine:
             )
 
     def deliver(self) -> None:
-        """The shard writes down what is in flight."""
+        """Write the changes in `in_flight` to the rows, as a link shard does."""
         news, self.in_flight = self.in_flight, []
         writer.apply(self.row.cell_id, news)
 
     def ends(self, key: TaskKey, exit_: Exit, now: float) -> None:
-        """A process ends by itself."""
+        """End a process of the machine, as if it had exited by itself."""
         self._handle(Ended(key, self.runs.pop(key), exit_), now)
 
     def _handle(self, event: Event, now: float) -> None:
@@ -94,7 +95,10 @@ class SimulatedMachine:
 
 
 class SimulatedCell:
-    """`now` is the machines' and the scheduler's time, and moves only forward."""
+    """A cell with simulated machines, and the state that its master keeps in memory.
+
+    `now` is the time of the machines and of the scheduler, in seconds. It only moves forward.
+    """
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
@@ -115,7 +119,7 @@ class SimulatedCell:
         return self.now
 
     def advance(self) -> None:
-        """The master's warm state follows the journal."""
+        """Apply the new events of the journal to the state that the master keeps in memory."""
         while records := journal.tail(self.cell.id, after=self.state.revision):
             for record in records:
                 self.state.apply(record.event, revision=record.revision, time=record.time.timestamp())
@@ -128,7 +132,7 @@ class SimulatedCell:
         return commit(self.cell.id, plan, principal=MASTER)
 
     def talk(self, machine: SimulatedMachine) -> None:
-        """A whole round between the rows and one machine."""
+        """Read the rows of a machine, poll it, and write the changes that it reports."""
         machine.look(self.specs)
         machine.poll(self.tick())
         machine.deliver()

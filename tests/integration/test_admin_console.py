@@ -1,4 +1,7 @@
-"""The SRE console: for staff alone, constant in queries, and nothing that breaks an invariant can be edited."""
+"""Tests of the SRE console: only staff may use it, and nothing that breaks an invariant can be edited.
+
+The number of queries of a list does not depend on its length.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,7 @@ def test_lists_cost_the_same_whatever_there_is_to_show(sre, world, page) -> None
 
 
 def furnish(world, name: str) -> None:
-    """One more of everything."""
+    """Create one more row of each kind that the console lists."""
     tenant = rows.a_tenant(f"team-{name}")
     rows.grant(tenant, world.cell, "production")
     user = portal_world.person(f"user-{name}")
@@ -183,7 +186,7 @@ def test_a_drain_has_a_deadline_and_its_page_tells_how_far_it_is(sre, world) -> 
     assert (drain.asked_by, drain.break_budgets) == ("sre", True)
     page = sre.get(listed("scheduling_drain")).text
     assert f"{drain.tasks} of {drain.tasks}" in page
-    assert f'max="{drain.tasks}" value="{drain.tasks}"' in page  # the bar shows what its words count: tasks left
+    assert f'max="{drain.tasks}" value="{drain.tasks}"' in page  # the bar shows the same number as the text: tasks left
     assert "then tasks are evicted despite their budgets" in page
     act(sre, "scheduling_drain", "undrain", drain, reason="disk is in")
     assert Machine.objects.get().state == "up"
@@ -354,7 +357,7 @@ def test_prices_are_shown_with_what_orders_would_have_cost_and_set_when_confirme
     capacity.publish(cell="cc", capacity=rows.LARGE, revision=1)
     path = reverse("admin:quota_pricelist_add")
     form = sre.get(path).text
-    assert 'value="0.02"' in form  # the default list to start from
+    assert 'value="0.02"' in form  # the form begins with the default list
     given = {
         "cell": "cc",
         "base_cpu": "1.5",

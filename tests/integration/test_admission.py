@@ -1,4 +1,4 @@
-"""Admission by quota on real PostgreSQL: never more than granted, rejected with the shortfall."""
+"""Tests of admission by quota on real PostgreSQL: admitted jobs fit into it, and rejections name what is missing."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_giving_back_is_never_refused_even_over_quota(cell, tenant) -> None:
 
 def test_queries_do_not_grow_with_asks(cell, tenant, django_assert_max_num_queries) -> None:
     rows.grant(tenant, cell, "production")
-    with django_assert_max_num_queries(7):  # five, and the transaction's own two
+    with django_assert_max_num_queries(7):  # five queries, and two for the transaction
         admit(cell, *[ask(tenant, change=(1, 1, 0, 0, 0, 0)) for _ in range(200)])
     with django_assert_max_num_queries(6):
         admit(cell, *[ask(tenant, change=(1, 1, 0, 0, 0, 0)) for _ in range(200)])
@@ -207,7 +207,7 @@ def test_nothing_is_admitted_once_a_grant_has_ended_however_many_ask(cell, tenan
     def submit() -> None:
         try:
             for _ in range(2000):
-                late = ended.is_set()  # before it asks
+                late = ended.is_set()  # read before the request is made
                 (verdict,) = admit(cell, ask(tenant))
                 admitted.append(verdict is None)
                 if late:

@@ -1,4 +1,4 @@
-"""Alloc sets on real PostgreSQL (§2.4): who may come in, what it costs, and who leaves with an alloc."""
+"""Tests of alloc sets on real PostgreSQL (§2.4): which jobs may live inside, what they cost, and when tasks leave."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ME = system("test")
 
 
 def envelope(name: str = "shelf", *, tasks: int = 2, cpu: str = "1", **changes: Any) -> dict[str, Any]:
-    """An alloc set of two cores in all."""
+    """Return the job file of an alloc set. By default it has two allocs of one core each."""
     return {
         "name": name,
         "kind": "AllocSet",
@@ -45,7 +45,7 @@ def inside(name: str = "web", *, tasks: int = 3, alloc_set: str = "shelf", **cha
 
 
 def put(job: Job, alloc: Job, machine: Machine, *indexes: int, into: int = 0) -> None:
-    """Pending tasks of a job get a place in an alloc, and ports that no earlier incarnation holds."""
+    """Place pending tasks of a job into an alloc, with ports that no earlier incarnation of a task holds."""
     before = dict(Task.objects.filter(job=job).values_list("index", "incarnation"))
     with journal.write(job.cell_id, ME) as entry:
         transitions.tasks_place(
@@ -65,7 +65,7 @@ def put(job: Job, alloc: Job, machine: Machine, *indexes: int, into: int = 0) ->
 
 @pytest.fixture
 def shelf(cell, ann, machine):
-    """Two allocs, both placed."""
+    """Return an alloc set whose two allocs are placed on the machine."""
     shelf = world.submit(ann, cell, envelope())
     with journal.write(cell.id, ME) as entry:
         transitions.tasks_place(entry, [Assignment(shelf.id, i, machine.id) for i in range(2)])
@@ -74,7 +74,7 @@ def shelf(cell, ann, machine):
 
 @pytest.fixture
 def web(cell, ann, machine, shelf):
-    """Three tasks inside: two in the first alloc, one in the second."""
+    """Return a job with two tasks in the first alloc of `shelf` and one task in the second."""
     web = world.submit(ann, cell, inside())
     put(web, shelf, machine, 0, 1)
     put(web, shelf, machine, 2, into=1)
@@ -94,7 +94,7 @@ def states(job: Job) -> list[str]:
     return list(Task.objects.filter(job=job).order_by("index").values_list("state", flat=True))
 
 
-# -- coming in
+# -- tasks move into allocs
 
 
 def test_the_alloc_set_pays_and_what_lives_inside_costs_no_quota(cell, tenant, ann, shelf) -> None:
@@ -151,7 +151,7 @@ def test_a_job_stays_in_its_alloc_set_or_out_of_it(cell, ann, web) -> None:
     assert "alloc_set" in caught.value.fields
 
 
-# -- leaving
+# -- tasks leave allocs
 
 
 def test_a_task_that_lives_in_an_alloc_leaves_before_it(cell, machine, shelf, web) -> None:
@@ -169,7 +169,7 @@ def test_a_task_that_lives_in_an_alloc_leaves_before_it(cell, machine, shelf, we
     ]
     assert first.detail == "its alloc shelf/0 was stopped: by a monitor"
     assert states(web) == ["pending", "pending", "running"]
-    # The preemptor starts when their processes are gone: the alloc has none of its own.
+    # The preemptor starts when these processes are gone, because the alloc has no process of its own.
     assert set(Departure.objects.values_list("preemptor", flat=True)) == {7 << 20}
     put(web, shelf, machine, 0, 1, into=1)
     assert set(Task.objects.filter(job=web).values_list("alloc_id", flat=True)) == {task_id(shelf.id, 1)}
@@ -269,13 +269,13 @@ def test_a_task_grows_within_its_alloc_or_leaves_it(cell, ann, shelf, web) -> No
     world.report(web, 0, 1, 2)
     grown = inside(limit={"cpu": "600m", "ram": "64Mi", "disk": "64Mi"})
     updates.job_update(principal=ann, job=web, job_spec=world.read(cell, grown))
-    # Of the two in the first alloc one has room to grow; the other waits its turn and goes back to the queue.
+    # In the first alloc, one of two tasks has space to grow. The other one goes back to the queue in its turn.
     assert states(web).count("running") == 2
     limits = Task.objects.filter(job=web, state="running").values_list("limit", flat=True)
     assert [limit[CPU] for limit in limits] == [600, 600]
 
 
-# -- shown
+# -- what interfaces show
 
 
 def test_every_door_says_where_a_task_lives(cell, tenant, shelf, web) -> None:

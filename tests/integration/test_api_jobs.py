@@ -1,4 +1,4 @@
-"""REST of jobs on real PostgreSQL: what a person with curl meets."""
+"""Tests of the REST API of jobs on real PostgreSQL, with requests that a person could send with curl."""
 
 from __future__ import annotations
 

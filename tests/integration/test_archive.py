@@ -1,4 +1,4 @@
-"""The archive on real PostgreSQL: what is copied, when it is dropped, and what the metadata of a file contain."""
+"""Tests of the archive on real PostgreSQL: what is copied, when rows are dropped, and the metadata of a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folder(settings, tmp_path):
 
 @pytest.fixture
 def cell():
-    """A cell whose rows do not match its journal, because the events of these tests are invented."""
+    """Return a cell. Its rows are not compared with its journal, because these tests write invented events."""
     return rows.a_cell()
 
 
@@ -98,7 +98,7 @@ def test_events_of_a_day_wait_until_no_more_can_arrive(cell) -> None:
 
 
 def test_old_partitions_are_dropped_when_all_their_events_are_archived(cell) -> None:
-    """The last days before the retention and the partition with the newest revision stay."""
+    """Partitions whose events are old and archived are dropped. The partition with the newest revision always stays."""
     happened(cell, 10, at=ago(20))
     skipped_to(cell, journal.PARTITION + 5)
     happened(cell, 10, at=ago(10))
@@ -252,7 +252,7 @@ def test_only_one_archiver_works_on_a_cell(cell) -> None:
 
 
 def command() -> dict[str, int]:
-    """Run the command as the worker does, and return what it did."""
+    """Run the management command `archive` in a process of its own, and return the figures that it prints."""
     env = os.environ | {
         "DJANGO_SETTINGS_MODULE": "portal.settings.test",
         "BORG_DATABASE_URL": database_url(),

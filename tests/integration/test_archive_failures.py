@@ -1,5 +1,6 @@
-"""The archiver is killed at every step, its store fails or returns wrong bytes, and its disk is full: no event is lost
-or archived twice.
+"""Tests of a failing archiver: it is killed at every step, its store fails or returns wrong bytes, or its disk is full.
+
+No event is lost or archived twice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tests.integration.portal_server import database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 STEPS = ["began", "written", "verified", "stored", "checked", "recorded", "marked", "detached", "dropped", "deleted"]
-# An archiver in a process of its own, which kills itself at a step.
+# This program is an archiver in a process of its own that kills itself at a step.
 _KILLED = """
 import os, signal, sys, django
 django.setup()
@@ -61,9 +62,7 @@ def run() -> None:
 
 
 def a_past(cell: Cell) -> list[tuple[int, int]]:
-    """Write events of several days, of which the first are old enough to be dropped. Return (revision, number) of each
-    event.
-    """
+    """Write events of several days, some of them old enough to be dropped. Return (revision, seq) of each event."""
     happened(cell, 20, at=ago(20))
     happened(cell, 20, at=ago(19))
     skipped_to(cell, journal.PARTITION)
@@ -74,7 +73,7 @@ def a_past(cell: Cell) -> list[tuple[int, int]]:
 
 
 def archived(cell: Cell) -> list[tuple[int, int]]:
-    """Return (revision, number) of each event in the files of the manifest."""
+    """Return (revision, seq) of each archived event of the cell, from the files that `ArchiveFile` lists."""
     found: list[tuple[int, int]] = []
     for file in ArchiveFile.objects.filter(cell=cell, table="events").exclude(state="deleted").order_by("first"):
         with store().local(file.key) as path:
@@ -119,7 +118,7 @@ def partitions() -> list[str]:
 
 
 def test_a_detachment_that_was_interrupted_is_finished(cell) -> None:
-    """PostgreSQL leaves a partition `detach pending` if the session ends while it waits for others."""
+    """If PostgreSQL left a partition `detach pending`, the next run detaches it, and no event is lost."""
     everything = a_past(cell)
     run_until_marked = Archiver(store(), at=lambda step: step == "marked" and pytest.fail("stop"))
     with pytest.raises(pytest.fail.Exception):
@@ -128,7 +127,7 @@ def test_a_detachment_that_was_interrupted_is_finished(cell) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = %s::regclass", [name]
-        )  # what the first step of DETACH CONCURRENTLY does
+        )  # the first step of DETACH CONCURRENTLY does this
     run()
     assert name not in partitions()
     assert archived(cell) == everything
@@ -154,7 +153,7 @@ def test_a_store_that_is_away_or_lies_keeps_the_rows_in_postgresql(cell, folder,
     everything = a_past(cell)
 
     class Lying:
-        """A folder that loses a byte of each file."""
+        """A store that loses the last byte of each file that it receives."""
 
         def __init__(self) -> None:
             self.files = store()
@@ -180,7 +179,7 @@ def test_a_store_that_is_away_or_lies_keeps_the_rows_in_postgresql(cell, folder,
 
 
 class Failing:
-    """A store whose operation with a certain number fails, before or after it has had its effect."""
+    """A store whose operation number `number` fails, either before or after the operation has its effect."""
 
     OPERATIONS = ("spool", "put", "read", "listing", "delete")
 
@@ -221,7 +220,7 @@ def test_a_store_that_fails_at_any_operation_loses_and_doubles_nothing(cell, fol
         ranges = [range(file.first, file.last + 1) for file in expired]
         lost = set(everything) - set(kept) - in_postgres()
         assert all(any(revision in one for one in ranges) for revision, _ in lost), "only expired events are gone"
-        if failing.left > 0:  # everything was done before the operation that should fail
+        if failing.left > 0:  # the run ended before the operation that should fail
             break
         number += 1
     assert failed >= 5

@@ -1,4 +1,4 @@
-"""The archive and checkpoints with encryption, in a folder and in S3: every reader, a missing key, and a new key."""
+"""Tests of encrypted archives and checkpoints, in a folder and in S3: every reader, a missing key, and a new key."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def archive() -> None:
 
 
 def a_past(cell: Cell) -> None:
-    """Write old events, which the archiver drops, and newer ones."""
+    """Write 40 events that are old enough to be archived and dropped, and 20 newer ones."""
     happened(cell, 20, at=ago(20))
     skipped_to(cell, journal.PARTITION)
     happened(cell, 10, at=ago(2))
 
 
 def listed() -> list[int]:
-    """Return the revisions of the cell's events as REST lists them, oldest last."""
+    """Return the revisions of the cell's events as REST lists them, newest first."""
     client = world.bearer(world.a_user("sre", sre=True))
     return [one["revision"] for one in client.get("/api/v1/cells/cc/events/?limit=100").json()["results"]]
 

@@ -1,4 +1,4 @@
-"""Lists of events continue in the archive where PostgreSQL has no older ones."""
+"""Tests of lists of events: where PostgreSQL has no older events, a list continues in the archive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cell():
 
 @pytest.fixture
 def job(cell, tenant, settings, tmp_path) -> Job:
-    """A job with 80 archived events among those of others, and 20 events in PostgreSQL."""
+    """Return a job with 20 events in PostgreSQL, and 80 in the archive among events of another job."""
     settings.BORG_ARCHIVE = (tmp_path / "archive").as_uri()
     job = Job.objects.create(
         cell=cell, tenant=tenant, name="web", priority=200, band="production", requested=[], created_at=ago(30)
@@ -51,7 +51,7 @@ def job(cell, tenant, settings, tmp_path) -> Job:
 
 
 def pages(client, path: str, limit: int) -> list[list[tuple[int, int]]]:
-    """Follow `next` to the end, and return the places of the events of each page."""
+    """Read a list to its last page, and return (revision, seq) of the events of each page."""
     found = []
     url = f"/api/v1/cells/cc/{path}?limit={limit}"
     while url:
@@ -127,7 +127,7 @@ def test_an_archive_that_is_away_is_reported_and_recent_events_are_not_affected(
 
 
 def test_readers_that_are_behind_the_floor_read_the_rows_again(job) -> None:
-    """They cannot know what has changed in the events that are only in the archive."""
+    """A reader that needs changes which are only in the archive gets None, so that it reads all rows again."""
     cell = job.cell
     assert concerned_machines(cell.id, journal.PARTITION + 2, newest=cell.revision) is not None
     assert concerned_machines(cell.id, 5, newest=cell.revision) is None

@@ -1,4 +1,4 @@
-"""Ended jobs leave PostgreSQL for the archive, and pages, REST and lists find them there."""
+"""Tests of ended jobs: they move from PostgreSQL to the archive, and pages, REST and lists find them there."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def archive(*, days: float = 0) -> Any:
 
 
 def ended_job(who: Principal, cell: Cell, name: str, *, days: float, **changes: Any) -> Job:
-    """Return a job that ended so many days ago, and that no machine runs any more."""
+    """Return a job that ended `days` days ago, and whose processes have all ended."""
     job = world.submit(who, cell, world.a_file(name=name, **changes))
     kill(who, job, days=days)
     return job
@@ -60,14 +60,14 @@ def kill(who: Principal, job: Job, *, days: float) -> None:
 
 
 def stop(job: Job) -> None:
-    """Let the processes of all departed incarnations end."""
+    """Record that the processes of all stopped tasks of the job have ended."""
     left = Departure.objects.filter(task__job=job).values_list("task_id", "incarnation")
     with journal.write(job.cell_id, system("test")) as entry:
         tasks_gone(entry, [(task, incarnation, None) for task, incarnation in left])
 
 
 def stored(*, only: str = "job") -> list[int]:
-    """Return the job id of each row of the kind `only`, in the files of the manifest."""
+    """Return the job ids of all archived rows of the kind `only`."""
     found: list[int] = []
     for file in ArchiveFile.objects.filter(table=ended.ENDED).exclude(state="deleted").order_by("id"):
         with store().local(file.key) as path:
@@ -138,7 +138,7 @@ def test_a_job_of_last_year_has_its_page_its_tasks_and_its_versions(cell, machin
 
 
 def without_secret(document: Any) -> Any:
-    """Return a JSON document of the API with the secret masked, as it is masked in the archive."""
+    """Return a JSON document of the API with the secret masked and the digest emptied, as in the archive."""
     if isinstance(document, list):
         return [without_secret(one) for one in document]
     if not isinstance(document, dict):
@@ -319,7 +319,7 @@ def test_old_specs_of_live_jobs_that_nothing_uses_are_archived(cell, tenant, ann
 
 
 def test_every_table_that_refers_to_jobs_is_known_to_the_archiver() -> None:
-    """A new table with a foreign key to jobs or tasks needs a decision: archive it, delete it, or keep the job."""
+    """Statements of the archiver name every table with a foreign key to jobs or tasks, so that none is forgotten."""
     text = " ".join(ended._DELETIONS) + ended._FREE
     for model in (Job, Task):
         for relation in model._meta.related_objects:

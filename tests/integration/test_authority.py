@@ -1,4 +1,4 @@
-"""The authority is replaced and machines go on; a certificate from elsewhere serves as well as one made here."""
+"""Tests of the link's certificate authority: it is replaced while machines are connected, or is a company's own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def trusting(pem: str) -> ssl.SSLContext:
 
 
 def opens(link: Link, pem: str) -> bool:
-    """Whether a machine that trusts these authorities alone would talk to the link."""
+    """Return whether a machine that trusts only these authorities (PEM) accepts the certificate of the link."""
     link.context = trusting(pem)
     try:
         return link.request("GET", "/healthz")[0] == 200
@@ -58,13 +58,13 @@ def opens(link: Link, pem: str) -> bool:
 
 
 def restarted(running: contextlib.ExitStack) -> Link:
-    """The link after it has looked at its certificate again."""
+    """Start the link again, so that it reads its certificate again, and return it."""
     running.close()
     return running.enter_context(running_link())
 
 
 def says(played: Played, pem: str) -> str:
-    """Hello with what the machine trusts; the authorities it is asked to trust."""
+    """Send a hello of a machine that trusts `pem`. Return the authorities (PEM) that the answer asks it to trust."""
     answer = played.hello(authority=authority_digest(pem))
     assert not isinstance(answer, Refusal), answer
     return answer.authority
@@ -77,7 +77,7 @@ def test_one_authority_takes_the_place_of_another_and_no_machine_is_shut_out(cel
         with link.machine(cell) as machine:
             secret = machine.secret
         with link.dial("m1", secret) as socket:
-            assert says(Played(socket, "m1", secret), first) == ""  # nothing new
+            assert says(Played(socket, "m1", secret), first) == ""  # the answer contains nothing new
         staged = authority_rotation.stage(principal=rows.ME)
         with pytest.raises(Conflict, match="1 machines do not trust the staged authority yet: m1; wait"):
             authority_rotation.switch(principal=rows.ME)
@@ -121,14 +121,14 @@ def test_a_borglet_without_support_for_authorities_gets_none(cell) -> None:
 
 @pytest.mark.parametrize("written", [0, 1, 2, 3])
 def test_a_switch_that_broke_off_is_finished_or_never_was(home: Path, written: int) -> None:
-    """Each file is written whole, in an order in which any part of them can be understood."""
+    """If replacing the authority stops after any number of files, a valid authority is in force, and it can go on."""
     before = authority.fingerprint()
     staged = authority_rotation.stage(principal=rows.ME)
     both = authority_digest(bundle_pem())
     for source, target in [("ca.pem", "old.pem"), ("next.key", "ca.key"), ("next.pem", "ca.pem")][:written]:
         shutil.copy(home / source, home / target)
     assert authority.fingerprint() == (before if written < 2 else staged)
-    assert authority_digest(bundle_pem()) == both  # anyone who trusts it can dial in all the while
+    assert authority_digest(bundle_pem()) == both  # machines that trust it can connect at any step
     certificate.issue_server_certificate(["localhost"])
     if written < 2:
         assert authority_rotation.switch(principal=rows.ME) == staged
@@ -168,7 +168,7 @@ def test_the_command_shows_how_far_it_is(cell, home: Path) -> None:
 
 
 class Elsewhere:
-    """A company's own authority: a root with RSA keys, an issuer below it, and a chain for a host."""
+    """A company's own certificate authority: a root with an RSA key, an issuer below it, and certificates for hosts."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -226,7 +226,7 @@ def elsewhere(home: Path, settings, tmp_path: Path) -> Elsewhere:
 def test_machines_join_a_link_whose_certificate_was_issued_elsewhere(cell, elsewhere: Elsewhere) -> None:
     with running_link() as link:
         link.context = trusting(elsewhere.root_pem())
-        link.context.check_hostname = False  # this test dials an address, the certificate has a name
+        link.context.check_hostname = False  # this test connects to an address, but the certificate has a name
         with link.machine(cell) as machine:
             machine.report(machine.poll_with_desired())
         assert link.request("GET", "/authority.pem")[1].decode() == elsewhere.root_pem()
@@ -261,7 +261,7 @@ def test_an_authority_kept_elsewhere_is_replaced_too(elsewhere: Elsewhere, setti
     authority_rotation.stage(principal=rows.ME, certificate=tmp_path / "root.pem")
     chain, key = other.write("localhost")
     settings.BORG_LINK_CERTIFICATE, settings.BORG_LINK_KEY = str(chain), str(key)
-    certificate.server_certificate(["localhost"])  # machines that were reported trust it already
+    certificate.server_certificate(["localhost"])  # the machines that have reported already trust it
     authority_rotation.switch(principal=rows.ME)
     assert authority.authority_pem() == other.root_pem()
 
@@ -273,8 +273,8 @@ def test_grants_are_signed_by_a_key_of_their_own_where_the_authoritys_is_kept_el
     known = x509.load_pem_x509_certificates(bundle_pem().encode())
     assert authority.signing_key().public_key() in [one.public_key() for one in known]
     with pytest.raises(AuthorityBroken):
-        authority.signer()  # it signs no certificate
-    # Anyone who has it can't pose as the link: machines take it for no authority, and for no server.
+        authority.signer()  # the key signs no certificate
+    # The owner of this key cannot pose as the link: machines accept it neither as authority nor as server.
     certificate_, key = authority.load_pair(home, "grants")
     assert not certificate_.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     impostor = home / "impostor.pem"

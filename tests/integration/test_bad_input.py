@@ -1,7 +1,7 @@
-"""Whatever is sent, a clear error names the field, and nothing changes: no row, no revision, no token used.
+"""Tests of bad input: a clear error names the field, and no row, revision or token changes.
 
-In this process for most; through the real web process where the server itself decides (bodies, bytes on the wire).
-More of what machines send is in `test_link.py` and `test_join.py`.
+Most requests are answered in this process. Where the server itself decides (bodies, bytes on the wire), they go to the
+real web process. `test_link.py` and `test_join.py` test more input from machines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.integration import portal_server, rows, world
 from tests.integration.link_world import Played, running_link
 
 pytestmark = pytest.mark.django_db
-# The real server reads what is committed.
+# The real server reads only committed rows.
 committed = pytest.mark.django_db(transaction=True)
 JSON = "application/json"
 CC = "/api/v1/cells/cc/"
@@ -55,7 +55,7 @@ def cell():
 
 @pytest.fixture
 def tenant(cell):
-    cache.clear()  # of tries to sign in
+    cache.clear()  # forget the attempts to sign in
     tenant = rows.a_tenant("ubar")
     rows.grant(tenant, cell, "production")
     rows.a_machine(cell)
@@ -71,21 +71,21 @@ def job(cell, tenant):
 
 @pytest.fixture
 def root(job) -> Client:
-    """A user who may do everything, so that only the input can be what is wrong."""
+    """Return a client of a user who may do everything, so that only bad input can cause a rejection."""
     world.a_user("ann", tenant=job.tenant)
     return world.bearer(world.a_user("root", tenant=job.tenant, sre=True))
 
 
 @pytest.fixture
 def unchanged(cell, root) -> Iterator[None]:
-    """Rows of every table, and the cell's revision, are after the test what they were before."""
+    """Check after the test that the number of rows of each table and the cell's revision have not changed."""
     before, revision = _rows(), journal.newest(cell.id)
     yield
     assert (_rows(), journal.newest(cell.id)) == (before, revision)
 
 
 def _rows() -> dict[str, int]:
-    """Return the number of rows of each table, by one query."""
+    """Return the number of rows of each table, by name of the table."""
     tables = {
         model._meta.db_table
         for app in ("quota", "scheduling", "auth")
@@ -99,7 +99,7 @@ def _rows() -> dict[str, int]:
 
 
 def refused(answer: Any, *, status: int | None = None) -> dict[str, Any]:
-    """The problem document of a rejection that is not the server's own fault."""
+    """Check that an answer is a problem document with a status of 4xx, and return the document."""
     assert 400 <= answer.status_code < 500, (answer.status_code, answer.content[:2000])
     assert answer["Content-Type"] == "application/problem+json", answer.content[:500]
     if status is not None:
@@ -200,7 +200,7 @@ def test_json_that_is_nested_too_deeply_is_rejected_with_the_limit(root, unchang
 def test_a_bad_job_file_hinders_no_other_of_a_bulk(root, unchanged, body, field) -> None:
     body = body.encode() if isinstance(body, str) else body
     answer = root.post(f"{CC}jobs:bulk?dry_run=1", b"[" + body + b"," + job_text().encode() + b"]", content_type=JSON)
-    if field == "file" and answer.status_code != 200:  # then there is no list at all
+    if field == "file" and answer.status_code != 200:  # in this case there is no list
         assert "file" in refused(answer, status=422)["fields"]
         return
     found = answer.json()
@@ -528,7 +528,10 @@ PAGED = [
     ],
 )
 def test_a_page_that_is_none_names_its_field(root, unchanged, path, query) -> None:
-    """`cD0lMDA=` says p=%00, `cD14` p=x, `bz0tMQ==` o=-1, the last p=99999…: places that no page gave."""
+    """A page size or cursor that is not valid is rejected with the name of its field.
+
+    The cursors are p=%00, p=x, o=-1 and p=99999… in base64. No page contains such a cursor.
+    """
     assert query.partition("=")[0] in refused(root.get(f"{path}?{query}"), status=422)["fields"]
 
 
@@ -558,7 +561,7 @@ def test_too_many_jobs_at_once_are_refused_together(root, unchanged, settings) -
 
 
 def test_too_many_jobs_of_a_tenant_are_refused_with_the_number(root, cell, job) -> None:
-    """Of this rejection the journal tells: quota and limits are admission, not bad input."""
+    """A job beyond the tenant's limit of jobs is rejected, and the only change is an event in the journal."""
     job.tenant.max_jobs = 1
     job.tenant.save()
     before = _rows()
@@ -568,7 +571,7 @@ def test_too_many_jobs_of_a_tenant_are_refused_with_the_number(root, cell, job) 
 
 
 class Wire:
-    """Bytes to the real web process, as no client library would send them."""
+    """A connection to the real web process that sends requests which no client library would send."""
 
     def __init__(self, url: str, secret: str) -> None:
         self.connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
@@ -604,7 +607,7 @@ def test_a_body_too_large_is_a_413_of_the_real_server(wire, cell, path) -> None:
 
 @committed
 def test_a_body_of_unknown_length_is_read_all_the_same(wire, cell) -> None:
-    """It was taken for none once: then this kills the whole job."""
+    """A body without a Content-Length header is read. If it were ignored, the first request would kill all tasks."""
     status, _, answer = wire.post(f"{WEB}kill/?dry_run=1", iter([b'{"indexes"', b": [1]}"]))
     assert (status, answer["killed"]) == (200, 1)
     status, _, answer = wire.post(JOBS, iter([job_text()[:9].encode(), job_text()[9:].encode()]))
@@ -632,7 +635,7 @@ def test_bytes_that_are_not_text_reach_the_real_server_and_change_nothing(wire, 
 
 @committed
 def test_a_machine_that_lies_or_stammers_changes_nothing(cell) -> None:
-    """A wrong secret, a token used before, half a request, half a message, a report of a history that is over."""
+    """Wrong secrets, used tokens, half messages and a report from before a restore change no row and no revision."""
     with running_link() as link, link.machine(cell) as liar, link.machine(cell, "m2") as stammerer:
         for machine in (liar, stammerer):
             machine.report(machine.poll_with_desired())

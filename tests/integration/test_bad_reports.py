@@ -1,4 +1,4 @@
-"""What a Borglet says may hold anything that a task made it say; it must not keep the rest from being written."""
+"""Tests of reports with text that PostgreSQL cannot store: the text is changed, and the report is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.mark.parametrize("restart", [True, False])
 def test_a_nul_character_in_the_words_of_an_end(restart: bool) -> None:
-    """PostgreSQL has no such character, in texts or in JSON."""
+    """A NUL character in the detail of a task's exit is replaced by U+FFFD, because PostgreSQL cannot store it."""
     cell = SimulatedCell(rows.a_cell())
     borglet = cell.add(rows.a_machine(cell.cell))
     job = rows.a_job(cell.cell, rows.a_tenant(), tasks=2)

@@ -1,4 +1,4 @@
-"""What a change of a band would do, told before it is made."""
+"""Tests of the preview of a change of a priority band, which shows the effects before the change is made."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_only_who_runs_the_platform_looks_and_queries_do_not_grow_with_rows(djan
         band_preview(principal=Principal(name="ann", roles={"ubar": Role.OWNER}), band=BATCH)
     for number in range(30):
         given(f"t{number}", 1_000, number, number + 1 + number % 3)
-    band_preview(principal=ME, band=BATCH)  # makes the market
+    band_preview(principal=ME, band=BATCH)  # this call creates the market of the cell
     with django_assert_max_num_queries(13):
         told = band_preview(principal=ME, band=BATCH, oversell_milli=100)
     assert len({name for over in told["cells"][0]["over"] for name in over["tenants"]}) > 20

@@ -1,4 +1,4 @@
-"""Bands: what they cost, how far they are over-sold, and who hears of a change."""
+"""Tests of priority bands: what they cost, how far they are oversold, and who is notified of a change."""
 
 from __future__ import annotations
 

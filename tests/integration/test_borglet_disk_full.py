@@ -1,4 +1,4 @@
-"""A Borglet whose disk is full: what runs runs on, nothing is half done, and it goes on by itself (§3.3)."""
+"""Tests of a Borglet whose disk is full (§3.3): running tasks go on, and new tasks start when there is space again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def borglet(cell, link: Link, small_disk: Path) -> Iterator[Borglet]:
 
 
 def fill(disk: Path) -> Path:
-    """Until not a byte more goes in, however small the write."""
+    """Write a file until no more byte fits on the disk, and return its path."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
@@ -80,7 +80,7 @@ def test_what_runs_runs_on_and_what_is_new_waits_for_room(cell, borglet: Borglet
     assert task(old).restarts == 0
     assert not task(new).up
 
-    borglet.kill()  # and it comes back on a full disk, too
+    borglet.kill()  # it also starts again while the disk is full
     session = Machine.objects.get().session
     borglet.start()
     until(lambda: Machine.objects.get().session > session, what="connected again")

@@ -1,4 +1,4 @@
-"""A Borglet that is killed again and again while tasks start and end: none is lost, doubled or orphaned (§3.3)."""
+"""Tests of a Borglet that is killed again and again while tasks start and end: no task is lost or doubled (§3.3)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 
 KILLS = examples(100)
 TASKS = 12
-# Each start leaves a line; who is asked to stop takes a moment, and says that it was asked.
+# Each start writes a line. On SIGTERM the program writes another line and then ends.
 PROGRAM = """
 trap 'echo "$BORG_KEY" >> "{folder}/stopped"; exit 0' TERM
 echo "$BORG_KEY $$" >> "{folder}/started"
@@ -71,7 +71,7 @@ def test_many_kills_lose_double_and_orphan_nothing(cell, borglet: Borglet, tmp_p
         _place(job, machine, index)
     for _ in range(KILLS):
         _one_leaves_and_those_that_can_come_back(job, machine, rng)
-        # At any moment: before it has adopted, while it connects, while it starts and stops tasks.
+        # The kill comes at any moment, for example while the Borglet connects, or while it starts and stops tasks.
         _wait(rng.uniform(0.0, 1.0))
         borglet.kill()
         borglet.start()
@@ -107,14 +107,14 @@ def _one_leaves_and_those_that_can_come_back(job: Job, machine: Machine, rng: ra
 
 
 def _wait(seconds: float) -> None:
-    """The point is to be killed after this long, whatever has been reached by then."""
+    """Wait for this time, after which the test kills the Borglet, whatever it is doing then."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def _running(folder: Path) -> list[str]:
-    """Keys of all processes that announced themselves in `folder` and live."""
+    """Return the keys of the tasks that wrote a line to `started` in the folder and whose processes still run."""
     found = []
     for line in (folder / "started").read_text().splitlines():
         key, pid = line.split()
@@ -131,7 +131,7 @@ def _belongs(pid: int, key: str) -> bool:
 
 
 def test_nobody_else_lives_in_the_home_of_a_borglet(cell, borglet: Borglet, tmp_path: Path) -> None:
-    """What `_running` can't see: a task that was started and did not come to announce itself."""
+    """While one task runs, exactly one process on this host belongs to the home folder of the Borglet."""
     marker = f"BORG_TASK_DIR={borglet.home}".encode()
     job = a_job(cell, command=["sleep", "3600"], limit={"cpu": "50m", "ram": "32Mi"})
     _place(job, Machine.objects.get(), 0)

@@ -1,4 +1,4 @@
-"""A partition is not a massacre, and a bug no mass stop: what a cell does by itself, and what waits for an SRE."""
+"""Tests of brakes, which limit how many tasks a cell evicts or stops by itself. The others wait for an SRE."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 SETTINGS = CellSettings()
 EVE = Principal(name="eve")
-# 300 tasks, 5 % of them a minute: one in four seconds.
+# There are 300 tasks. 5 % of them per minute are one task in four seconds.
 MACHINES, EACH = 30, 10
 
 
@@ -40,7 +40,7 @@ def cell():
 
 @pytest.fixture
 def fleet(cell) -> list[Machine]:
-    """Machines with tasks that are up."""
+    """Return `MACHINES` machines, each with `EACH` placed tasks of one job."""
     made = [rows.a_machine(cell, f"m{number}", rack=f"r{number % 3}") for number in range(MACHINES)]
     job = rows.a_job(cell, rows.a_tenant(), tasks=MACHINES * EACH)
     with journal.write(cell.id, rows.ME) as entry:
@@ -62,7 +62,10 @@ def back(cell, machines_: list[Machine]) -> None:
 
 
 def second(cell, *, late: int = 0) -> int:
-    """One of the master's, and the clock a second on: the rows' times are a second older."""
+    """Evict tasks as the master does in one second, and return how many. The brakes get one second older.
+
+    `late`: the number of machines whose reports are late, but which are not down yet.
+    """
     evicted = evacuation.tasks_leave(cell.id, SETTINGS, seconds=1.0, late=late)
     older(cell, 1.0)
     return evicted
@@ -103,7 +106,7 @@ def test_tasks_of_a_dead_machine_leave_at_once(cell, fleet) -> None:
 def test_a_third_that_vanishes_loses_tasks_at_the_cells_rate_only_and_none_once_it_is_back(cell, fleet) -> None:
     gone = fleet[: MACHINES // 3]
     down(cell, gone)
-    evicted = sum(second(cell) for _ in range(48))  # cut for 60 s, of which 12 s until it is noticed
+    evicted = sum(second(cell) for _ in range(48))  # cut off for 60 s, of which 12 s pass before the machines are down
     assert 10 <= evicted <= 48 * 0.25 + 1
     assert state(cell) == "bounded"
     assert Brake.objects.get(cell=cell).wanted >= len(gone) * EACH - evicted
@@ -128,7 +131,7 @@ def test_the_last_to_come_back_keep_their_tasks_too_and_the_dead_among_them_are_
 
 
 def test_machines_that_are_late_count_before_they_are_silent(cell, fleet) -> None:
-    """Of a partition the first is silent some seconds before the last."""
+    """Machines that are late reduce the rate of evictions before they are down: all may have lost the network."""
     down(cell, fleet[:1])
     assert second(cell, late=9) == 0
     assert state(cell) == "bounded"
@@ -187,7 +190,7 @@ def test_machines_long_dead_and_empty_don_t_count(cell, fleet) -> None:
 
 
 def stop(cell, number: int) -> bool:
-    """Whether so many would be stopped; the journal needs something to say."""
+    """Return whether the cell may stop `number` tasks by itself. If not, record that these stops are wanted."""
     with journal.write(cell.id, rows.ME) as entry:
         passed = service.stops_pass(entry, number, what="preemption")
         entry.append(events.LeaseTaken(scheduler="default", holder="x", epoch=1))
@@ -198,11 +201,11 @@ def stop(cell, number: int) -> bool:
 
 def test_the_cell_stops_no_more_than_its_share_by_itself(cell, fleet) -> None:
     assert stop(cell, 150)
-    assert not stop(cell, 51)  # 200 within five minutes
+    assert not stop(cell, 51)  # 200 stops in five minutes are allowed
     brake = Brake.objects.get(cell=cell, kind="stops")
     assert brake.state == "held"
     assert "preemption would stop 51 tasks at once" in brake.detail
-    assert not stop(cell, 1)  # from now on, nothing
+    assert not stop(cell, 1)  # from now on, no stop is allowed
     older(cell, 500)
     assert not stop(cell, 1)
     assert Brake.objects.get(kind="stops").wanted == 1

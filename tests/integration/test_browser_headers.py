@@ -1,4 +1,4 @@
-"""What answers tell browsers: Content-Security-Policy and its relatives, compression, and how long to keep them."""
+"""Tests of HTTP headers for browsers: the Content-Security-Policy, TLS (HSTS), compression and caching."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def world(db):
 
 
 def policy_of(answer) -> dict[str, list[str]]:
-    """Directive: its sources."""
+    """Return the sources of each directive in the Content-Security-Policy of an answer."""
     parts = [part.split() for part in answer["Content-Security-Policy"].split("; ")]
     return {part[0]: part[1:] for part in parts}
 

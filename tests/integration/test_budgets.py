@@ -1,4 +1,4 @@
-"""Budgets: limits by the month in the tenant's time zone, alerts told once, and what stops at the end."""
+"""Tests of budgets: monthly limits in the tenant's time zone, alerts sent once, and what stops at the limit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_month_is_the_tenants_own() -> None:
     tenant.time_zone = "America/New_York"
     tenant.save()
     budget_set(principal=market.ME, tenant=tenant, monthly=100, action="stop-buying")
-    with clock.at(APRIL):  # still March over there
+    with clock.at(APRIL):  # still March in this time zone
         market.charged(tenant, 100)
         assert beyond_month(spending_of(tenant), 1) is not None
     with clock.at(APRIL + dt.timedelta(hours=4)):

@@ -1,4 +1,4 @@
-"""Capabilities (§2.5): asked for, granted with reason and end, revoked; and each is enforced where it counts."""
+"""Tests of capabilities (§2.5): requested, granted with a reason and an end, revoked, and enforced at each use."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def whole_cores(cores: int = 1, **changes) -> dict:
     return file | {"appclass": "latency-sensitive"} | changes
 
 
-# -- where each counts
+# -- what each capability allows
 
 
 def test_reclamation_is_switched_off_by_the_capability_alone(cell, ann) -> None:
@@ -201,7 +201,7 @@ def test_only_sres_grant_revoke_and_answer(tenant, ann) -> None:
             act()
 
 
-# -- asking
+# -- requesting
 
 
 def ask(user, tenant, *, who=None, **given) -> CapabilityRequest:

@@ -1,4 +1,4 @@
-"""Samples for capacity planning: they say what rows and Redis say, once an hour and band, and reports add up."""
+"""Tests of samples for capacity planning: their figures are those of rows and Redis, and add up in reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GIB = 2**30
 
 @pytest.fixture
 def world():
-    """A machine of 64 cores, of which task 0 of jfoo (100m) has its part and uses 40m; tasks 1 and 2 wait."""
+    """Yield a world with a machine of 64 cores. Of job jfoo, task 0 uses 40 milli-cores there, and two are pending."""
     world = portal_world.make()
     uses(world.cell, {task_id(world.job.id, 0): (30, 10, 2**20, 2**10)})
     yield world
@@ -41,7 +41,10 @@ def world():
 
 
 def uses(cell, tasks, *, age_s: float = 0.0) -> None:
-    """CPU used, CPU denied, RAM, disk by task."""
+    """Store samples of usage in Redis that are `age_s` seconds old.
+
+    `tasks`: (milli-cores used, milli-cores denied, bytes of RAM, bytes of disk) by id of the task.
+    """
     seconds, micros = wakeups.client().time()
     found = np.zeros(len(tasks), dtype=live.SAMPLE)
     for row, (task, (cpu, denied, ram, disk)) in zip(found, tasks.items(), strict=True):
@@ -102,7 +105,7 @@ def test_an_hour_is_one_row_of_means_and_two_looks_at_once_count_once(world) -> 
 def test_what_no_typical_task_can_use_is_stranded(world) -> None:
     rows.a_machine(world.cell, "narrow", capacity=(64_000, 2**26 - 1, 2**40, 0, 0, 100))
     capacity_sample(world.cell, now=NOON)
-    # On the narrow machine not one task of 64 MiB fits; on the other, CPU is what runs out.
+    # On the narrow machine no task of 64 MiB fits. On the other machine, CPU is used up first.
     assert sample().stranded[RAM] >= 2**26 - 1
     assert 64_000 <= sample().stranded[CPU] < 64_100
 

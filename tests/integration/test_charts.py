@@ -1,4 +1,4 @@
-"""Charts of usage: lines inside their frame, broken where windows are missing, scaled to the limit."""
+"""Tests of usage charts: lines stay inside their frame, break at missing windows, and are scaled to the limit."""
 
 from __future__ import annotations
 

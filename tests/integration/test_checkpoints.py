@@ -1,4 +1,4 @@
-"""Checkpoints on real PostgreSQL: what is saved, and the state of a cell at any revision."""
+"""Tests of checkpoints on real PostgreSQL: what is saved, and the state of a cell at any revision."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ def test_the_state_at_many_random_revisions_equals_the_original() -> None:
 
 
 def _check_a_journal_without_beginning(cell: Cell) -> None:
-    """The newest checkpoint and what is left of the journal are enough for `validate` and for later revisions."""
+    """Check that `validate` and later states need only the newest checkpoint and the rest of the journal."""
     newest, *_, oldest = [stored.header.revision for stored in checkpoints_of(cell.name)]
     with transaction.atomic():
         execute("SET LOCAL session_replication_role = replica")  # the journal is append-only
         execute("DELETE FROM scheduling_event WHERE cell_id = %s AND revision <= %s", [cell.id, newest - 5])
-    assert state_at(cell, revision=oldest).revision == oldest  # needs no journal
+    assert state_at(cell, revision=oldest).revision == oldest  # this state needs no journal
     with pytest.raises(Rejected, match=f"the journal begins at {newest - 4}"):
         state_at(cell, revision=oldest + 1)
     assert state_at(cell, revision=newest + 1).revision == newest + 1
@@ -164,7 +164,7 @@ def test_sres_list_show_and_download_checkpoints(cell, machine, ann, home) -> No
 
 
 def test_a_submission_does_not_wait_for_a_checkpoint(cell, machine, ann) -> None:
-    """The snapshot of the checkpoint stays open while another connection submits a job."""
+    """A job is submitted while the transaction that reads a checkpoint is still open. The submission does not wait."""
 
     def submit() -> None:
         try:

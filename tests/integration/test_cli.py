@@ -1,4 +1,4 @@
-"""borgctl as a process, against the real API: what it says, what it prints with --json, how it ends."""
+"""Tests of `borgctl` as a process against the real API: its output, its output with `--json`, and its exit status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(scope="module")
 def dns_port() -> Iterator[int]:
-    """Of a resolver that tests start: held, or a connection might have got it meanwhile."""
+    """Reserve a port for a resolver that tests start, so that no other connection gets it, and yield it."""
     with reserved("127.0.0.1", 0) as port:
         yield port
 

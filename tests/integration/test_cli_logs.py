@@ -1,4 +1,4 @@
-"""`borgctl logs` of a real process: through the web process, Redis, a link shard and a Borglet."""
+"""Tests of `borgctl logs` of a real process, through the web process, Redis, a link shard and a Borglet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""borgctl orders quota: asked before, decided about, changed, handed on; against a real portal."""
+"""Tests of `borgctl` for orders of quota, against a real portal: they are placed, decided, changed and transferred."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sre(tmp_path, shared_portal, ubar) -> Cli:
 def test_buying_from_the_question_to_the_end_of_the_order(ann, ubar) -> None:
     asked = ann.run("quota", "buy", *SIZE, "--days", "10", given="n\n")
     assert (asked.returncode, "Order it for " in asked.stderr, "nothing was changed" in asked.stderr) == (1, True, True)
-    assert ann.run("quota", "buy", *SIZE, "--days", "10", given="").returncode == 1  # nobody answers
+    assert ann.run("quota", "buy", *SIZE, "--days", "10", given="").returncode == 1  # no answer is given
     dear = ann.run("quota", "buy", *SIZE, "--days", "10", "--at-most", "1.5", "--yes")
     assert (dear.returncode, "more than 1.50" in dear.stderr) == (1, True)
     assert "nothing was" in ann.out("quota", "buy", *SIZE, "--days", "10", "--dry-run")

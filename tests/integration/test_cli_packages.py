@@ -1,4 +1,4 @@
-"""borgctl's packages against a real web process: also larger than what the portal reads otherwise."""
+"""Tests of `borgctl` for packages against a real web process, with uploads larger than any other request may be."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ann(cell, tenant, url, tmp_path) -> Cli:
 
 @pytest.fixture
 def tool(tmp_path) -> Path:
-    """A folder to pack, larger than a body of any other request."""
+    """Return a folder to pack, which is larger than the body of any other request may be."""
     (tmp_path / "tool" / "bin").mkdir(parents=True)
     (tmp_path / "tool" / "bin" / "serve").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "tool" / "noise").write_bytes(os.urandom(5 * MOST_BYTES))
@@ -93,7 +93,7 @@ def test_what_cannot_be_packed_or_uploaded_says_why(ann: Cli, tool: Path) -> Non
 
 
 def head(url: str, *lines: str) -> bytes:
-    """What a server answers to the head of a request whose body never comes."""
+    """Send the head of a request without its body, and return the answer of the server."""
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
         connection.sendall("\r\n".join([*lines, f"Host: {host}", "", ""]).encode())

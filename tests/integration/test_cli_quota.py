@@ -1,4 +1,4 @@
-"""borgctl in the shop, with money and with notices, against a real portal."""
+"""Tests of `borgctl` for the shop, money and notices, against a real portal."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_money(ann, sre, ubar) -> None:
     assert "monthly         no limit" in ann.out("quota", "budget")
     set_ = ("--monthly", "5,000", "--alert", "80", "--alert", "100", "--action", "stop-buying")
     assert "monthly         5,000.00 credits" in ann.out("quota", "budget", *set_)
-    assert ann.json("quota", "budget", "--monthly", "none")["alerts"] == [80, 100]  # what isn't given stays
+    assert ann.json("quota", "budget", "--monthly", "none")["alerts"] == [80, 100]  # alerts are not changed
     before = ann.json("quota", "budget")["available"]
     sre.out("quota", "budget", "--tenant", "ubar", "--grant", "12.5", "--text", "more")
     assert ann.json("quota", "budget")["available"] - before == 12_500_000

@@ -1,4 +1,4 @@
-"""borgctl tenant: teams, members, invitations, service accounts and capabilities, against a real portal."""
+"""Tests of `borgctl tenant`: teams, members, invitations, service accounts and capabilities, against a real portal."""
 
 from __future__ import annotations
 

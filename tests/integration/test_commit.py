@@ -1,4 +1,4 @@
-"""Commit with a re-check (§3.4): what changed since the plan was made is handed back, the rest is applied."""
+"""Tests of commits with a re-check (§3.4): placements that no longer hold are returned, and the others are applied."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_placement_keeps_its_receipt(cell, machines, job) -> None:
     full, bare = [record.event for record in journal.tail(cell.id, after=journal.newest(cell.id) - 1)]
     assert isinstance(full, events.TaskPlaced)
     assert (full.score, full.devices, full.runners_up) == ({"packing": 0.5}, (0, 2), ((9, 0.25),))
-    # What says nothing takes no room: there is one such row for each placement.
+    # Empty fields are left out, because there is one such row for each placement.
     assert set(Event.objects.latest("revision", "seq").data) == {
         "kind",
         "job_id",
@@ -214,7 +214,7 @@ def test_nobody_takes_room_that_a_spared_victim_still_holds(cell, machines, job,
     decided = plan(
         cell,
         put(job, 1, machines[0], victims=((low.id, 0),)),
-        put(job, 2, machines[0]),  # into what the victim would have left over
+        put(job, 2, machines[0]),  # into the space that the victim would have left
         put(job, 0, machines[1]),
     )
     with journal.write(cell.id, rows.ME) as entry:
@@ -262,7 +262,7 @@ def test_a_victim_that_moved_meanwhile_is_spared(cell, machines, job) -> None:
 
 
 def test_masters_at_once_place_each_task_once_and_never_overrule_each_other(cell, job) -> None:
-    """Six masters, each with a plan from the same revision, all for the same tasks and machines."""
+    """Six masters commit plans from the same revision for the same tasks and machines. Each task is placed once."""
     fleet = [rows.a_machine(cell, f"n{i}") for i in range(4)]
     decided = [plan(cell, *[put(job, i, fleet[(i + turn) % 4]) for i in range(4)]) for turn in range(6)]
     outcomes = []

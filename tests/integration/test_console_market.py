@@ -1,4 +1,4 @@
-"""The SRE console's pages of the market and of money: changed through services alone, and by SREs alone."""
+"""Tests of the console's pages of the market and of money: only SREs change rows, and only through services."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def listed(page: str) -> str:
 
 
 def an_order(tenant: Tenant) -> Order:
-    """One that begins in an hour, approved by rule."""
+    """Place an order that begins in an hour and that a rule approves."""
     starts_at = clock.now().replace(microsecond=0) + HOUR
     budget_grant(principal=SRE, tenant=tenant, amount=10**6 * CREDIT, text="start")
     return order_place(

@@ -1,4 +1,4 @@
-"""The console's page of names: what it tells of servers that follow, lag, load, are stale, mute, or not there."""
+"""Tests of the console's page of name servers, which may be up to date, late, loading, stale, silent or absent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def world():
 
 @pytest.fixture
 def asked(settings):
-    """What the page tells of a resolver and of secondaries at these ports."""
+    """Return a function that opens the page for a resolver and secondaries at given ports, and returns its context."""
 
     def ask(resolver: int, *secondaries: int):
         settings.BORG_DNS_HOST, settings.BORG_DNS_PORT = "127.0.0.1", resolver
@@ -42,7 +42,7 @@ def asked(settings):
 
 
 def reported(context) -> list[tuple]:
-    """Role, state, serial and revision of each server in the table."""
+    """Return the role, state, serial and revision of each server in the table of the page."""
     return [(role, strip_tags(label).strip(), *more) for _server, role, label, *more, _lag in context["table"]["rows"]]
 
 
@@ -103,7 +103,7 @@ def test_silent_servers_hold_the_page_up_no_longer_than_the_bound(world, asked) 
 
 
 def test_the_page_itself_asks_nobody_and_tells_what_rows_say(world, settings) -> None:
-    settings.BORG_DNS_PORT = 1  # nobody is there
+    settings.BORG_DNS_PORT = 1  # no server listens there
     Job.objects.update(labels={"service": "web"})
     client = signed_in("sre")
     path = reverse("admin:names")
@@ -117,7 +117,7 @@ def test_the_page_itself_asks_nobody_and_tells_what_rows_say(world, settings) ->
     assert counts == {"jobs": 1, "services": 1, "placed": 1, "serving": 0, "fail_open": 1}
     for tenant, name in (("ubar", "second"), ("other", "third")):
         rows.a_job(world.cell, rows.a_tenant(tenant) if tenant == "other" else world.tenant, name)
-    Job.objects.update(labels={"service": "web"})  # of two tenants: two services
+    Job.objects.update(labels={"service": "web"})  # jobs of two tenants make two services
     assert client.get(path).context["counts"]["services"] == 2
     portal_world.report(world.job, 0)
     assert client.get(path).context["failing"]["rows"] == []

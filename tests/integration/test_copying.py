@@ -1,4 +1,4 @@
-"""Rows by COPY on real PostgreSQL: what goes in comes out, and those that need an id get one."""
+"""Tests of inserting rows with COPY on real PostgreSQL: values are unchanged, and rows that need an id get one."""
 
 from __future__ import annotations
 

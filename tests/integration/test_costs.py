@@ -1,4 +1,4 @@
-"""Costs on real PostgreSQL: each micro-credit paid is somebody's, or was bought and not asked for."""
+"""Tests of costs on real PostgreSQL: each micro-credit paid belongs to a job, or to quota that no job asked for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bought(tenant, price: int, *, amounts=TEN_CORES, days: int = 1, parts=None, 
 
 
 def ran(tenant, job: str, milli: int, *, hours=range(24), labels=None, used: int = 0, band="production") -> None:
-    """Asked for so many milli-cores, in these hours."""
+    """Report metered hours of a job that asked for `milli` and used `used` milli-cores in each of these hours."""
     limit, use = (milli * 3600, 0, 0, 0, 0, 0), (used * 3600, 0, 0, 0, 0, 0)
     for hour in hours:
         meter(

@@ -1,4 +1,4 @@
-"""Secrets of machines: replaced over the link, void when they should be, and good for one machine alone."""
+"""Tests of the secrets of machines: they are replaced over the link, are revoked, and serve one machine only."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def the_machine(hostname: str = "m1") -> Machine:
 
 
 def steps(cell: Cell) -> list[str]:
-    """What the journal says of secrets."""
+    """Return the field `step` of each journal event about the secret of a machine, in order."""
     return [r.event.step for r in journal.tail(cell.id, after=0) if isinstance(r.event, MachineCredential)]
 
 
@@ -76,7 +76,7 @@ def opens(link: Link, hostname: str, secret: str) -> bool:
 
 
 def asked_to_rotate(machine: Played):
-    """Answer polls until one asks for an offer."""
+    """Answer polls until a poll asks the machine for a new secret, and return that poll."""
     for _ in range(50):
         poll = machine.poll()
         if poll.rotate:
@@ -98,10 +98,10 @@ def test_a_new_secret_is_asked_for_accepted_and_used(cell, link: Link) -> None:
     with link.machine(cell) as machine:
         machine.report(machine.poll_with_desired())
         machine_rotate(principal=rows.ME, machine=the_machine(), reason="a laptop was lost")
-        machine_rotate(principal=rows.ME, machine=the_machine())  # said twice, done once
+        machine_rotate(principal=rows.ME, machine=the_machine())  # requested twice, but done once
         machine.report(asked_to_rotate(machine), offer=digest("new"))
         assert accepted(machine) == digest("new")
-        assert opens(link, "m1", machine.secret)  # both do until the new one was used
+        assert opens(link, "m1", machine.secret)  # both secrets work until the new one is used
         assert opens(link, "m1", "new")
         assert not opens(link, "m1", machine.secret)
         assert opens(link, "m1", "new")
@@ -145,7 +145,7 @@ def test_an_offer_of_a_superseded_session_changes_nothing(cell) -> None:
     Machine.objects.update(secret_digest=digest("old"), session=7)
     assert secrets_offered(cell.id, {machine.id: (6, digest("x"))}, principal=rows.ME) == {}
     assert secrets_offered(cell.id, {machine.id: (7, digest("x"))}, principal=rows.ME) == {machine.id: digest("x")}
-    # An answer that was lost: the same offer again is accepted again, and written once.
+    # After a lost answer, the same offer is accepted again, but written only once.
     before = journal.newest(cell.id)
     assert secrets_offered(cell.id, {machine.id: (7, digest("x"))}, principal=rows.ME)
     assert journal.newest(cell.id) == before
@@ -186,9 +186,9 @@ def test_a_revoked_machine_is_cut_off_until_it_joins_again(cell, link: Link) -> 
     assert not opens(link, "m1", "")
     with pytest.raises(Conflict, match="join the machine again"):
         machine_rotate(principal=rows.ME, machine=row)
-    late = {str(row.id): time.time()}  # a heartbeat that was on its way
+    late = {str(row.id): time.time()}  # a heartbeat that was sent before
     wakeups.client().zadd(contact.key("contact", cell.id), late)
-    with link.machine(cell) as again:  # at once: nobody holds its name
+    with link.machine(cell) as again:  # it can join at once, because no machine has its name
         again.report(again.poll_with_desired())
         assert the_machine().state == "up"
     assert steps(cell) == ["revoked"]
@@ -229,7 +229,7 @@ def test_a_real_borglet_renews_its_secret_and_its_tasks_never_notice(cell, link:
     until(lambda: the_machine().session > session)
 
 
-# -- a stolen secret reaches that machine's tasks only
+# -- a stolen secret gives access only to the tasks of its machine
 
 
 def test_a_stolen_secret_shows_nothing_of_other_machines(cell, link: Link) -> None:
@@ -256,7 +256,7 @@ def test_a_stolen_secret_speaks_for_no_other_machine(cell, link: Link) -> None:
             answer = liar.hello()
             assert isinstance(answer, Refusal)
             assert (answer.code, answer.retry) == ("other-machine", False)
-        victim.report(victim.poll_with_desired())  # whose session stands
+        victim.report(victim.poll_with_desired())  # its session is still open
 
 
 @pytest.mark.parametrize("phase", [Phase.UP, Phase.ENDED])

@@ -1,4 +1,4 @@
-"""How many tasks of a job a drain may have down: budgets, allocs with all inside, patience with the failing."""
+"""Tests of how many tasks of a job a drain may take down: disruption budgets, allocs, and tasks that do not come up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = CellSettings()
 
 
 def drain(cell) -> int:
-    """A second of the master's work."""
+    """Evict tasks as the master does in one second, and return how many."""
     return evacuation.tasks_leave(cell.id, SETTINGS, seconds=1.0)
 
 
@@ -35,7 +35,7 @@ def running(job: Job) -> int:
 
 
 def aged(job: Job, seconds: float, *indexes: int) -> None:
-    """As if these tasks had been in their state for so long."""
+    """Set the time since when these tasks have been in their present state to `seconds` seconds ago."""
     Task.objects.filter(job=job, index__in=indexes).update(since=timezone.now() - dt.timedelta(seconds=seconds))
 
 
@@ -43,11 +43,11 @@ def test_a_budget_bounds_a_drain_until_siblings_are_up_again(cell, machine, ann)
     job = world.submit(ann, cell, world.a_file(tasks=20, disruption_budget=3))
     world.bring_up(job, machine)
     draining(machine)
-    assert drain(cell) == 3  # without a budget it would be a tenth: 2
+    assert drain(cell) == 3  # without a budget, it would be a tenth of the tasks: 2
     assert drain(cell) == 0
     elsewhere = rows.a_machine(cell, "m2")
     world.place(job, elsewhere, 0, 1)
-    assert drain(cell) == 0  # placed is not up
+    assert drain(cell) == 0  # a placed task is not up yet
     world.report(job, 0, 1)
     assert drain(cell) == 2
 
@@ -67,7 +67,7 @@ def test_a_sibling_that_never_comes_up_holds_a_drain_up_for_a_while_only(cell, m
 
 
 def test_a_job_without_budget_left_keeps_no_other_from_leaving(cell, machine, ann, monkeypatch) -> None:
-    """Even when its tasks fill the part of the queue that is looked at."""
+    """A job with a used-up disruption budget delays no other job. Its tasks fill the part of the queue that is read."""
     monkeypatch.setattr(journal, "CHUNK", 4)
     urgent = world.submit(ann, cell, world.a_file("urgent", tasks=8, priority=300, disruption_budget=1))
     other = world.submit(ann, cell, world.a_file("other", tasks=1))
@@ -85,7 +85,7 @@ def test_a_job_without_budget_left_keeps_no_other_from_leaving(cell, machine, an
 
 @pytest.fixture
 def shelf(cell, ann, machine):
-    """Two allocs, both up."""
+    """Return an alloc set whose two allocs are placed and up."""
     shelf = world.submit(
         ann, cell, {"name": "shelf", "kind": "AllocSet", "priority": 200, "tasks": 2, "task": {"limit": {"cpu": 1}}}
     )
@@ -111,7 +111,7 @@ def test_an_alloc_leaves_with_all_inside_when_their_budgets_allow_it(cell, machi
     web = world.submit(ann, cell, world.a_file("web", alloc_set="shelf", disruption_budget=1))
     put(web, shelf, machine, {0: 0, 1: 0, 2: 1})
     draining(machine)
-    # Two of web are in the first alloc: more than its budget, but nobody is down yet, and it can't leave in part.
+    # Two tasks of web are in the first alloc, more than its budget. None is down yet, and an alloc leaves whole.
     assert drain(cell) == 3
     assert (running(shelf), running(web)) == (1, 1)
     assert drain(cell) == 0

@@ -1,4 +1,4 @@
-"""Machines are emptied within budgets and a deadline: one, many at once, and those that go down meanwhile."""
+"""Tests of drains, which empty machines within disruption budgets and a deadline, also many at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = CellSettings()
 
 
 def second(cell) -> int:
-    """One of the master's."""
+    """Evict tasks as the master does in one second, and return how many."""
     return evacuation.tasks_leave(cell.id, SETTINGS, seconds=1.0)
 
 
@@ -39,7 +39,7 @@ def running(job: Job) -> int:
 
 
 def late(drain_of: Machine) -> None:
-    """As if its deadline had just passed."""
+    """Move the deadline of the drain of a machine into the past."""
     Drain.objects.filter(machine=drain_of).update(deadline=F("began_at") - dt.timedelta(seconds=1))
 
 
@@ -87,7 +87,7 @@ def test_past_its_deadline_a_drain_breaks_budgets_only_on_request(cell, machine,
     machines.machines_drain(principal=rows.ME, cell=other.cell, machines=[other], reason="new disk", deadline_s=60.0)
     assert wishes(cell)[-2].break_budgets
     assert wishes(cell)[-1].deadline > 0
-    assert second(cell) == 2  # one of each
+    assert second(cell) == 2  # one task of each job
     assert second(cell) == 0
     late(machine)
     late(other)
@@ -158,7 +158,7 @@ def test_why_a_task_left_is_one_walk(cell, machine, ann) -> None:
     assert (drain.actor, drain.event.state, drain.event.reason) == ("system:test", "draining", "new disk")
 
 
-# -- how far it has come
+# -- progress
 
 
 def progress(cell, who=rows.ME) -> dict[str, drain_progress.DrainProgress]:

@@ -1,4 +1,4 @@
-"""`?dry_run=1` on every write: the answer of the real thing, and nothing changed."""
+"""Tests of `?dry_run=1` on every write: the answer is that of the real write, and nothing changes."""
 
 from __future__ import annotations
 

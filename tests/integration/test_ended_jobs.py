@@ -1,4 +1,4 @@
-"""Pages take the same time however many jobs have ended: no query of theirs reads all jobs or all tasks."""
+"""Tests of pages after many jobs have ended: no page runs a query that reads all jobs or all tasks."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def world(tmp_path, settings):
 
 
 def whole_tables(client: Client, path: str) -> set[str]:
-    """The tables of jobs and tasks that a GET of the path reads from beginning to end."""
+    """Return which of the tables of jobs and tasks are read from beginning to end for a GET of the path."""
     with CaptureQueriesContext(connection) as captured:
         assert client.get(path).status_code == 200
     found = set()
     with connection.cursor() as cursor:
-        # Each page shows few rows. These plans do not pay for few rows in a small table, but what earlier tests left in
-        # the table could make them look cheaper.
+        # These plans are not worth it for the few rows of a page. Rows that earlier tests left in the tables could make
+        # them look cheaper.
         cursor.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off")
         for statement in [one["sql"] for one in captured.captured_queries if one["sql"].startswith("SELECT")]:
             cursor.execute(f"EXPLAIN (FORMAT JSON) {statement}")

@@ -1,4 +1,4 @@
-"""Erasing a person or a tenant from the journal, the archive and checkpoints, also when it is interrupted."""
+"""Tests of erasing a person or a tenant from the journal, the archive and checkpoints, also after an interruption."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def folder(settings, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def job(cell, tenant, folder) -> Job:
-    """An ended job of tenant `ubar`, which the person `ann` submitted. Some of its events are only in the archive."""
+    """Return an ended job of tenant `ubar`, submitted by the person `ann`. Some events are only in the archive."""
     job = Job.objects.create(
         cell=cell, tenant=tenant, name="ubar", priority=200, band="production", requested=[], state="dead",
         submitted_by="ann", ended_at=timezone.now(),
@@ -198,7 +198,7 @@ def test_the_archiver_and_an_erasure_do_not_run_together(job) -> None:
 
 
 def test_the_journal_stays_append_only(job) -> None:
-    """Even an erasure changes only the names in events."""
+    """PostgreSQL rejects deletions and changes of events. During an erasure it accepts only changes of names."""
     changes = ("actor = 'x', kind = 'x'", "revision = 77", "time = now()")
     rejected = ["UPDATE scheduling_event SET actor = 'x'"]
     rejected += ["DELETE FROM scheduling_event", *(f"UPDATE scheduling_event SET {change}" for change in changes)]

@@ -1,4 +1,4 @@
-"""Feeds for load balancers and monitoring: what they hold, who sees what, and what is rejected."""
+"""Tests of feeds for load balancers and monitoring: what they contain, who sees what, and what is rejected."""
 
 from __future__ import annotations
 
@@ -87,7 +87,10 @@ def test_filters_narrow_by_label_cell_and_job(ann: Client, job: Job) -> None:
 def test_a_cell_or_tenant_that_is_not_there_is_reported_as_one_that_may_not_be_seen(
     ann: Client, job: Job, path: str
 ) -> None:
-    """What a balancer was given last stays; emptied in silence it would send its clients nowhere."""
+    """A cell or tenant that does not exist is answered with 404, as is one that the caller may not see.
+
+    With 404, a load balancer keeps its last list. An empty list would leave its clients without servers.
+    """
     told = ask(ann, path, 404, cell="dd")
     assert told["fields"] == {"cell": "no such cell"}
     assert "give one of cc" in told["detail"]
@@ -146,7 +149,7 @@ def test_weights_loads_and_services_reach_the_feeds(ann: Client, job: Job) -> No
 
 
 def test_a_service_is_never_told_in_part(ann: Client, job: Job) -> None:
-    """A filter that leaves some of its jobs out leaves the service out."""
+    """A filter that excludes one of the jobs of a service excludes the whole service."""
     Job.objects.filter(pk=job.pk).update(labels={"service": "front", "tier": "web"})
     assert list(ask(ann, TRAEFIK, job="jfoo")["http"]["services"]) == ["jfoo-ubar-cc"]
     assert list(ask(ann, TRAEFIK, label="tier:web")["http"]["services"]) == ["jfoo-ubar-cc"]
@@ -162,9 +165,9 @@ def test_a_client_with_the_tag_of_the_last_answer_gets_only_news(ann: Client, jo
         assert ann.get(path, headers={"If-None-Match": f'"other", {tag}'}).status_code == 304
     assert not [one for one in cheap if "scheduling_task" in one["sql"]], "rows were read for what is known"
     use(job, 0, cpu_milli=50)
-    assert ann.get(path, headers={"If-None-Match": tag}).status_code == 304  # a load alone is not news
+    assert ann.get(path, headers={"If-None-Match": tag}).status_code == 304  # a load alone is not a change
     place(job.cell, a_job(job.cell, a_tenant("other")), Machine.objects.get(), 0, ports=21_000)
-    assert ann.get(path, headers={"If-None-Match": tag}).status_code == 304  # nor are other people's names
+    assert ann.get(path, headers={"If-None-Match": tag}).status_code == 304  # nor are names of other jobs
     report(job.cell, job, 0, phase="starting", health="unknown")
     news = ann.get(path, headers={"If-None-Match": tag})
     assert news.status_code == 200
@@ -219,7 +222,7 @@ def test_clusters_that_are_not_jobs_are_refused(ann: Client, cluster: str) -> No
 
 @pytest.mark.parametrize("path", [PROMETHEUS, TRAEFIK, ENVOY])
 def test_a_feed_of_too_many_tasks_is_rejected_before_a_job_or_task_is_read(ann: Client, job: Job, path: str) -> None:
-    """Another job, so that the sum decides; its counter alone says that it has so many tasks."""
+    """A feed is rejected if its jobs together have too many tasks. No job or task is read to find this out."""
     most = MOST_TARGETS if path == PROMETHEUS else MOST_ENDPOINTS
     whole = a_job(job.cell, job.tenant, "whole", tasks=1)
     Job.objects.filter(pk=whole.pk).update(tasks_running=most - 1)
@@ -256,12 +259,12 @@ def test_the_number_of_queries_is_not_the_number_of_jobs(
 
 
 def _targets(**more: Any) -> Any:
-    """Return the targets of all live jobs as a process without kept targets computes them."""
+    """Return the targets of all live jobs as a process with an empty cache computes them."""
     return json.loads(targets.TargetCache().answer(visible_jobs(ME), **more).body)
 
 
 def test_kept_targets_are_as_fresh_as_targets_that_are_read_again(ann: Client, job: Job) -> None:
-    """Each kind of event that can change a target is written once, between two requests."""
+    """After each kind of event that can change a target, cached targets equal targets computed from rows."""
     cell, machine = job.cell, Machine.objects.get()
     other = a_job(cell, job.tenant, "other", tasks=2)
     changes = [
@@ -298,7 +301,7 @@ def test_kept_targets_get_their_present_loads(ann: Client, job: Job) -> None:
 
 
 def test_targets_read_before_a_change_are_not_kept_after_it(ann: Client, job: Job) -> None:
-    """A slow request has read a job; meanwhile the job changes, and a request for another port notices the change."""
+    """A job changes while a slow request holds its old targets. The cache does not keep the old targets."""
     cache = targets.TargetCache()
     early = visible_jobs(ME)
 

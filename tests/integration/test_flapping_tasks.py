@@ -1,4 +1,4 @@
-"""A task that crashes again and again, from the reports of its machine to rows and journal."""
+"""Tests of a task that crashes again and again, from the reports of its machine to rows and journal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SilentWire:
 
 
 class Shard:
-    """The intake and the writer of a shard, with one machine on which task 0 of a job runs."""
+    """The part of a link shard that reads and stores reports, with one machine that runs task 0 of a job."""
 
     def __init__(self, cell: Cell, machine: Machine, loop: VirtualLoop) -> None:
         self.cell, self.loop = cell, loop
@@ -56,7 +56,7 @@ class Shard:
         self.read()
 
     def read(self) -> None:
-        """Read the view of the machine again from the database, as after a notification."""
+        """Read the expected state of the machine from the database again, as after a notification."""
         view = load(self.cell.id, [self.held.machine_id], Specs())[self.held.machine_id].view
         self.held.take_view(view)
         self.held.flaps.rebase(view, self.loop.now)

@@ -1,4 +1,4 @@
-"""What stands in front of Django: deadlines, bounds, and answers where something needed is away."""
+"""Tests of the layer in front of Django: deadlines, a limit on requests, and answers to failures and overload."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Message = dict[str, Any]
 
 
 class Client:
-    """One request, by ASGI: `body` comes in parts, each after `pause_s` seconds."""
+    """A client of one ASGI request. Its body comes in `parts` parts, each after `pause_s` seconds."""
 
     def __init__(self, path: str = "/api/v1/x/", *, kind: str = "http", parts: int = 1, pause_s: float = 0.0):
         self.scope = {"type": kind, "method": "GET", "path": path, "query_string": b"", "headers": []}
@@ -103,7 +103,7 @@ def test_a_request_past_its_deadline_is_answered_and_its_own_answer_dropped() ->
         await receive()
         try:
             await asyncio.sleep(30.0)
-        except asyncio.CancelledError:  # as a thread that goes on
+        except asyncio.CancelledError:  # a thread also goes on after this
             await asyncio.sleep(0.2)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         ended.append("later")
@@ -166,7 +166,7 @@ def test_requests_under_way_are_bounded_but_liveness_is_not() -> None:
 def _broken(error: Exception, path: str) -> Any:
     try:
         raise error
-    except Exception:  # noqa: BLE001 - as Django does
+    except Exception:  # noqa: BLE001 - Django does the same
         assert sys.exc_info()[1] is error
         return broken(RequestFactory().get(path))
 

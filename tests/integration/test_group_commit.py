@@ -1,4 +1,4 @@
-"""Group commit: submissions that arrive together share a transaction, and each keeps its own verdict."""
+"""Tests of group commit: submissions that arrive together share a transaction, and each gets its own verdict."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Verdicts = dict[str, Any]
 
 @contextmanager
 def locked(cell: Cell) -> Iterator[Callable[[], None]]:
-    """Another transaction holds the lock of the cell until it is released."""
+    """Lock the row of the cell in another transaction. Yield a function that releases the lock."""
     with psycopg.connect(**connection.get_connection_params()) as other:
         other.execute("SELECT FROM scheduling_cell WHERE id = %s FOR UPDATE", [cell.id])
         yield other.rollback
 
 
 def together(cell: Cell, wanted: list[tuple[str, dict[str, Any]]], release: Callable[[], None]) -> list[Any]:
-    """Submit (name of the user, job file) from one thread each, while the cell is locked. Return jobs and errors."""
+    """Submit each (user name, job file) in a thread of its own, then call `release`. Return the jobs and errors."""
     found: list[Any] = [None] * len(wanted)
 
     def one(place: int, who: str, file: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def together(cell: Cell, wanted: list[tuple[str, dict[str, Any]]], release: Call
 
 def _until_leading(cell: Cell) -> None:
     _until(lambda: group_commit.of_cell(cell.id)._led)
-    # The leader has taken its group, which is itself alone, when PostgreSQL lets it wait for the lock.
+    # When the leader waits for the lock in PostgreSQL, its group is complete and contains only its own submission.
     _until(lambda: _waiting_for_locks() == 1)
 
 
@@ -94,7 +94,7 @@ def test_waiting_submissions_share_one_revision_and_keep_their_callers(cell: Cel
     with locked(cell) as release:
         jobs = together(cell, [(name, a_file(f"job-{name}")) for name in users], release)
     assert [job.name for job in jobs] == [f"job-{name}" for name in users]
-    # The first one wrote alone, and the other five together.
+    # The first submission was written alone, and the other five together.
     assert Cell.objects.get(pk=cell.pk).revision == before + 2
     events = Event.objects.filter(cell_id=cell.id, kind="job.submitted").order_by("revision", "seq")
     assert {event.job_id: event.actor for event in events} == {
@@ -124,7 +124,7 @@ def test_the_second_of_two_equal_submissions_sees_the_first(cell: Cell, users: l
 
 
 def test_a_submission_that_postgresql_rejects_does_not_spoil_its_group(cell: Cell, users: list[str]) -> None:
-    """A name of 201 characters does not fit into the column of the submitter."""
+    """PostgreSQL rejects a submission with a user name of 201 characters. The other one of its group is accepted."""
     from dataclasses import replace
 
     from scheduling.jobs import jobs

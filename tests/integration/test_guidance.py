@@ -1,4 +1,4 @@
-"""Whether a planned job would fit, and which shapes would fit better: counted from the rows."""
+"""Tests of guidance: whether a planned job would fit into the cell, and which sizes of tasks would fit better."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cell() -> Cell:
 
 
 def publish(cell: Cell) -> None:
-    """Do what the cell's master does each second."""
+    """Store the view of the cell's machines in Redis, as the cell's master does every second."""
     ViewPublisher(cell.id).publish(load_state(cell.id))
 
 

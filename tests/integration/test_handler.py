@@ -1,4 +1,4 @@
-"""The threads that answer requests: each request keeps one, and none waits for long."""
+"""Tests of the threads that answer requests: each request uses one thread, and waits for it for a bounded time."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_each_kind_of_request_has_its_own_threads(method: str, path: str, kind: 
 
 @pytest.mark.django_db
 def test_the_whole_request_runs_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Middleware, view and the signals at both ends: connections to PostgreSQL belong to threads."""
+    """Middleware, view and request signals run in one thread, because connections to PostgreSQL belong to threads."""
     seen: list[str] = []
 
     def note(*_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics`: for probes, which can't wait."""
+"""Tests of `/healthz`, `/readyz` and `/metrics`: they answer at once, even if PostgreSQL or Redis does not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def read_only() -> Iterator[None]:
-    """Sessions that begin now accept only reads. What was answered before and meanwhile is forgotten by each end."""
+    """Make new database sessions read-only. Wait until answers of `/readyz` from before are no longer repeated."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_database()")
         name = cursor.fetchone()[0]

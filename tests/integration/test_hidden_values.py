@@ -1,4 +1,4 @@
-"""Environment values that look like secrets: who sees them, in answers, on pages and in the command line."""
+"""Tests of environment values that look like secrets: who sees them in answers, on pages and in `borgctl`."""
 
 from __future__ import annotations
 

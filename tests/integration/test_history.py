@@ -1,5 +1,8 @@
-"""After a restore (DESIGN §2.4): what Borglets run and the database has forgotten is kept, shown, and never confused
-with what the database asks for again."""
+"""Tests of a cell after a restore (DESIGN §2.4).
+
+Tasks that run but are unknown to the restored database are kept and shown. They are not confused with tasks that are
+placed later.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ SRE = system("sre")
 
 @pytest.fixture
 def lost():
-    """A machine runs the first incarnation of a task; the database was restored to before it placed it."""
+    """Return a cell, its machine and a job. The machine runs a task that the restored database has not placed."""
     cell = rows.a_cell()
     machine = SimulatedCell(cell)
     borglet = machine.add(rows.a_machine(cell))
@@ -58,7 +61,7 @@ def test_what_the_restored_database_does_not_know_runs_on_and_is_shown(lost) -> 
 
 
 def test_a_task_placed_again_is_never_taken_for_the_one_that_was_forgotten(lost) -> None:
-    """With another command since, the Borglet would reject its whole desired state: `changed-in-place`."""
+    """A task that is placed again gets a new incarnation. It starts after an SRE has stopped the unknown one."""
     cell, borglet, job = lost
     forgotten = next(iter(borglet.runs))
     other = world.with_task(job.name, tasks=1, command=["serve", "again"]) | {"priority": 200}
@@ -101,7 +104,7 @@ def test_a_master_that_knows_a_lost_history_reads_the_rows_again() -> None:
     job = rows.a_job(cell, rows.a_tenant(), tasks=2)
     master.tick()
     assert Task.objects.filter(job=job, state="running").count() == 2
-    with connection.cursor() as cursor:  # as a restored database would have it
+    with connection.cursor() as cursor:  # rows as in a restored database
         cursor.execute("UPDATE scheduling_task SET state = 'dead', machine_id = NULL, ports = '{}', outcome = 'killed'")
         cursor.execute("UPDATE scheduling_job SET state = 'dead', tasks_running = 0, tasks_dead = 2")
     cell_new_history(principal=SRE, cell=cell)

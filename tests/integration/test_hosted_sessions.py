@@ -1,4 +1,4 @@
-"""Sessions of the simulator that the console hosts, with their real processes."""
+"""Tests of simulator sessions that the console hosts, with their real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task calls the REST API as itself: from the link to its file, from there to the API, no further than allowed."""
+"""Tests of the identities of tasks: a task gets its identity over the link, and uses it to call the REST API."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def as_task(token: str) -> dict[str, dict[str, str]]:
 JOBS = "/api/v1/cells/cc/jobs/"
 
 
-# -- what it may do
+# -- what a task may do
 
 
 def test_a_task_that_may_submit_submits_for_its_tenant_and_the_journal_names_it(cell, client) -> None:
@@ -170,7 +170,7 @@ def test_a_task_reaches_no_other_tenant_no_other_cell_and_no_console(cell, clien
     assert client.get("/admin/", **caller).status_code == 302
 
 
-# -- for how long
+# -- how long an identity is valid
 
 
 def test_an_identity_ends_with_its_incarnation(cell, client) -> None:
@@ -227,7 +227,7 @@ def test_keys_change_in_time_and_old_identities_stay_good(folder: Path, db) -> N
     assert signing_key(now=start).kid == first.kid
     assert stat.S_IMODE((folder / f"identity-{first.kid}.key").stat().st_mode) == 0o600
     near = start + dt.timedelta(seconds=SIGN_S - PUBLISH_S)
-    assert signing_key(now=near).kid == first.kid  # the next one is published, and signs nothing yet
+    assert signing_key(now=near).kid == first.kid  # the next key is published, but signs nothing yet
     assert IdentityKey.objects.count() == 2
     later = signing_key(now=near + dt.timedelta(seconds=PUBLISH_S))
     assert later.kid != first.kid
@@ -242,7 +242,7 @@ def test_a_host_whose_keys_were_lost_makes_a_new_one(folder: Path, db) -> None:
     (folder / f"identity-{first.kid}.key").unlink()
     second = signing_key()
     assert set(public_keys()) == {first.kid, second.kid}
-    IdentityKey.objects.filter(kid=second.kid).delete()  # a restored database does not know it
+    IdentityKey.objects.filter(kid=second.kid).delete()  # a restored database does not contain it
     assert signing_key().kid not in (first.kid, second.kid)
 
 
@@ -274,7 +274,7 @@ def test_a_machine_is_given_the_identities_of_its_own_tasks_before_they_start(ce
         machine.report(poll, ran(key))
         for _ in range(3):
             poll = machine.poll()
-            assert poll.identities == []  # told once
+            assert poll.identities == []  # identities are sent once
             machine.report(poll)
         poll = other.poll_with_desired(lambda desired: bool(desired.run))
         assert [identity.key for identity in poll.identities] == [theirs_key]
@@ -285,7 +285,7 @@ def test_a_machine_that_comes_back_is_given_new_ones_within_minutes_and_not_at_o
     with link.machine(cell, "m1") as machine:
         (held,) = link.shard.connections.values()
         until(lambda: held.renew_identities_at < float("inf"))
-        assert held.renew_identities_at - held.heard_at > RENEW_S / 2  # it has nothing yet
+        assert held.renew_identities_at - held.heard_at > RENEW_S / 2  # the machine has no identity yet
         key = place(job, Machine.objects.get().id)
         machine.report(machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key))
         machine.keep_answering(lambda: task(job).up)
@@ -329,7 +329,7 @@ def test_a_real_task_finds_its_identity_and_borgctl_uses_it(
         f' echo "$BORG_API_URL" > {out}/url; touch {out}/done; exec sleep 3600'
     )
     borglet.kill()
-    borglet.start()  # so that its welcome tells of the portal of this test
+    borglet.start()  # so that its welcome names the portal of this test
     until(lambda: borglet.home.joinpath("identity.json").read_text().count(live_server.url))
     job = asking_for(a_job(cell, command=["sh", "-c", script], limit={"cpu": "100m", "ram": "64Mi"}), "read")
     place(job, Machine.objects.get().id)
@@ -352,7 +352,7 @@ def test_a_real_task_finds_its_identity_and_borgctl_uses_it(
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "jfoo" in done.stdout
-    # A new one takes its place under a reader's eyes.
+    # A new identity replaces it while a program reads it.
     before = file.read_text()
     (held,) = link.shard.connections.values()
     held.renew_identities_at = 0.0

@@ -1,4 +1,4 @@
-"""Invitations: a link that works once, for a person, until it is withdrawn or over; and never a flood of mail."""
+"""Tests of invitations: a link works once, for one person, until it is withdrawn or expires. Mails are limited."""
 
 from __future__ import annotations
 

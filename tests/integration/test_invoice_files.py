@@ -1,4 +1,4 @@
-"""Invoices as PDF and CSV: the same bytes for the same invoice, any letters, harmless to spreadsheets."""
+"""Tests of invoices as PDF and CSV: the bytes never change, any letter is printed, and CSV has no formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invoices: months in any time zone, closed for good, equal to the ledger to the last micro-credit."""
+"""Tests of invoices: months in any time zone, closed for ever, and equal to the ledger to the last micro-credit."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_draft_is_what_the_invoice_will_be() -> None:
 def test_a_month_closes_at_six_in_the_morning_of_the_first() -> None:
     tenant = funded(zone="Asia/Tokyo")
     charged(tenant, utc(2026, 3, 5))
-    first_of_april = utc(2026, 3, 31, 15)  # midnight over there
+    first_of_april = utc(2026, 3, 31, 15)  # midnight in this time zone
     with pytest.raises(Conflict, match="can be closed from 2026-03-31 21:00 UTC"):
         close(tenant, now=first_of_april + 5 * HOUR)
     assert invoices_close_due(first_of_april + 5 * HOUR) == []
@@ -176,8 +176,8 @@ def test_months_stay_seamless_when_the_time_zone_changes() -> None:
     close(tenant)
     tenant.time_zone = "America/Los_Angeles"
     tenant.save()
-    charged(tenant, utc(2026, 4, 1, 3), 10)  # March over there, and March is closed
-    charged(tenant, utc(2026, 5, 1, 3), 100)  # April over there
+    charged(tenant, utc(2026, 4, 1, 3), 10)  # March in this time zone, and March is closed
+    charged(tenant, utc(2026, 5, 1, 3), 100)  # April in this time zone
     (april,) = invoices_close_due(utc(2026, 5, 2))
     assert (april.begins_at, april.ends_at, april.total) == (utc(2026, 4, 1), utc(2026, 5, 1, 7), 110)
 
@@ -231,7 +231,7 @@ def test_whatever_happens_the_ledger_adds_up_and_invoices_equal_it(zone, happeni
 
 
 def play(zone: str, happenings) -> None:
-    """Steps of an hour and more, now and then back in time."""
+    """Do each (kind, amount, hours) in order for a new tenant. Before each one, the clock moves by `hours`."""
     tenant, now = funded(zone=zone), utc(2027, 12, 25)
     waiting, running = [], []
     for number, (what, amount, hours) in enumerate(happenings):
@@ -266,7 +266,7 @@ def play(zone: str, happenings) -> None:
 
 
 def meter_as_posted(tenant, now, amount: int, number: int) -> None:
-    """The rows that `usage_charge` would have tied to the posting."""
+    """Create the metered hour that belongs to usage posting `number`, as `usage_charge` does."""
     posting = Posting.objects.get(key=f"u{number}")
     MeteredHour.objects.create(
         tenant=tenant,

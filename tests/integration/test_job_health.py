@@ -1,4 +1,7 @@
-"""The health of jobs on real PostgreSQL: in lists, in REST, in answers to "why", for the same queries however many."""
+"""Tests of the health of jobs on real PostgreSQL: in lists, in REST and in answers to "why".
+
+The number of queries does not depend on the number of jobs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submission and killing on real PostgreSQL: all or nothing, with a reason, and set-based."""
+"""Tests of submitting and killing jobs on real PostgreSQL: each is done whole, or rejected with a reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def cell():
-    """After each scenario the rows equal the journal replayed, and counters equal counts."""
+    """Yield a new cell. After the test, check that its rows equal the replayed journal, and its counters the rows."""
     cell = rows.a_cell()
     yield cell
     assert validate(cell.id) == []
@@ -187,7 +187,7 @@ def test_the_number_of_queries_does_not_grow_with_the_number_of_jobs(cell, tenan
 
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_bulk_in_parts_answers_as_one(cell, tenant, ann, monkeypatch, dry_run) -> None:
-    """Quota, names and order hold from part to part; a dry run tells what the bulk itself would."""
+    """Many jobs in one request are submitted in parts, also in a dry run. The verdicts are those of a single part."""
     monkeypatch.setattr(jobs, "JOBS_AT_ONCE", 2)
     monkeypatch.setattr(journal, "CHUNK", 7)
     names = ["a", "b", "c", "a", "d", "e", "f"]

@@ -1,4 +1,4 @@
-"""Joining a cell: tokens used up exactly, every wrong field named, all or none."""
+"""Tests of joining a cell: a token admits exactly its number of machines, and wrong fields are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal on real PostgreSQL: one revision a change, append-only, read in order of commit."""
+"""Tests of the journal on real PostgreSQL: one revision per change, append-only, and read in the order of commits."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_partitions_are_made_while_a_writer_is_in_its_transaction(cell: Cell) ->
 
 
 def test_the_migration_keeps_all_events_and_can_be_undone(cell: Cell) -> None:
-    """A partition with the events of one cell moves as it is; the events of a mixed one are copied."""
+    """The migration to partitions per cell keeps all events, also if cells share a partition. So does its reverse."""
     migration = import_module("scheduling.migrations.0032_the_journal_has_partitions_per_cell")
     other = Cell.objects.create(name="dd")
     with transaction.atomic(), connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""What an alloc leaves on a machine is kept until its log savers have saved it (§2.4, §4): rows, journal and link."""
+"""Tests of kept allocs (§2.4, §4): files of a stopped alloc stay on its machine until a log saver has run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def saver(name: str = "logsaver", **changed: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def shelf(cell, ann, machine) -> Job:
-    """One alloc, with a server and a log saver inside."""
+    """Return an alloc set with one alloc, in which a server and a log saver are placed."""
     shelf = world.submit(ann, cell, envelope(tasks=1))
     with journal.write(cell.id, ME) as entry:
         transitions.tasks_place(entry, [Assignment(shelf.id, 0, machine.id)])
@@ -58,7 +58,7 @@ def shelf(cell, ann, machine) -> Job:
 
 
 def leave(shelf: Job) -> KeptAlloc:
-    """The alloc is preempted, and all that lives in it with it."""
+    """Preempt the alloc and all tasks in it. Return the row about the files that its machine keeps."""
     task = Task.objects.get(job=shelf)
     with journal.write(shelf.cell_id, ME) as entry:
         transitions.tasks_evict(
@@ -77,7 +77,7 @@ def wanted(machine: Machine) -> Desired:
 
 
 def heard(machine: Machine, *tasks: TaskReport, allocs: list[AllocReport] | None = None) -> ReportChanges:
-    """The machine has the newest desired state in force, and reports; what that changes is written."""
+    """Write the changes from a report of a machine that has received its newest desired state, and return them."""
     loaded = load(machine.cell_id, [machine.id], Specs())[machine.id]
     report = link_world.Report(
         session=loaded.session,
@@ -94,7 +94,7 @@ def heard(machine: Machine, *tasks: TaskReport, allocs: list[AllocReport] | None
 
 
 def room(machine: Machine, resource: int) -> int:
-    """What the scheduler may give out of it."""
+    """Return the amount of a resource that the scheduler may allocate on the machine."""
     state = load_state(machine.cell_id)
     return int(state.machines.capacity[state.machines.slot[machine.id], resource])
 
@@ -134,7 +134,7 @@ def test_once_saved_the_folder_goes_and_the_room_comes_back(machine, shelf) -> N
     here = [AllocReport(link_world.TaskKey(*_parts(kept.key)), kept.name, 5)]
     again = TaskReport(TaskKey(kept.uid.hex, 0, 1), "cc/ubar/logsaver/0", Phase.UP)
     heard(machine, again, allocs=here)
-    assert not Departure.objects.exists()  # the alloc has left; its folder is another matter
+    assert not Departure.objects.exists()  # the alloc is gone, but its folder may still exist
     assert not KeptAlloc.objects.get().released
     ended = TaskReport(again.key, again.name, Phase.ENDED, exit=Exit(EndCause.EXITED, 1.0, status=0))
     assert heard(machine, ended, allocs=here).saved == [(kept.id, 0)]
@@ -180,7 +180,7 @@ def test_an_alloc_set_that_is_killed_leaves_its_logs_to_the_saver(cell, ann, mac
         if job.name == "web":
             jobs.job_kill(principal=ann, job=job)
     with pytest.raises(Conflict):
-        jobs.job_kill(principal=ann, job=shelf)  # the saver lives there
+        jobs.job_kill(principal=ann, job=shelf)  # the saver runs in this alloc
     leave(shelf)
     jobs.job_kill(principal=ann, job=Job.objects.get(cell=cell, name="logsaver"))
     jobs.job_kill(principal=ann, job=shelf)

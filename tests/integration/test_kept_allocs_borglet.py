@@ -1,4 +1,4 @@
-"""What an alloc left on a real machine, saved there by its log saver after it has gone (§4)."""
+"""Tests of a log saver on a real machine: it saves the files of an alloc after the alloc has gone (§4)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 ME = system("test")
 SERVE = 'echo "request 1"; echo "request 2"; exec sleep 3600'
-# It follows while its alloc lives; once that has gone it saves all there is, at the second try.
+# The saver follows the logs while its alloc exists. After that it saves all files, at its second attempt.
 SAVE = """
 if [ -z "$BORG_ALLOC_ENDED" ]; then exec sleep 3600; fi
 if [ ! -e "$BORG_ALLOC_DIR/shared/tried" ]; then touch "$BORG_ALLOC_DIR/shared/tried"; exit 3; fi

@@ -1,4 +1,4 @@
-"""Quota expires under running jobs: a grace, then no growth, then, where the cell says so, the free priority."""
+"""Tests of expired quota: a grace period, then no growth and, if the cell's rules say so, lower priorities."""
 
 from __future__ import annotations
 
@@ -240,19 +240,19 @@ def test_looking_costs_two_queries_when_nothing_changes(cell, tenant, ann, djang
     assert QuotaExpiry.objects.count() == 5
 
 
-# -- budgets that are spent, and drop
+# -- spent budgets with the action `drop`
 
 
 @pytest.fixture
 def metered(cell):
-    """Usage is charged in the cell, and its rules only reject."""
+    """Return a cell that charges for usage. When quota ends, it only rejects growth."""
     Market.objects.update(after_grace="refuse")
     market.a_price_list(cell.name, usage={"cpu": 1_000_000})
     return cell
 
 
 def spend(tenant, *, action: str = "drop") -> None:
-    """Usage has spent more than there is."""
+    """Charge the tenant for more usage than it has credits. `action`: what its budget does when it is spent."""
     budget_set(principal=market.ME, tenant=tenant, action=action)
     with records.write(market.ME) as entry:
         ledger.usage(entry, tenant, 1300, text="usage", key=f"usage:{tenant.name}:{clock.now()}")

@@ -1,4 +1,4 @@
-"""How long a task is out of the answers before SIGTERM: what the link tells the machines."""
+"""Tests of the seconds between the removal of a task's names and its SIGTERM, which the link sends to machines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def reported(cell: Cell) -> dict[str, float]:
-    """By name of the job and number of the task."""
+    """Return by "job/index" how many seconds before SIGTERM each task leaves the answers to name queries."""
     loaded = load(cell.id, Machine.objects.values_list("id", flat=True), Specs()).values()
     runs = [task for machine in loaded for task in machine.desired.run]
     return {"/".join(task.name.split("/")[2:]): task.leave_s for task in runs}
@@ -40,7 +40,7 @@ def test_it_is_the_time_to_live_and_a_second_unless_the_job_says_otherwise(cell,
 
 
 def test_a_change_is_in_force_at_once_for_tasks_that_wait_for_their_restart(cell, machine, ann) -> None:
-    """Clients remember the new answers for the new time, whatever version the task behind them runs."""
+    """If an update changes the time to live of names, tasks of the old version also wait that long before SIGTERM."""
     job = world.submit(ann, cell, world.a_file())
     world.bring_up(job, machine)
     assert reported(cell) == {"web/0": 6, "web/1": 6, "web/2": 6}

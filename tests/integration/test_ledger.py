@@ -1,4 +1,4 @@
-"""The ledger on real PostgreSQL: it adds up, is never changed, and no credit is spent twice."""
+"""Tests of the ledger on real PostgreSQL: it adds up, is never changed, and no credit is spent twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def _balanced():
-    """After each scenario the whole ledger holds."""
+    """Create a cell before each test, and check the whole ledger after it."""
     rows.a_cell()
     yield
     assert ledger_check() == []
@@ -222,7 +222,7 @@ def refuses(change) -> None:
 
 @transaction.atomic
 def committed(change) -> None:
-    """With the checks that a commit makes."""
+    """Call `change` and run the checks that PostgreSQL makes at a commit."""
     change()
     with connection.cursor() as cursor:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")

@@ -1,4 +1,4 @@
-"""A link shard on real TLS, WebSocket, PostgreSQL and Redis; the machine is played by the test."""
+"""Tests of a link shard on real TLS, WebSockets, PostgreSQL and Redis. The tests write the messages of the machine."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_machine_is_welcomed_and_told_what_to_run(cell, link: Link) -> None:
         assert poll.desired.history_id == cell.history_id.hex
         machine.report(poll, ran(key, health=Health.UNHEALTHY))
         machine.keep_answering(lambda: task(job).phase == "up")
-        assert not task(job).up  # a check is declared, and not passed
+        assert not task(job).up  # the task has a health check that has not passed yet
         machine.has(ran(key, health=Health.HEALTHY))
         machine.keep_answering(lambda: task(job).up)
     job.refresh_from_db()
@@ -66,13 +66,13 @@ def test_a_machine_is_welcomed_and_told_what_to_run(cell, link: Link) -> None:
 
 
 def test_a_placement_reaches_the_machine_within_200_ms(cell, link: Link) -> None:
-    """Two of five do on a machine that is busy with other things; by the next poll, none in a hundred would."""
+    """Of five placements, at least two reach the machine within 200 ms, which is before its next regular poll."""
     job = a_job(cell, tasks=5)
     with link.machine(cell) as machine:
         machine.report(machine.poll_with_desired())
         took = []
         for index in range(5):
-            machine.poll()  # held: nothing changes
+            machine.poll()  # the test holds this poll, and nothing changes
             place(job, machine_id(), index, 20000 + index)
             committed = time.monotonic()
             poll = machine.poll_with_desired(lambda desired, n=index: len(desired.run) == n + 1)
@@ -107,7 +107,7 @@ def test_a_shard_tells_its_figures(cell, link: Link) -> None:
 
 
 def test_a_shard_goes_on_whatever_it_finds_in_redis(cell, link: Link) -> None:
-    """Else it would be thought dead, and all its machines silent."""
+    """Unknown values in Redis do not stop a shard. A stopped shard would make all its machines seem silent."""
     wakeups.client().hset("borg:link:loads", "another", "of a release to come")
     wakeups.client().publish("borg:link:sessions", "of a release to come")
     with link.machine(cell) as machine:
@@ -122,7 +122,7 @@ def test_a_shard_goes_on_whatever_it_finds_in_redis(cell, link: Link) -> None:
 
 
 def hung_up(machine: link_world.Played) -> int:
-    """The code that its shard closes with."""
+    """Read until the shard closes the connection of the machine, and return the close code."""
     while True:
         try:
             machine.socket.recv(5)
@@ -329,7 +329,7 @@ def test_a_task_that_its_machine_asks_to_take_away_is_evicted(cell, link: Link) 
         key = place(job, machine_id())
         machine.report(machine.poll_with_desired(lambda desired: bool(desired.run)), ran(key))
         machine.keep_answering(lambda: task(job).up)
-        # It asks in each report: of two that come together the shard may read the later alone.
+        # The machine asks in each report, because of two reports together the shard may read only the later one.
         asks = [Removal(key, "cpu-starved", "no CPU for 180 s")]
         machine.report(machine.poll(), ran(key), removals=asks)
         poll = machine.poll_with_desired(lambda desired: bool(desired.stop), removals=asks)
@@ -412,7 +412,7 @@ def test_a_task_known_to_be_over_is_stopped_without_a_question(cell, link: Link)
 
 
 def test_more_than_the_cell_may_stop_by_itself_waits_in_quarantine(cell, link: Link, monkeypatch) -> None:
-    """A database that is wrong about everything must not end everything (DESIGN §2.4)."""
+    """A machine runs more unexpected tasks than the cell may stop by itself. They wait for an SRE (DESIGN §2.4)."""
     monkeypatch.setattr(brakes, "ALWAYS_STOPPED", 2)
     job = a_job(cell, tasks=3)
     with link.machine(cell) as machine:
@@ -459,7 +459,7 @@ def test_what_a_machine_says_of_itself_is_taken_over_when_it_changes(cell, link:
 
 
 def test_a_machine_that_says_it_has_grown_waits_for_an_sre(cell, link: Link) -> None:
-    """Else a stolen secret would draw a cell's tasks to anyone who has it."""
+    """Only an SRE can add the CPU that a machine reports beyond its capacity: its secret may have been stolen."""
     with link.machine(cell) as machine:
         before = Machine.objects.get().capacity
     said = {"cpu": 64_000, "ram": 2**32, "disk": 2**40}
@@ -488,7 +488,7 @@ def test_a_machine_that_says_less_for_a_while_counts_whole_again_by_itself(cell,
 
 
 def test_a_busy_loop_loses_no_machine(cell, link: Link) -> None:
-    """Polls that came due while the loop was busy are sent when it is free again."""
+    """Polls that became due while the event loop was busy are sent when it is free again."""
     link.shard.roster.settings[cell.id] = link.shard.roster.settings[cell.id].__class__(poll_interval_s=0.05)
     loop = link.shard._pump.get_loop()
     with link.machine(cell, "m1") as one, link.machine(cell, "m2") as two:
@@ -526,13 +526,13 @@ def test_a_database_that_went_away_costs_nothing_once_it_is_back(cell, link: Lin
 
 
 def _break_connection() -> None:
-    """Let PostgreSQL end this thread's session under it."""
+    """End this thread's session from the side of PostgreSQL."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
 
 def _next_call_fails(link: Link) -> None:
-    """The next batch of changes meets a connection that has just died."""
+    """Make the shard's next write of changes fail, because its database connection has just been broken."""
     real = link.shard._turns._database
 
     async def once(function, *args):
@@ -563,12 +563,12 @@ def test_a_steady_state_writes_nothing(cell, link: Link) -> None:
         assert reports > 20
         written = [sql for sql in statements if not sql.startswith("SELECT")]
         assert written == []
-        assert len(statements) <= 8, statements  # the look at the cells, once a second
+        assert len(statements) <= 8, statements  # the shard reads the cells once per second
         assert journal.newest(cell.id) == before
 
 
 def _statements_of(link: Link) -> list[str]:
-    """What the shard's database thread sends from now on."""
+    """Return a list that receives each SQL statement of the shard's database thread from now on."""
     seen: list[str] = []
 
     def watch(execute, sql, params, many, context):

@@ -1,4 +1,4 @@
-"""The link with a real Borglet in a process of its own, running real processes."""
+"""Tests of the link with a real Borglet in a process of its own, which runs real processes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_task_runs_survives_its_borglet_restarts_and_stops(cell, borglet: Borg
 
 
 def test_a_task_leaves_the_answers_before_it_is_asked_to_stop(cell, borglet: Borglet, tmp_path: Path) -> None:
-    """Rows and reports say so at once; its process hears of it when clients have forgotten where it was."""
+    """A stopping task leaves the answers to name queries at once. Its process gets SIGTERM 1.5 s later."""
     (folder := tmp_path / "out").mkdir(mode=0o777)
     folder.chmod(0o777)
     script = f"trap 'date +%s.%N >> {folder}/told; exit 0' TERM; while :; do sleep 0.05; done"

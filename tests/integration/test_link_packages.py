@@ -1,4 +1,4 @@
-"""The doors of a real shard for packages, over TLS: who gets what, from where, and what is rejected."""
+"""Tests of the HTTP interface of a real shard for packages: who gets what, from where, and what is rejected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.integration.link_world import GIB, Link, Played, ran, running_link, u
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-# More than what sockets buffer: who reads none of it holds a reader of the shard's.
+# This is more than sockets buffer, so a client that reads nothing occupies a reader of the shard.
 ARCHIVE = a_tar({"bin/serve": os.urandom(20 * 2**20)}, packed=False)
 DIGEST = digest_of(ARCHIVE)
 OTHER = a_tar({"other": b"2"})
@@ -71,7 +71,7 @@ def job(cell, tenant, ann, packages):
 def ask(
     link: Link, who: Played | None, method: str, path: str, body: msgspec.Struct | bytes | None = None, **headers: str
 ) -> tuple[int, Any, dict[str, str]]:
-    """Status, content and headers; JSON as what it says."""
+    """Send a request about packages as machine `who`. Return the status, the content and the headers."""
     connection = http.client.HTTPSConnection("127.0.0.1", link.port, context=link.context, timeout=10)
     if who is not None:
         headers["Authorization"] = f"Bearer {who.hostname}:{who.secret}"
@@ -154,7 +154,7 @@ DOORS = [
 def test_nothing_is_for_a_machine_whose_tasks_do_not_name_it(cell, link, job, method, path, body) -> None:
     with link.machine(cell) as m1:
         assert ask(link, m1, method, path.format(DIGEST), body)[0] == 403, "no task there at all"
-        placed(job, m1, 3)  # names the other package; its siblings name this one
+        placed(job, m1, 3)  # this task names the other package; its siblings name this one
         status, told, _ = ask(link, m1, method, path.format(DIGEST), body)
         assert (status, told["code"]) == (403, "not-for-this-machine")
         assert ask(link, m1, method, path.format(digest_of(OTHER)), body)[0] in (200, 204)
@@ -214,7 +214,7 @@ def test_what_a_machine_has_when_it_comes_back_is_in_its_report(cell, link, job,
         unnamed = "sha256:" + "0" * 64
         assert ask(link, m2, "POST", f"{unnamed}/have", PackageHave(port=7002))[0] == 204
         poll = m2.poll_with_desired(lambda desired: bool(desired.run))
-        no_digest = "\x00"  # which PostgreSQL takes in no text
+        no_digest = "\x00"  # PostgreSQL accepts this character in no text
         m2.report(poll, ran(poll.desired.run[0].key, Phase.INSTALLING), packages=[no_digest, unnamed, DIGEST])
         until(lambda: [p.port for p in sources(link, m1).peers] == [7002], what="offered")
         row = Machine.objects.filter(hostname="m2", packages=[DIGEST])
@@ -266,7 +266,7 @@ def test_at_most_so_many_read_from_the_store_at_a_time(cell, link, job) -> None:
 
 @contextmanager
 def open_downloads(link: Link, who: Played, number: int) -> Iterator[None]:
-    """So many have asked for the archive, and read nothing of it."""
+    """Request the archive `number` times, and read no bytes of the answers until the block ends."""
     headers = {"Authorization": f"Bearer {who.hostname}:{who.secret}"}
     with ExitStack() as stack:
         for _ in range(number):
@@ -324,5 +324,5 @@ def test_a_task_that_left_takes_its_packages_with_it(cell, link, job) -> None:
         placed(job, m1, 0)
         assert sources(link, m1).store
         job_kill(principal=rows.ME, job=job)
-        doors._known.clear()  # it is believed for some seconds
+        doors._known.clear()  # its entries are used for some seconds
         assert ask(link, m1, "GET", f"{DIGEST}/sources")[0] == 403

@@ -1,4 +1,4 @@
-"""A shard's parts that talk to Redis end whenever they are asked to."""
+"""Tests of stopping the parts of a shard that use Redis, at any moment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scheduling.machines import contact
 
 
 def test_a_machine_that_was_without_a_shard_for_long_is_heard_of_by_its_hello_alone() -> None:
-    """And by an answer to a poll, as everybody, where its shard is alive: it may dial again and again."""
+    """After the death of its shard, a machine's hello alone counts as contact. Otherwise a hello does not count."""
     cell, orphan, mover = 987_654, 1, 2
     keys = (contact.key("contact", cell), contact.key("shards", cell), contact.key("holder", cell))
 
@@ -41,7 +41,7 @@ def test_a_machine_that_was_without_a_shard_for_long_is_heard_of_by_its_hello_al
 
 @pytest.mark.parametrize("part", ["courier", "swarms"])
 def test_it_stops_at_whatever_step_of_its_start(part: str) -> None:
-    """Between two of these steps a command has just been sent, which is where a cancellation was lost."""
+    """A part of a shard stops in 10 s at each step of its start. A cancellation was once lost between two steps."""
 
     async def stopped_after(steps: int) -> None:
         made: RedisBridge | SwarmExchange

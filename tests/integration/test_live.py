@@ -1,4 +1,4 @@
-"""Live pages over real sockets: the web process as it runs in production, Redis, PostgreSQL, a WebSocket client."""
+"""Tests of live pages over real sockets: the web process as in production, Redis, PostgreSQL and a client."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MACHINES = "live/cells/cc/machines/"
 
 @pytest.fixture(scope="module")
 def portal(django_db_setup, tmp_path_factory):
-    # Sessions are signed by nothing but their row, so the test client's are good for the server too.
+    # A session is only a row, so sessions of the test client are valid at the server too.
     environment = {"BORG_SECRET_KEY": settings.SECRET_KEY, "BORG_MAX_WATCHES_PER_CALLER": str(MOST_WATCHES)}
     with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **environment) as url:
         yield url
@@ -62,7 +62,7 @@ def watching(portal: str, path: str, client: Client | None, *, revision: int = 0
 
 
 def until(socket: Any, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The first message that is as wanted; each must follow the one before."""
+    """Read messages until one is as wanted, and return it. Their sequence numbers must have no gap."""
     seq = None
     for _message in range(50):
         message = json.loads(socket.recv(timeout=WAIT_S))
@@ -133,9 +133,9 @@ def test_a_user_who_watches_too_much_is_asked_to_come_later_and_others_are_not(p
         with watching(portal, JOB, signed_in("viewer")) as socket:
             assert json.loads(socket.recv(timeout=WAIT_S))["hello"]
     ends_at = time.monotonic() + WAIT_S
-    while poll().status_code == 429:  # until the portal has heard that they left
+    while poll().status_code == 429:  # until the portal has noticed that they are closed
         assert time.monotonic() < ends_at
-    for _ in range(MOST_WATCHES + 1):  # what a poll took it gives back
+    for _ in range(MOST_WATCHES + 1):  # a poll returns what it has taken from the limit
         assert poll().status_code == 200
 
 
@@ -209,7 +209,7 @@ def test_a_member_who_was_removed_does_not_come_in_again(portal, world) -> None:
 
 
 class Loop:
-    """Stands where the viewer's event loop stands; hands messages over at once."""
+    """A stand-in for the event loop of a viewer, which calls functions at once."""
 
     def call_soon_threadsafe(self, call: Callable[..., None], *args: Any) -> None:
         call(*args)

@@ -1,4 +1,4 @@
-"""Machines drain, go down, come back and leave; silence is believed only within bounds."""
+"""Tests of machines: they drain, go down, return and are removed. Only a bounded number is marked down for silence."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def newest(cell, kind):
 
 
 def test_a_draining_machine_loses_no_more_of_a_job_than_its_max_down(cell, machine) -> None:
-    job = placed(cell, machine, tasks=25)  # a tenth may be down: 2
+    job = placed(cell, machine, tasks=25)  # a tenth of the tasks may be down: 2
     machines.machines_drain(principal=rows.ME, cell=machine.cell, machines=[machine], reason="new disk")
     machine.refresh_from_db()
     assert machine.state == "draining"
@@ -182,7 +182,10 @@ SETTINGS = CellSettings(down_after_s=12.0, suspect_share=0.5, suspect_hold_s=60.
 
 
 def watch(silence: Silence, ids, last, *, start: float, seconds: int, shards: int = 1) -> list[tuple[float, list[int]]]:
-    """Sweep once a second; when which were judged down. `last`: machine -> time, or None for always fresh."""
+    """Judge once per second which machines are down. Return (second, ids) of each time that machines were judged down.
+
+    `last`: for each machine the time of its last contact, or None if it has contact all the time.
+    """
     found = []
     for second in range(seconds):
         now = start + second
@@ -201,7 +204,7 @@ def test_a_silent_machine_is_down_after_its_time_and_not_before() -> None:
 def test_counting_starts_again_after_redis_came_back_empty_or_a_standstill() -> None:
     silence = Silence()
     assert watch(silence, [1, 2], {}, start=1000, seconds=12) == []
-    # This process stood still for a minute: nothing it has not seen counts.
+    # This process stood still for a minute. Contacts that it has missed do not count as silence.
     assert watch(silence, [1, 2], {}, start=1072, seconds=12) == []
     ((second, down), *_) = watch(silence, [1, 2], {}, start=1084, seconds=3)
     assert (second, down) == (1, [1, 2])
@@ -222,7 +225,7 @@ def test_nobody_is_silent_while_no_shard_is_alive() -> None:
 
 
 def overloaded(silence: Silence, *, start: int, seconds: int) -> list[list[int]]:
-    """Sweep while shard `a` reports that it is overloaded, and neither of two machines is heard."""
+    """Judge once per second while shard `a` is overloaded and two machines are silent. Return those judged down."""
     last = {1: 1000.0, 2: 1000.0}
     return [
         silence.judge(
@@ -265,10 +268,13 @@ def test_when_most_fall_silent_together_the_link_is_suspected_first() -> None:
 
 
 def test_machines_that_attach_one_after_another_are_waited_for() -> None:
-    """As 10,000 that dial a shard on a busy host: the second half was marked down when the first was there."""
+    """Machines that connect slowly, one after another, are not marked down while they still arrive.
+
+    This once happened to half of 10,000 machines that connected to one shard on a busy host.
+    """
     silence = Silence()
     ids = list(range(100))
-    for second in range(200):  # one each two seconds
+    for second in range(200):  # one machine every two seconds
         now = 1000.0 + second
         last = dict.fromkeys(ids[: second // 2], now)
         assert silence.judge(Contacts(now, last, 1), ids, SETTINGS) == []
@@ -298,7 +304,10 @@ def test_three_machines_may_always_be_dead() -> None:
 
 
 def watch_shards(silence: Silence, last, holders, beats, *, start: int, seconds: int):
-    """As `watch`, with shards: machine -> shard, shard -> time of its last heartbeat, None for beating on."""
+    """Judge once per second as `watch` does, with link shards.
+
+    `holders`: the shard of each machine. `beats`: for each shard the time of its last heartbeat, or None if it goes on.
+    """
     found = []
     for second in range(seconds):
         now = float(start + second)
@@ -328,7 +337,7 @@ def test_machines_of_a_shard_that_died_have_time_to_find_another() -> None:
     last = {1: 1004.0, 2: 1004.0, 3: 1004.0, 4: None}
     beats = {"a": 1004.0, "b": None}
     assert watch_shards(silence, last, holders, beats, start=1005, seconds=30)[0] == (12, [3])
-    # One found its way back; the other is believed to be dead in the end.
+    # One machine has contact again. The other one is marked down in the end.
     last |= {1: None}
     found = watch_shards(silence, last, holders | {1: "b"}, beats, start=1035, seconds=60)
     assert [down for _, down in found if 2 in down][0] in ([2], [2, 3])
@@ -338,7 +347,7 @@ def test_machines_of_a_shard_that_died_have_time_to_find_another() -> None:
 
 def test_those_of_a_partition_are_late_together_when_the_first_is_silent() -> None:
     silence = Silence()
-    ids = list(range(3000))  # asked every five seconds
+    ids = list(range(3000))  # polled every five seconds
     watch(silence, ids, dict.fromkeys(ids), start=1000, seconds=5)
     cut = {machine: 1000.0 + machine % 5 if machine < 900 else None for machine in ids}
     ((second, down), *_) = watch(silence, ids, cut, start=1005, seconds=10)

@@ -1,4 +1,4 @@
-"""What is left to sell, read from rows: shared by prod, by factor elsewhere, through graces and pending changes."""
+"""Tests of the quota that is left to sell, computed from rows: per band, with grace periods and pending changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def cell() -> str:
 def sold(
     band: str, amounts: Vector, begin: int = 0, end: int | None = 10, grace: int | None = None, **more: Any
 ) -> Quota:
-    """A grant from `begin` to `end` and counted until `grace`, in days from now."""
+    """Grant quota of a band to tenant ubar.
+
+    `begin`, `end` (None: for ever) and `grace` (until when it counts as sold; None: `end`) are days from NOW.
+    """
     until = None if end is None else NOW + end * DAY
     return Quota.objects.create(
         tenant=Tenant.objects.get_or_create(name="ubar")[0],
@@ -78,7 +81,7 @@ def ordered(
 
 
 def left(band: str, begin: int, end: int | None) -> int:
-    """Milli-cores."""
+    """Return how many milli-cores of a band are left to sell from `begin` to `end`, in days from NOW."""
     until = None if end is None else NOW + end * DAY
     return market.availability("cc", band, NOW + begin * DAY, until)[0]
 

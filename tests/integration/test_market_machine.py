@@ -1,9 +1,14 @@
-"""The whole market at random: whatever is ordered, decided, lost and awaited, the promises hold after every step.
+"""Tests of the whole market with random orders, decisions, losses of machines and waits.
 
-Sold prod quota fits the capacity less the headroom at every instant, or a shortfall names the orders it touches; each
-other band fits what is sold of it; the ledger adds up to zero; what is held is what open orders cost; nobody spends
-beyond the overdraft; invoices are what the ledger says. What is sold and owed is counted here once more, slowly, from
-rows alone.
+After every step:
+
+* Sold prod quota fits the capacity less the headroom at every instant, or a shortfall names the orders it touches.
+* Each other band fits what may be sold of it.
+* The ledger adds up to zero, and holds exactly the price of open orders.
+* No team spends beyond its overdraft.
+* Invoices equal the ledger.
+
+The tests count from rows alone, by slow code of their own.
 """
 
 from __future__ import annotations
@@ -86,7 +91,7 @@ which = st.integers(0, 30)
 
 
 class Wish(NamedTuple):
-    """`lead`, `length`: hours."""
+    """A random order of a team. `lead` is the time until it begins, and `length` its duration, both in hours."""
 
     team: str
     cpu: int
@@ -110,25 +115,25 @@ wishes = st.builds(
 
 
 class Held(NamedTuple):
-    """What keeps quota back, as a row says it."""
+    """An amount of quota that a grant or a waiting order takes from what is left to sell."""
 
     band: str
     order: int | None
     begins_at: dt.datetime
     ends_at: dt.datetime | None
     amounts: tuple[int, ...]
-    replaces: int | None  # a waiting order counts only for what it asks beyond this one's grant
+    replaces: int | None  # a waiting order counts only for what exceeds the grant of this order
 
     def at(self, moment: dt.datetime) -> bool:
         return self.begins_at <= moment and (self.ends_at is None or moment < self.ends_at)
 
 
-# How often what happened, over all examples.
+# The number of each outcome over all examples.
 outcomes: Counter[tuple[str, str]] = Counter()
 
 
 class Market(RuleBasedStateMachine):
-    """One small cell, three teams in three time zones, an SRE who decides, and a clock that only goes forward."""
+    """A small cell that sells, three teams in three time zones, an SRE who decides, and a clock that moves forward."""
 
     @initialize(wishes=st.lists(wishes, min_size=3, max_size=6))
     def begin(self, wishes: list[Wish]) -> None:
@@ -163,7 +168,7 @@ class Market(RuleBasedStateMachine):
 
     @contextmanager
     def step(self, what: str, *expected: str) -> Iterator[None]:
-        """One try at the time of now, taken back whole when it is rejected, as it must be reported."""
+        """Run the block at the present time. A rejection undoes it, and must have one of the `expected` codes."""
         code = "done"
         with self.time():
             try:
@@ -210,7 +215,7 @@ class Market(RuleBasedStateMachine):
         quotes = list(Quote.objects.order_by("-id").select_related("tenant", "band"))
         quote = quotes[number % len(quotes)]
         if late:
-            self.wait(2, 0)  # longer than any quote holds; the last to begin has not begun yet, if any
+            self.wait(2, 0)  # longer than any quote is valid; then take the one that begins last
             quote = max(quotes, key=lambda quote: quote.starts_at)
         with self.step("take", "sold-out", "over-budget", "quote-expired", "quote-used", "invalid"):
             order = order_place(
@@ -257,7 +262,7 @@ class Market(RuleBasedStateMachine):
     @rule(number=which, team=teams)
     def hand_on(self, number: int, team: str) -> None:
         if order := self.order(number, OrderState.PENDING, OrderState.APPROVED, OrderState.ACTIVE):
-            # What was to replace another counted beside it; handed on it needs room of its own.
+            # An order that replaces another counts beside it. After a transfer it needs capacity of its own.
             room = ["sold-out"] if order.replaces_id is not None else []
             with self.step("hand_on", "over-budget", "order-state", "order-waits", "invalid", *room):
                 order_transfer(principal=SRE, order=order, tenant=Tenant.objects.get(name=team))
@@ -303,7 +308,7 @@ class Market(RuleBasedStateMachine):
         if not hasattr(self, "atomic"):
             return
         with connection.cursor() as cursor:
-            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # as at the commit that never comes
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # as a commit would do, which never comes
             cursor.execute("SET CONSTRAINTS ALL DEFERRED")
         held = self.held()
         self.check_sold(held)
@@ -345,7 +350,7 @@ class Market(RuleBasedStateMachine):
         return total
 
     def check_sold(self, held: list[Held]) -> None:
-        """No step sells beyond the limit; what was beyond it before, because machines left, never grows."""
+        """Check that no step sold beyond the limit. Quota beyond the limit, after machines left, must not grow."""
         has = CellCapacity.objects.get(cell="cc").capacity
         prod = {row.name for row in PriorityBand.objects.all() if row.prod}
         batch = PriorityBand.objects.get(name="batch")
@@ -357,7 +362,7 @@ class Market(RuleBasedStateMachine):
                     assert now[index] <= most, (names, moment, NAMES[index], now[index], most)
 
     def check_shortfalls(self, held: list[Held]) -> None:
-        """Whatever prod quota the cell has not got is in an open row, with the orders; and no row is about nothing."""
+        """Check that each lack of prod quota is in an open shortfall with its orders, and that no other one is open."""
         has = CellCapacity.objects.get(cell="cc").capacity
         rows = list(Shortfall.objects.filter(closed_at=None))
         needed = set()
@@ -435,7 +440,7 @@ class Market(RuleBasedStateMachine):
         assert ledger_check() == []
 
     def check_orders(self) -> None:
-        """What is active has its grant until its end; what ended early has none any more."""
+        """Check that an active order has its grant until its end, and that grants of cancelled orders have ended."""
         grants = defaultdict(list)
         for order, end, grace, amounts in Quota.objects.values_list("order_id", "ends_at", "grace_until", "amounts"):
             grants[order].append((end, grace, amounts))
@@ -465,7 +470,7 @@ def test_the_market_keeps_its_promises_whatever_happens() -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-    # It came about: orders of every fate, rejections for want of room and of money, time, and machines that left.
+    # The examples contain each end of an order, rejections for lack of capacity and money, and lost machines.
     assert {what for what, code in outcomes if code == "done"} >= {
         "ask",
         "cancel",

@@ -1,4 +1,4 @@
-"""What Prometheus is reported of the market."""
+"""Tests of the metrics of the market for Prometheus."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_is_sold_is_a_share_of_the_capacity(cell) -> None:
     told = figures()
     assert told["borg_quota_sold_share", "cc", "production", "cpu"] == 0.5
     assert told["borg_quota_sold_share", "cc", "batch", "ram"] == 0.5
-    assert ("borg_quota_sold_share", "cc", "batch", "disk_bandwidth") not in told  # the cell has none
+    assert ("borg_quota_sold_share", "cc", "batch", "disk_bandwidth") not in told  # the cell has no disk bandwidth
     assert told["borg_orders_waiting", "sre"] == 1
 
 

@@ -1,4 +1,4 @@
-"""Many buyers race for the last core of a cell: one gets it, each time, and every credit is somewhere."""
+"""Tests of many buyers who order the last core of a cell at once: one of them gets it, and no credit is lost."""
 
 from __future__ import annotations
 

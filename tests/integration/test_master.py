@@ -1,4 +1,4 @@
-"""The master on real PostgreSQL and Redis: news in, placements out, alone and two at once."""
+"""Tests of the master on real PostgreSQL and Redis: it reads events and places tasks, alone or beside another."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cell():
 
 @pytest.fixture(autouse=True)
 def _sound(cell):
-    """Whatever happened in a test, the cell is sound afterwards (quota was not charged by these rows)."""
+    """Check after each test that the cell is consistent, except for quota: these jobs are not charged to any."""
     yield
     assert [problem for problem in validate(cell.id) if "is charged" not in problem] == []
 
@@ -96,7 +96,7 @@ def test_what_a_master_wrote_itself_it_does_not_read_again(cell) -> None:
 
 
 def test_a_large_queue_is_placed_in_turns(cell, monkeypatch) -> None:
-    """Anyone who comes meanwhile waits for one turn, and is first in the next by its priority."""
+    """A large queue is placed in parts. A more urgent job that arrives meanwhile is placed first in the next part."""
     monkeypatch.setattr(master_module, "PLACED_AT_ONCE", 20)
     rows.a_machine(cell)
     tenant = rows.a_tenant()
@@ -130,7 +130,7 @@ def test_after_an_urgent_job_the_turns_of_a_large_queue_are_short(cell, monkeypa
 
 
 class WatchedSilence(Silence):
-    """Calls `watch` whenever a master looks for silent machines, which is the first part of its maintenance."""
+    """A `Silence` that calls `watch` when a master looks for silent machines, which begins its maintenance."""
 
     def __init__(self, watch: Callable[[], None]) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ def test_tasks_that_come_during_the_maintenance_wait_for_one_part_of_it(cell) ->
 
 
 def test_a_large_job_is_made_in_turns(cell, monkeypatch) -> None:
-    """Its submitter died half way: the master makes the rest, and places what there is meanwhile."""
+    """If the submitter of a large job dies half way, the master creates the other tasks in parts, and places them."""
     monkeypatch.setattr(journal, "CHUNK", 4)
     rows.a_machine(cell)
     ann = world.principal("ann", tenant=rows.a_tenant())
@@ -257,7 +257,7 @@ def test_a_master_without_the_lease_does_nothing(cell) -> None:
 
 
 def _holder(pid: int) -> str:
-    """Return the name under which a process of this host would hold a lease."""
+    """Return the name under which a process of this host would hold the lease of a master."""
     host, _, which = lease.own_holder().split(":")
     return f"{host}:{pid}:{which.partition('-')[0]}-{lease._started(pid)}"
 
@@ -289,7 +289,7 @@ def test_of_a_holder_that_this_host_cannot_see_nobody_knows_whether_it_has_ended
 
 
 def test_masters_that_load_slowly_take_one_lease_between_them(cell) -> None:
-    """Each load takes longer than a lease lasts. The master that holds the lease has to load a second time."""
+    """Two masters load the state more slowly than a lease lasts. One of them takes the lease, and keeps it."""
     ttl_s = 3.0
     rows.a_machine(cell)
     job = rows.a_job(cell, rows.a_tenant())
@@ -345,12 +345,12 @@ def test_a_master_that_lost_its_lease_keeps_its_warm_state(cell) -> None:
 def test_a_slice_places_what_arrives_while_it_runs(cell) -> None:
     rows.a_machine(cell)
     tenant = rows.a_tenant()
-    # A busy machine needs the second.
+    # On a busy machine, only the longer slice suffices.
     assert any(placed_within_a_slice(cell, tenant, slice_s) for slice_s in (5.0, 60.0))
 
 
 def placed_within_a_slice(cell: Cell, tenant: Tenant, slice_s: float) -> bool:
-    """Whether a job that comes when the slice has begun is placed before it is over."""
+    """Return whether a job that is created while a master works for `slice_s` seconds is placed in this time."""
     outcome: list[bool] = []
 
     def work() -> None:
@@ -375,7 +375,7 @@ def placed_within_a_slice(cell: Cell, tenant: Tenant, slice_s: float) -> bool:
 
 
 def test_two_masters_at_once_are_safe(cell) -> None:
-    """Both believe that they hold the lease: 60 tasks of five jobs, six machines, thirty ticks each."""
+    """Two masters place 60 tasks at once, each as if it held the lease. No incarnation is placed twice."""
     for number in range(6):
         rows.a_machine(cell, f"m{number}", capacity=(1000, 2**32, 2**32, 0, 0, 0), rack=f"r{number % 2}")
     tenant = rows.a_tenant()

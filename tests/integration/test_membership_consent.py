@@ -1,4 +1,4 @@
-"""Nobody becomes a member without their consent, and owners learn nothing about who has an account."""
+"""Tests of membership: users become members only with their consent, and owners do not learn who has an account."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def in_session(name: str) -> Client:
 
 
 def answer_for(client: Client, method: str, path: str, name: str, body: dict[str, str] | None = None):
-    """Status and document, in which the name that was asked about is the same for all."""
+    """Send a request. Return the status and the document of the answer, with NAME in the place of `name`."""
     answer = getattr(client, method)(path.format(name=name), data=body, content_type="application/json")
     document = json.loads(answer.content.decode().replace(name, "NAME")) if answer.content else {}
     document.pop("request_id", None)
@@ -124,7 +124,7 @@ def test_the_page_of_a_tenant_adds_nobody_either(ubar) -> None:
 
 
 def test_an_owner_of_the_organisation_joins_a_team_alone(ubar) -> None:
-    """The consent to join is their own."""
+    """An owner of the organisation may add themselves to a team, but has to invite another user."""
     team = Tenant.objects.create(name="ubar-search", parent=ubar)
     owner, bob = (get_user_model().objects.get(username=name) for name in ("owner", "bob"))
     membership_set(principal=principal_of_user(owner), tenant=team, user=owner, role="operator")

@@ -1,4 +1,4 @@
-"""What scheduling reports to quota of an hour: exact limits, reservations by looks, usage by windows; once an hour."""
+"""Tests of the hours that scheduling reports to quota, once each: limits, mean reservations and usage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tenant(cell):
 
 @pytest.fixture
 def job(cell, tenant):
-    """Three tasks of 100m and 64 MiB, submitted at nine."""
+    """Return a job of three tasks (100m and 64 MiB each) that was submitted at nine o'clock."""
     job = rows.a_job(cell, tenant, tasks=3)
     Job.objects.filter(pk=job.pk).update(created_at=TEN - HOUR)
     JobSpec.objects.update(created_at=TEN - HOUR)
@@ -174,7 +174,7 @@ def test_hours_are_reported_once_in_order_and_missed_ones_later(cell, job) -> No
 
         return meter_due(cell, now=now, keep_hours=keep_hours, meter=meter)
 
-    assert due(TEN) == []  # never looked
+    assert due(TEN) == []  # this hour was never sampled
     run(job, 0)
     look(cell, now=TEN + 50 * MINUTE)
     assert due(TEN + HOUR + 14 * MINUTE) == []

@@ -1,4 +1,4 @@
-"""Metered usage on real PostgreSQL: reported late and often, charged once, in the tenant's own days and months."""
+"""Tests of metered usage on real PostgreSQL: reported late or twice, but charged once, in the tenant's days."""
 
 from __future__ import annotations
 

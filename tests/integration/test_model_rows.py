@@ -1,4 +1,4 @@
-"""Objects of models from SQL statements equal the objects that the ORM reads."""
+"""Tests of model objects built from rows of SQL statements: they equal the objects that the ORM reads."""
 
 from __future__ import annotations
 

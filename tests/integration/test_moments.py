@@ -1,4 +1,4 @@
-"""Past moments of a cell and chains of causes, on real PostgreSQL: what pages show, and to whom."""
+"""Tests of past moments of a cell and of chains of causes, on real PostgreSQL: what pages show, and to whom."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_process_of_its_own_rebuilds_states(people, monkeypatch) -> None:
         with pytest.raises(Rejected, match="not a revision") as wrong:
             process.moment(MomentRequest(cell_id=people.cell.id, revision=10**6))
         assert wrong.value.fields.keys() == {"revision"}
-        process._process.kill()  # as if it had been idle
+        process._process.kill()  # as after a long time without requests
         process._process.wait(10)
         assert process.moment(MomentRequest(cell_id=people.cell.id, revision=2)).picture.revision == 2
     finally:

@@ -1,4 +1,4 @@
-"""REST of money: who sees it, what it says, and what it rejects."""
+"""Tests of the REST API of money: who may read it, what it returns, and what it rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of money: for buyers and owners of their own tenants; every number adds up to the ledger."""
+"""Tests of the pages of money: buyers and owners see those of their tenants, and figures equal the ledger."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PAGES = [
 
 @pytest.fixture
 def world():
-    """ubar was granted 1,000 credits, bought for 300 and got 50 back, and has 40 held."""
+    """Return a world in which tenant ubar got 1,000 credits, paid 300, was refunded 50, and has 40 held."""
     world = portal_world.make()
     Membership.objects.create(tenant=world.tenant, user=portal_world.person("buyer"), role="buyer")
     with clock.at(NOON - 5 * DAY):
@@ -169,7 +169,7 @@ def test_owners_set_the_budget_and_nobody_else(world) -> None:
     assert (done.status_code, done["Location"]) == (302, "/billing/?tenant=ubar")
     budget = Budget.objects.get()
     assert (budget.monthly, budget.alerts, budget.action) == (500 * CREDIT, [50, 80], "stop-buying")
-    assert budget.overdraft == 0  # credit is the SREs' to give
+    assert budget.overdraft == 0  # only SREs give credit
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A name that is followed: told what changed, once for all who watch; and no revision after which a change is lost."""
+"""Tests of following a name: a change is read once and sent to all watchers, and no change is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WAIT_S = 30.0
 
 
 class Loop:
-    """Stands where the viewer's event loop stands; hands messages over at once."""
+    """A stand-in for the event loop of a viewer, which calls functions at once."""
 
     def call_soon_threadsafe(self, call: Callable[..., None], *args: Any) -> None:
         call(*args)
@@ -53,7 +53,7 @@ def hub() -> NamesHub:
 
 
 def a_hub() -> NamesHub:
-    """Its ticks are ours."""
+    """Return a `NamesHub` without a thread of its own. The test calls its `_tick` instead."""
     hub = NamesHub()
     hub._thread = threading.current_thread()
     return hub
@@ -73,7 +73,7 @@ def news(viewer: Viewer) -> list[NamesMessages]:
 
 
 def labelled(job: Job, labels: dict[str, str], **published: Any) -> None:
-    """What an update of its job file writes."""
+    """Write the new labels of a job to its row and to the journal, as an update of its job file does."""
     with journal.write(job.cell_id, ME) as entry:
         Job.objects.filter(pk=job.pk).update(labels=labels, published=published)
         entry.append(
@@ -89,7 +89,7 @@ def labelled(job: Job, labels: dict[str, str], **published: Any) -> None:
 
 
 def truth(name: Any) -> Any:
-    """What somebody sees who asks now: without revisions, which move with other people's news."""
+    """Return the present answer for a name without its revisions, which events of other jobs change too."""
     who = system("test")
     if isinstance(name, ServiceName):
         state: Any = selectors.endpoints(who, name, zone="borg.internal")
@@ -247,7 +247,7 @@ def test_more_news_than_are_reported_one_by_one_are_read_as_a_whole(
 
 
 def test_a_restored_cell_is_reported_again_though_its_revision_is_higher(hub: NamesHub, job: Job) -> None:
-    """As `new_history` makes it, so that no reader sees revisions go back. No event tells what was lost."""
+    """After a restore to a higher revision, a watcher gets the present state, although no event contains it."""
     names, viewer = follow(hub, job)
     hub._tick()
     Task.objects.filter(job=job).update(health="unhealthy", up=False)
@@ -266,7 +266,7 @@ def test_a_restored_cell_is_reported_again_though_its_revision_is_lower(hub: Nam
     hub._tick()
     (told,) = news(viewer)
     assert (told.visible, told.history, names.revision) == (True, 2, 2)
-    Cell.objects.update(revision=1_000)  # the old history's events are still here
+    Cell.objects.update(revision=1_000)  # the events of the old history still exist
     report(job.cell, job, 0, health="unhealthy")
     hub._tick()
     assert shown(names) == truth(JOB)
@@ -308,10 +308,10 @@ def test_a_service_followed_from_long_ago_counts_as_changed(job: Job) -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", [JOB, SERVICE], ids=["job", "service"])
 def test_a_watcher_that_missed_a_change_gets_the_current_state(job: Job, name: Any, seed: int) -> None:
-    """Clients of two processes, each of which follows at its own pace, against what rows say: random steps.
+    """Clients of two `NamesHub` objects follow a name while random changes happen, and keep no outdated answer.
 
-    A client holds an answer and its revision. Whenever its process has come to all news and says that nothing changed
-    since that revision, what the client holds is true.
+    Each client holds an answer and its revision. If a hub has read all events and reports no change since that
+    revision, the answer must equal the one from rows.
     """
     rng = Random(seed)
     labelled(job, {"service": "front"})
@@ -342,7 +342,7 @@ def test_a_watcher_that_missed_a_change_gets_the_current_state(job: Job, name: A
 
 
 def selectors_revision(name: Any) -> int:
-    """Read before what it is of, as doors do."""
+    """Return the newest revision of the cell. As in the API, it is read before the answer that it belongs to."""
     return journal.newest(Cell.objects.get().id)
 
 
@@ -360,7 +360,7 @@ def disturb(rng: Random, job: Job, canary: Job) -> None:
 
 
 class Following:
-    """A hub whose thread is its own."""
+    """A watcher of names, with a `NamesHub` that runs in a thread of its own. `told` is set at each message."""
 
     def __init__(self) -> None:
         self.hub = NamesHub()
@@ -394,7 +394,7 @@ def test_news_come_though_redis_is_away(
 
 
 def test_ports_of_a_version_before_the_present_one_are_read_once_for_all_jobs(job: Job) -> None:
-    """Two jobs of one cell whose updates are under way: one query more, not two."""
+    """For two jobs whose updates are in progress, one query reads the port names of the earlier versions."""
     canary = a_job(job.cell, job.tenant, "canary")
     place(job.cell, canary, Machine.objects.get(), 0, ports=21_000)
     Job.objects.update(spec_version=2, port_names=["web"])

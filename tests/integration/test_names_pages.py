@@ -1,4 +1,4 @@
-"""Names in Sigma: how a job, a task and a service are reached, and what the pages say when nobody serves."""
+"""Tests of the pages about names: how a job, a task and a service are reached, and what is shown if no task serves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world():
 
 
 def shown(path: str, name: str = "viewer") -> str:
-    """The page as people read it: names may break after their dots."""
+    """Return a page that user `name` opens, without the points inside names at which a browser may break the line."""
     answer = signed_in(name).get(path)
     assert answer.status_code == 200
     return answer.text.replace("<wbr>", "")
@@ -128,7 +128,7 @@ def test_strangers_learn_no_names(world) -> None:
 
 @pytest.fixture
 def service(world):
-    """Service web: job jfoo, whose task 0 serves and task 1 does not, and its canary with two tasks that serve."""
+    """Return a world with service web: task 0 of job jfoo and two tasks of job canary serve, task 1 does not."""
     Job.objects.update(labels={"service": "web"})
     portal_world.report(world.job, 0)
     portal_world.place(world.job, 1, world.machine)
@@ -170,7 +170,7 @@ def test_a_service_none_of_whose_tasks_serves_fails_open(service) -> None:
 
 
 def shares(page: str) -> list[tuple]:
-    """Rows of the table: job, tasks, weight, placed, serving, percent."""
+    """Return (job, tasks, weight, placed, serving, percent) of each row of the table in the page."""
     found = re.findall(
         r'<tr><th scope="row"><a [^>]*>([^<]*)</a></th><td [^>]*>([^<]*)</td><td [^>]*>(\d+)</td><td [^>]*>(\d+)</td>'
         r'<td [^>]*>(\d+)</td>.*?<span class="num">([\d.]+) %',

@@ -1,4 +1,4 @@
-"""Names watched over real sockets: long polls, WebSockets and `borgctl`, with the web process as in production."""
+"""Tests of watching names over real sockets: long polls, WebSockets and `borgctl`, as in production."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WAIT_S = 30.0
 
 @pytest.fixture(scope="module")
 def dns_ports() -> Iterator[list[int]]:
-    """Of two resolvers and a secondary, which tests start: held, or a connection might have got one meanwhile."""
+    """Reserve ports for two resolvers and a secondary, so that no other connection gets them, and yield them."""
     with ExitStack() as stack:
         yield [stack.enter_context(reserved("127.0.0.1", 0)) for _ in range(3)]
 
@@ -55,7 +55,7 @@ def dns_ports() -> Iterator[list[int]]:
 def portal(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory, dns_ports: list[int]) -> Iterator[str]:
     first, second, secondary = (f"127.0.0.1@{port}" for port in dns_ports)
     environment = {
-        # Sessions are signed by nothing but their row, so the test client's are good for the server too.
+        # A session is only a row, so sessions of the test client are valid at the server too.
         "BORG_SECRET_KEY": settings.SECRET_KEY,
         "BORG_DNS_RESOLVERS": f"{first},{second}",
         "BORG_DNS_SECONDARIES": secondary,
@@ -91,7 +91,7 @@ def get(client: httpx.Client, path: str = JOB, status: int = 200, **query: Any) 
 
 @contextmanager
 def later(do: Any) -> Iterator[None]:
-    """Done once somebody waits."""
+    """Call `do` in another thread, 0.3 s after the block has begun."""
 
     def soon() -> None:
         time.sleep(0.3)
@@ -111,7 +111,7 @@ def later(do: Any) -> Iterator[None]:
 
 def test_a_poll_is_answered_as_soon_as_the_name_has_changed(ann: httpx.Client, world: World) -> None:
     before = get(ann)
-    assert get(ann, after=before["revision"] - 1, wait_s=30)["revision"] == before["revision"]  # it has already
+    assert get(ann, after=before["revision"] - 1, wait_s=30)["revision"] == before["revision"]  # it exists already
     began = time.monotonic()
     with later(lambda: report(world.cell, world.job, 0)):
         answer = get(ann, after=before["revision"], wait_s=30, history=before["history"])
@@ -123,7 +123,7 @@ def test_a_poll_is_answered_as_soon_as_the_name_has_changed(ann: httpx.Client, w
 
 def test_a_poll_without_news_is_answered_with_the_same_when_its_time_is_over(ann: httpx.Client, world: World) -> None:
     before = get(ann)
-    rows.a_job(world.cell, rows.a_tenant("other"))  # moves the cell's revision, and is not news of this name
+    rows.a_job(world.cell, rows.a_tenant("other"))  # increases the cell's revision, but does not change this name
     answer = get(ann, after=before["revision"], wait_s=0.5)
     assert without_revision(answer, before) == before["endpoints"]
     assert answer["revision"] >= before["revision"]
@@ -138,7 +138,7 @@ def test_a_client_that_waits_for_another_history_is_answered_at_once(ann: httpx.
 
 
 def test_a_client_that_does_not_tell_a_history_misses_no_restore(ann: httpx.Client, world: World) -> None:
-    """Restored, with revisions beyond what was lost: the answer that a client has is of what is not a more."""
+    """After a restore, a poll that does not name the cell's history is answered at once, whatever its revision is."""
     lost = get(ann)["revision"] + 7
     cell_new_history(principal=rows.ME, cell=world.cell)
     began = time.monotonic()
@@ -147,7 +147,7 @@ def test_a_client_that_does_not_tell_a_history_misses_no_restore(ann: httpx.Clie
     assert time.monotonic() - began < 10.0
     assert now["revision"] > lost
     assert (now["history"], task["history"], now["endpoints"][0]["history"]) == (2, 2, 2)
-    with later(lambda: report(world.cell, world.job, 0)):  # and then waits as before
+    with later(lambda: report(world.cell, world.job, 0)):  # after that, polls wait as before
         assert get(ann, after=now["revision"], wait_s=30)["serving"] == 1
 
 
@@ -251,8 +251,8 @@ def test_hundreds_wait_with_few_connections_and_hear_the_same(portal: str, world
     assert answers[0]["serving"] == 1
 
 
-def quiet(seen: list[int] = []) -> bool:  # noqa: B006 - what the last call saw
-    """Whether the web process has asked the database nothing since the last call."""
+def quiet(seen: list[int] = []) -> bool:  # noqa: B006 - the results of earlier calls
+    """Return whether the last three calls found no recent query of the web process; the first ten return False."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
@@ -276,12 +276,12 @@ def sessions() -> int:
 
 
 def test_no_change_is_lost_between_polls(ann: httpx.Client, world: World) -> None:
-    """A job is disturbed as fast as commits go; who polls with the revision of the last answer ends at the truth."""
+    """While a job changes quickly, a client that polls with the revision of its last answer ends up to date."""
     heard_of, done = threading.Event(), threading.Event()
 
     def disturb() -> None:
         for number in range(60):
-            if number == 30:  # a portal with much else to do would tell all of it at once
+            if number == 30:  # a busy portal would send all changes at once
                 heard_of.wait(WAIT_S)
             report(world.cell, world.job, 0, health="unhealthy" if number % 2 else "healthy")
         report(world.cell, world.job, 0, health="healthy")
@@ -306,7 +306,7 @@ def test_no_change_is_lost_between_polls(ann: httpx.Client, world: World) -> Non
 
 
 def without_revision(answer: Any, like: Any) -> Any:
-    """Endpoints carry the revision they were read at."""
+    """Return the endpoints of an answer with the revisions of the endpoints of `like`, so that both can be compared."""
     return [
         {**one, "revision": other["revision"]}
         for one, other in zip(answer["endpoints"], like["endpoints"], strict=True)
@@ -345,7 +345,7 @@ def heard(socket: ClientConnection) -> Any:
 def test_a_program_with_a_token_needs_no_origin_but_a_session_does(portal: str, world: World) -> None:
     with watching(portal, headers=token(), origin=None) as socket:
         assert heard(socket)["type"] == "state"
-    # What browsers make of the user in an address is not a token.
+    # Browsers send the user in an address as Basic credentials, which are not a token.
     for headers in ({}, {"Authorization": "Basic YTpi"}, {"Authorization": ""}):
         for origin in (None, "https://evil.example"):
             session = signed_in("viewer")

@@ -1,4 +1,4 @@
-"""`/bns/`: JSON for members of the tenant and SREs; for all others the job does not exist."""
+"""Tests of `/bns/`: members of the tenant and SREs get JSON. For all others the job does not exist."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_load_is_what_a_task_uses_now_of_its_limit(job: Job) -> None:
     ann = client("ann", tenant=job.tenant)
     use(job, 0, cpu_milli=150)
     assert [one["load"] for one in get(ann, JOB)["endpoints"]] == [1.5, None]
-    use(job, 0, cpu_milli=50, incarnation=2)  # said of another incarnation
+    use(job, 0, cpu_milli=50, incarnation=2)  # a report about another incarnation
     assert get(ann, f"{JOB}/0")["load"] is None
 
 

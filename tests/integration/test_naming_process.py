@@ -1,4 +1,4 @@
-"""`python -m naming.server` as its own process on PostgreSQL and Redis, asked by dnspython and by dig."""
+"""Tests of `python -m naming.server` as a process of its own on PostgreSQL and Redis, with real DNS questions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Process:
         return dns.query.udp(query, "127.0.0.1", port=self.port, timeout=patience_s)
 
     def until(self, wanted: Callable[[], bool]) -> None:
-        """The condition within the bound; a process that is not listening yet counts as "no"."""
+        """Wait until the condition is true. While the process does not listen yet, the condition counts as false."""
         deadline = time.monotonic() + BOUND_S
         while True:
             try:
@@ -108,12 +108,12 @@ def resolver(job: Job) -> Iterator[Process]:
 
 @contextmanager
 def closed_database() -> Iterator[None]:
-    """Nobody reaches the test's database but the test itself; PostgreSQL rejects all others at once."""
+    """Make PostgreSQL reject all connections to the test's database except the test's own, until the block ends."""
     name = connection.settings_dict["NAME"]
     with connection.cursor() as mine:
         mine.execute("SELECT pg_backend_pid()")
         (own,) = mine.fetchone()
-    # A database can be closed only from another one.
+    # Only a session of another database can close a database.
     with psycopg.connect(os.environ["BORG_DATABASE_URL"], autocommit=True) as outside, outside.cursor() as cursor:
         cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
         try:
@@ -148,7 +148,7 @@ def test_it_starts_from_rows_follows_the_journal_and_stops_cleanly(resolver: Pro
 
 
 def turned(job: Job, attempt: int) -> set[int]:
-    """Task 1 becomes unhealthy or, at every second attempt, healthy again; the ports that answer then."""
+    """Make task 1 unhealthy, or healthy if `attempt` is odd. Return the ports that the resolver should then answer."""
     report(job.cell, job, 1, health="healthy" if attempt % 2 else "unhealthy")
     return ALL if attempt % 2 else BUT_ONE
 
@@ -188,7 +188,7 @@ def test_a_postgresql_that_stands_still_stops_no_answer_and_is_caught_up_with_wh
 ) -> None:
     answers_meanwhile_and_is_current_within_a_second_after(resolver, job, standing, away_s=1.0)
     with standing():
-        time.sleep(0.6)  # it has asked again
+        time.sleep(0.6)  # by now it has asked again
         began = time.monotonic()
         assert resolver.stop() == 0
         assert time.monotonic() - began < 15.0
@@ -196,7 +196,7 @@ def test_a_postgresql_that_stands_still_stops_no_answer_and_is_caught_up_with_wh
 
 @contextmanager
 def standing() -> Iterator[None]:
-    """PostgreSQL stands still for all but the test itself."""
+    """Stop all PostgreSQL processes of the test's database except the test's own with SIGSTOP, until the block ends."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -242,7 +242,7 @@ def test_a_start_without_postgresql_answers_from_what_was_kept_and_catches_up(jo
 
 
 def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobody(job: Job) -> None:
-    """Others are rejected the port, but for those that come just after the end."""
+    """Two workers on one port give equal answers. If one is killed, it is replaced, and no question fails."""
     figures, port = free_port(), free_port()
     with started(port, BORG_DNS_PROCESSES="2", BORG_DNS_METRICS_PORT=str(figures)) as both:
         second = Process(port, BORG_DNS_PROCESSES="2")
@@ -251,9 +251,9 @@ def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobod
         report(job.cell, job, 1, health="unhealthy")
         cell = Cell.objects.get()
         serial = serial_of(cell.revision, start=serial_start(cell.created_at.timestamp()))
-        # Each question from a port of its own: by chance 40 of them never reach one of both in a lifetime.
+        # Each question comes from a port of its own, so 40 questions practically always reach both processes.
         both.until(lambda: {both.ask("cc", "SOA").answer[0][0].serial for _ in range(40)} == {serial})
-        both.until(lambda: reported(figures, "queries_total") >= 40)  # a process tells of its own once a second
+        both.until(lambda: reported(figures, "queries_total") >= 40)  # a process publishes its figures once per second
         before = reported(figures, "queries_total")
         os.kill(workers[1], signal.SIGKILL)
         both.until(lambda: len(children(both.popen.pid)) == 2 and children(both.popen.pid) != workers)
@@ -261,7 +261,7 @@ def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobod
         assert set(answered) == {dns.rcode.NOERROR}
         query = dns.message.make_query("jfoo.ubar.cc.borg.internal.", "A")
         assert len(dns.query.tcp(query, "127.0.0.1", port=both.port, timeout=BOUND_S).answer[0]) == 1
-        # Of both processes, a second old at most; the new one goes on from what the dead one had told.
+        # The figures are those of both processes, at most a second old. The new one continues those of the dead one.
         both.until(lambda: reported(figures, "queries_total") > before + 100)
         assert reported(figures, "worker_restarts_total") == 1
         assert reported(figures, "revision") == cell.revision
@@ -270,9 +270,9 @@ def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobod
         assert second.popen.returncode == 1
         assert f"BORG_DNS_PORT={port} on 127.0.0.1 cannot be used: it is taken by process " in said
         both.popen.kill()
-        assert both.stop() == -signal.SIGKILL  # its workers are just ending when the next one comes
+        assert both.stop() == -signal.SIGKILL  # its workers still end while the next one starts
     with started(port, BORG_DNS_PROCESSES="2") as both:
-        # A worker of the killed resolver may have answered; the signal is handled once there are workers.
+        # A worker of the killed resolver may have answered. The new one handles signals once it has workers.
         both.until(lambda: len(children(both.popen.pid)) == 2)
         workers = children(both.popen.pid)
         assert both.stop() == 0
@@ -280,7 +280,7 @@ def test_processes_on_one_port_answer_alike_and_one_that_dies_is_missed_by_nobod
 
 
 def reported(port: int, figure: str) -> float:
-    """The sum of a figure's samples."""
+    """Return the sum of all samples of a metric of the resolver."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=BOUND_S) as response:
         lines = response.read().decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(f"borg_resolver_{figure}{{"))

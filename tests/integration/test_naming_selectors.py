@@ -1,4 +1,4 @@
-"""Names read from rows are the names replayed from the journal."""
+"""Tests of names: the names read from rows are those replayed from the journal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def from_journal(cell: Cell) -> NameTable:
 
 
 def names(table: NameTable) -> dict[str, Any]:
-    """All that a client can see, except when it changed."""
+    """Return everything in a table of names that clients can see, except the times of changes."""
     jobs = {}
     for job in table.jobs.values():
         tasks = {

@@ -1,4 +1,4 @@
-"""Notices on their way: to a real HTTP server and a real SMTP server, in order, again and again, and given up."""
+"""Tests of sending notices to a real HTTP server and a real SMTP server: their order and their retries."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_after_a_day_it_is_given_up_and_the_channel_paused(demo, hook):
     assert heard == ["order.approved", "order.expired", "notices.paused"]
     reported(demo)
     sending.notices_send()
-    assert of_it.count() == 2  # nothing more for a paused channel
+    assert of_it.count() == 2  # a paused channel gets no more notices
     assert NoticeDelivery.objects.filter(channel=inform, state="sent").count() == 4
 
 
@@ -239,7 +239,7 @@ def test_a_slow_receiver_holds_up_nobody(demo, hook):
     for _ in range(3 * sending.DELIVERIES_AT_ONCE):
         reported(other)
 
-    hook.frees = ("/quick", 3 * sending.DELIVERIES_AT_ONCE)  # the slow one answers when the others are through
+    hook.frees = ("/quick", 3 * sending.DELIVERIES_AT_ONCE)  # the slow receiver answers after the others
     assert sending.notices_send() == sending.Sent(sent=1 + 3 * sending.DELIVERIES_AT_ONCE)
     assert set(states()) == {"sent"}
 
@@ -316,7 +316,7 @@ def test_only_one_sender_runs(demo, hook):
         with other.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_lock(%s)", [sending._LOCK])
             assert sending.notices_send() == sending.Sent()
-            # Given back here: a session that was closed keeps its locks until its process has noticed.
+            # Release the lock here, because a closed session keeps its locks until its process has noticed.
             cursor.execute("SELECT pg_advisory_unlock(%s)", [sending._LOCK])
     finally:
         other.close()

@@ -1,4 +1,4 @@
-"""Notices: told with the change, spread over the channels of a tenant, sent, retried, given up."""
+"""Tests of storing notices: they are written in the transaction of their change, with a subject and a link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notices by REST: the inbox, what is read, and channels with their secrets."""
+"""Tests of the REST API of notices: the inbox, what is read, and channels with their secrets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_read_up_to_a_notice_for_oneself_alone(own):
     assert [row["id"] for row in call(owner, "get", "notices/?unread=1")["results"]] == [second.pk]
     assert len(call(viewer, "get", "notices/?unread=1")["results"]) == 2
     call(owner, "post", "notices/read/", {"up_to": second.pk, "tenant": "own"})
-    call(owner, "post", "notices/read/", {"up_to": first.pk})  # never backwards
+    call(owner, "post", "notices/read/", {"up_to": first.pk})  # the mark never moves backwards
     assert call(owner, "get", "notices/?unread=1")["results"] == []
     call(owner, "post", "notices/read/", {"up_to": second.pk + 1}, 422)
     call(owner, "post", "notices/read/", {"up_to": second.pk, "tenant": None}, 404)

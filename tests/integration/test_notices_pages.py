@@ -1,4 +1,4 @@
-"""The inbox and the channels in the portal and in the console."""
+"""Tests of the pages of the inbox and of channels, in the portal and in the console."""
 
 from __future__ import annotations
 

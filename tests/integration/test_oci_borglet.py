@@ -1,4 +1,4 @@
-"""A contained task from its placement to its end: up by its check, adopted, started again, stopped."""
+"""Tests of a contained task: it comes up, goes on while its Borglet starts again, is restarted, and stops."""
 
 from __future__ import annotations
 

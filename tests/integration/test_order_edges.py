@@ -1,4 +1,4 @@
-"""Edges of orders: what was changed or handed on before it began, and rules that changed in between."""
+"""Tests of rare cases of orders: changed or transferred before they begin, or with rules that have changed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ubar() -> Tenant:
 
 
 def most_sold(begin: float, end: float) -> int:
-    """Cores of production sold at the worst instant, in days from NOW."""
+    """Return the largest number of production cores sold at an instant from `begin` to `end`, in days from NOW."""
     band = market.band_named("production")
     first, last = NOW + begin * DAY, NOW + end * DAY
     return calendar.peak(market.sold_steps("cc", [band], first, last), first, last)[0] // 1000

@@ -1,4 +1,4 @@
-"""Orders and approvals on pages: who sees and does what, what is said before it is done, and that it is done once."""
+"""Tests of the pages of orders and approvals: who may act, what is shown before an action, and that it is done once."""
 
 from __future__ import annotations
 

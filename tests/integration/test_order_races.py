@@ -1,4 +1,4 @@
-"""Two tabs order at once: one order a key, one buyer of the last core, one sweep that does a thing."""
+"""Tests of orders at the same moment: one order per key, one buyer of the last core, and one sweep that acts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABS = 4
 
 
 def together(act: Callable[[int], object]) -> list[object]:
-    """What each tab got, rejections by their code; all begin at the same moment."""
+    """Call `act` with the number of each browser tab at the same moment. Return results, or codes of rejections."""
     barrier = Barrier(TABS)
 
     def one(number: int) -> object:

@@ -1,4 +1,4 @@
-"""What time does to orders, also when the sweep was away, ran twice, or the clock jumped."""
+"""Tests of the sweep that begins and ends orders in time, also if it was off, ran twice, or the clock jumped."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ordered(tenant: Tenant, count: int = 1, *, at: dt.datetime = NOW, **more: ob
 
 
 def advanced(order: Order, days: float) -> str:
-    """Its state after a sweep so many days from NOW."""
+    """Run the sweep at `days` days after NOW, and return the state of the order."""
     orders_advance(NOW + days * DAY)
     order.refresh_from_db()
     return order.state

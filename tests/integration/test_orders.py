@@ -1,4 +1,4 @@
-"""Orders of quota: placed, decided about, begun, taken back, changed and handed on; capacity and money with them."""
+"""Tests of quota orders: placed, decided, begun, cancelled, changed and transferred, with capacity and money."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_order_for_later_waits_and_holds(ubar: Tenant) -> None:
 
 @pytest.mark.parametrize(("count", "approver"), [(4, "auto"), (5, "owner"), (41, "owner"), (42, "sre")])
 def test_the_price_decides_who_approves(ubar: Tenant, count: int, approver: str) -> None:
-    assert place(ubar, count, days=10).approver == approver  # 240 credits a core
+    assert place(ubar, count, days=10).approver == approver  # 240 credits per core
 
 
 def test_rules_fit_by_rank_cell_band_and_tenant(ubar: Tenant) -> None:
@@ -316,7 +316,7 @@ def test_cancelled_while_active_whole_days_are_refunded(ubar: Tenant) -> None:
 def test_days_of_a_refund_are_the_tenants(ubar: Tenant) -> None:
     Tenant.objects.update(time_zone="Europe/Berlin")
     ubar.refresh_from_db()
-    spring = dt.datetime(2027, 3, 27, 23, tzinfo=dt.UTC)  # midnight there; the next day has 23 hours
+    spring = dt.datetime(2027, 3, 27, 23, tzinfo=dt.UTC)  # midnight in this time zone; the next day has 23 hours
     with clock.at(spring):
         order = place(ubar, 1, starts_at=spring, ends_at=spring + 47 * HOUR)
     with clock.at(spring + HOUR):

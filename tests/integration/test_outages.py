@@ -1,4 +1,7 @@
-"""A web process whose database stands still, ends connections, or has none free: 503 in time, and nothing later."""
+"""Tests of a web process whose database hangs, ends connections or has none free: it answers 503 in time.
+
+A request that was answered with 503 has no effect later.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def portal(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def client(portal: str) -> Iterator[httpx.Client]:
-    """An operator of a tenant with quota, by token; the process is warm and well."""
+    """Yield an HTTP client with the token of an operator, when the web process answers. The tenant has quota."""
     cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
     rows.grant(tenant, cell, "production")
     user = a_user("ann", tenant=tenant, role=Role.OPERATOR)
@@ -62,9 +65,9 @@ def client(portal: str) -> Iterator[httpx.Client]:
 
 @contextmanager
 def standing_still(*, whole: bool = False) -> Iterator[None]:
-    """PostgreSQL's processes for the web process stand still, and those of these tests run on.
+    """Stop the PostgreSQL processes of the web process with SIGSTOP until the block ends, but not those of tests.
 
-    `whole`: new connections get no answer either.
+    `whole`: stop also the process that accepts new connections.
     """
     pids = _backends()
     assert pids
@@ -81,7 +84,7 @@ def standing_still(*, whole: bool = False) -> Iterator[None]:
 
 
 def _backends() -> list[int]:
-    """Of the pool: the probe of `/readyz` and these tests connect without its options."""
+    """Return the ids of the PostgreSQL processes that serve the connection pool of the web process."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -92,7 +95,7 @@ def _backends() -> list[int]:
 
 @contextmanager
 def cell_locked() -> Iterator[None]:
-    """Anyone who submits waits for the row of the cell."""
+    """Lock the row of the cell until the block ends, so that submissions wait."""
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -164,7 +167,7 @@ def test_a_pool_without_free_connections_is_an_outage(client: httpx.Client) -> N
 
 
 def test_pages_about_errors_hold_no_connection(client: httpx.Client) -> None:
-    """Django answers errors in threads that are not the requests', and has more of those than connections."""
+    """Pages about errors hold no database connection: Django makes them in more threads than there are connections."""
     with ThreadPoolExecutor(12) as threads:
         answers = list(threads.map(lambda n: client.get(f"/no/such/page/{n}"), range(60)))
     assert {answer.status_code for answer in answers} == {404}
@@ -174,7 +177,7 @@ def test_pages_about_errors_hold_no_connection(client: httpx.Client) -> None:
 
 
 def test_connections_that_clients_end_are_not_internal_errors(client: httpx.Client) -> None:
-    """An operator ends every connection again and again."""
+    """While an operator ends all connections again and again, submissions are accepted or answered with 503."""
     over = threading.Event()
 
     def end_them() -> None:

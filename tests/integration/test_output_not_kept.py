@@ -1,4 +1,4 @@
-"""The output of tasks travels through Redis and does not stay in its append-only file."""
+"""Tests of the output of tasks: it passes through Redis, and is not stored in Redis' append-only file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET = "hunter2-in-the-output"
 
 @pytest.fixture
 def kept() -> Iterator[Path]:
-    """The folder of a Redis that keeps an append-only file, each write at once, as `make up` does each second."""
+    """Switch on the append-only file of Redis, which then writes each change at once, and yield its folder."""
     redis = wakeups.client()
     redis.config_set("appendfsync", "always")
     redis.config_set("appendonly", "yes")

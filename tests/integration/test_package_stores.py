@@ -1,4 +1,4 @@
-"""Both kinds of stores by the same tests: a folder, and a real server that speaks S3."""
+"""Tests of both kinds of package stores with the same cases: a folder, and a real server that speaks S3."""
 
 from __future__ import annotations
 

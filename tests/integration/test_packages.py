@@ -1,4 +1,4 @@
-"""Packages on real PostgreSQL and a real folder: uploaded, tagged, named by jobs, deleted, swept."""
+"""Tests of packages on real PostgreSQL and a real folder: uploaded, tagged, named by jobs, and deleted."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_nobody_learns_of_foreign_packages_by_submitting(cell, operator) -> None
     problem(post(operator, JOBS, with_packages("secret@v1") | {"tenant": "ubar"}), 422, "invalid-spec")
 
 
-# -- going away
+# -- deletion
 
 
 def delete(client: Client, reference: str):
@@ -297,7 +297,7 @@ def test_what_a_live_job_may_run_stays(cell, machine, operator) -> None:
     body = problem(delete(operator, "v1"), 409, "package-in-use")
     assert body["figures"]["jobs"] == ["web"]
     put(operator, with_packages("tool@v2"), WEB)
-    problem(delete(operator, "v1"), 409, "package-in-use")  # an undo goes back to it
+    problem(delete(operator, "v1"), 409, "package-in-use")  # an undo would use it again
     put(operator, with_packages("tool@v2", tasks=4), WEB)
     assert delete(operator, "v1").json() == {"deleted": True}
     problem(delete(operator, digest_of(second)), 409, "package-in-use")

@@ -1,4 +1,4 @@
-"""Packages from an upload to a running task: real Borglets, each on an address of its own, and a real link."""
+"""Tests of packages from an upload to a running task, with real Borglets at different addresses and a real link."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def link(cell) -> Iterator[Link]:
 
 @pytest.fixture
 def borglets(cell, link: Link, tmp_path: Path) -> Iterator[list[Borglet]]:
-    """Two machines, m2 and m3; m3 runs containers where it can."""
+    """Yield the connected Borglets of machines m2 and m3. If this host supports containers, m3 uses them."""
     with contextlib.ExitStack() as stack:
         made = []
         for number, runtime in ((2, "process"), (3, "auto")):
@@ -73,7 +73,7 @@ def up(job: Job, index: int) -> bool:
 
 
 def output_of(borglet: Borglet) -> str:
-    """The first line of the first task there."""
+    """Wait for the output of the first task of this Borglet, and return its first line."""
     out = next((borglet.home / "logs").glob("*/stdout.*"))
     return until(lambda: out.read_text().partition("\n")[0], what=f"output in {out}")
 
@@ -94,7 +94,7 @@ def test_one_machine_gets_it_from_the_store_and_the_next_from_that_one(job: Job,
     assert not contained or output_of(borglets[1]) == "served by /packages/tool/bin/serve"
     until(lambda: "uploaded sha256:" in borglets[0].log.read_text(), what="the upload in the log of m2")
 
-    # A third task on the first machine finds it there, also after its Borglet was killed.
+    # A third task on the first machine uses the package there, also after its Borglet was killed.
     borglets[0].kill()
     session = Machine.objects.get(hostname="m2").session
     before = tree.stat().st_ino

@@ -1,4 +1,4 @@
-"""Pages that consist of shared parts: filters with chips, empty lists, orders of rows, and the timeline of a task."""
+"""Tests of pages that consist of shared parts: filters, empty lists, tables, and the timeline of a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes did, who waits for how long, and a Redis that doesn't answer."""
+"""Tests of figures of scheduling passes, of the waiting times of pending tasks, and of a Redis that does not answer."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_nothing_has_no_percentage() -> None:
 
 
 def test_a_huge_job_does_not_block_the_head_of_the_line(cell) -> None:
-    """One tenant's 20,000 tasks came first; others' few of the same priority are placed in the first revision."""
+    """Small jobs arrive after a job of 20,000 tasks with the same priority. The first revision places all of them."""
     for number in range(40):
         rows.a_machine(cell, f"m{number}", capacity=(64_000, 2**40, 2**42, 0, 0, 0), rack=f"r{number}")
     huge = rows.a_job(cell, rows.a_tenant("greedy"), "huge", tasks=20_000, priority=110)

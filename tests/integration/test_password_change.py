@@ -1,4 +1,4 @@
-"""What a change of the password ends: other sessions, their WebSockets and, on request, the user's tokens."""
+"""Tests of a password change: it ends other sessions, their WebSockets and, on request, the user's tokens."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def a_token(name: str, *, of: str = "operator") -> tuple[Token, str]:
 
 
 def scope_of(client: Client) -> dict[str, Any]:
-    """As a WebSocket has it that was opened with this session."""
+    """Return the ASGI scope of a WebSocket that was opened with the session of this client."""
     user = get_user_model().objects.get(pk=client.session["_auth_user_id"])
     return {"session": client.session, "user": user, "headers": []}
 

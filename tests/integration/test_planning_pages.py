@@ -1,4 +1,4 @@
-"""Pages for people who plan: tenants see their own figures alone, SREs those of cells; all of it adds up."""
+"""Tests of the pages for planning: tenants see only their own figures, SREs see those of cells, and all add up."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def world():
 
 @pytest.fixture(autouse=True)
 def _stands_still() -> Iterator[None]:
-    """An hour that begins in the middle of a test would be another one for the pages."""
+    """Stop the clock at half past the hour, because pages would change if an hour began in the middle of a test."""
     with clock.at(at_half_past()):
         yield
 
 
 def test_the_hour_that_is_not_over_is_not_counted(world) -> None:
-    """57 cores are in use, and nothing was given back by the hours before the quota existed."""
+    """The chart has a point for each hour since the quota began, up to the last hour that has been metered."""
     now = this_hour()
     Quota.objects.update(starts_at=now - 2 * HOUR)
     for hour in (now - 2 * HOUR, now - HOUR):
@@ -73,12 +73,12 @@ def this_hour() -> dt.datetime:
 
 
 def at_half_past() -> dt.datetime:
-    """The hour before is metered by then."""
+    """Return half past the present hour, when the hour before it has been metered."""
     return clock.now().replace(minute=30, second=0, microsecond=0)
 
 
 def metered(world, hour: dt.datetime, job: str = "jfoo", *, band: str = "production", milli: int = 1_000) -> None:
-    """A job that asked for `milli` all the hour, was reserved half of it and used a quarter."""
+    """Create a metered hour of a job that asked for `milli` milli-cores, reserved half of them and used a quarter."""
     MeteredHour.objects.create(
         tenant=world.tenant,
         cell="cc",
@@ -185,7 +185,7 @@ def test_the_console_shows_a_cell_and_when_it_is_sold_out(world) -> None:
     page = signed_in("sre").get("/admin/capacity/?cell=cc&band=production")
     assert "3 cores" in page.text
     told = {one["band"]: one for one in page.context["forecasts"]}
-    # What was granted for ever is all that the cell has, and more than may be sold with the headroom.
+    # The grant without an end is all that the cell has, which is more than may be sold with the headroom.
     assert told["production"]["sold_out_at"] is not None
     assert told["batch"]["sold_out_at"] is None
     assert "/admin/capacity/" in signed_in("sre").get("/admin/").text

@@ -1,4 +1,4 @@
-"""Price lists that never change, and quotes that hold for a while and for exactly what they quote."""
+"""Tests of prices: price lists never change, and a quote holds for a time and only for what it quotes."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_quote_says_what_it_is_for_and_how_long_it_holds(tenant) -> None:
 
 
 def taken(made: Quote, **changed: object) -> Order:
-    """An order of exactly what was quoted, but for `changed`, at the price of the quote."""
+    """Return an unsaved order at the price of a quote, for what the quote is for, with `changed` fields."""
     given = {
         "tenant": made.tenant,
         "quote": made.pk,

@@ -1,4 +1,4 @@
-"""How a job's names are published: on the row and in the journal, by one transaction, in force at once."""
+"""Tests of how a job's names are published (weights, time to live): row and journal agree, with effect at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def update(who: Any, job: Job, file: dict[str, Any]) -> updates.JobChange:
 
 
 def reported(cell: Cell) -> dict[int, Published]:
-    """By job, as anyone who followed the journal knows it."""
+    """Return how names are published according to the journal, by id of the job."""
     known = {}
     for record in journal.tail(cell.id, after=0):
         if isinstance(record.event, events.JobSubmitted | events.JobChanged):
@@ -37,7 +37,7 @@ def reported(cell: Cell) -> dict[int, Published]:
 
 
 def from_rows(cell: Cell) -> dict[int, Published]:
-    """By job, as anyone who starts now knows it: a resolver, and the master."""
+    """Return how names are published according to rows, by id of the job. Resolver and master must read the same."""
     started = [event for event in names_of(cell.id).events if isinstance(event, events.JobSubmitted)]
     known = {event.job_id: event.published for event in started}
     assert {job.id: msgspec.convert(job.published, Published) for job in Job.objects.all()} == known

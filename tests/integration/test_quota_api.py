@@ -1,4 +1,4 @@
-"""REST of sign-in, tokens, tenants, members, bands and grants."""
+"""Tests of the REST API of sign-in, tokens, tenants, members, bands and grants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everybody at once, on real threads and real locks: nothing deadlocks, and the cell is sound afterwards."""
+"""Tests of many actions at once, in real threads with real locks: no deadlock, and a consistent cell at the end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAIT_S = 60.0
 
 
 class Threads:
-    """Runs functions in threads of their own; `join` raises what they raised."""
+    """A group of threads, each of which runs one function. `join` waits for all and raises their exceptions."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(20)
@@ -53,12 +53,12 @@ class Threads:
 
 
 def wait_until_blocked(number: int = 1) -> None:
-    """Until so many other sessions wait for a lock."""
+    """Wait until `number` other sessions of this database wait for a lock."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         with connection.cursor() as cursor:
             cursor.execute(
-                # Of this database alone: the tests of another worker wait for locks of their own.
+                # Only sessions of this database count, because tests of other workers wait for locks too.
                 "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
                 " AND locktype IN ('transactionid', 'tuple') AND pid IN (SELECT pid FROM pg_locks WHERE database"
                 " = (SELECT oid FROM pg_database WHERE datname = current_database()))"
@@ -98,7 +98,7 @@ def test_a_killed_job_keeps_no_task_that_was_added_meanwhile(cell, tenant) -> No
 
 def test_quota_goes_back_once_when_the_last_task_ends_and_is_killed_at_once(cell, tenant) -> None:
     for turn in range(5):
-        machine = rows.a_machine(cell, f"m{turn}")  # which may have to stop it still, when the kill came first
+        machine = rows.a_machine(cell, f"m{turn}")  # after an early kill, it still has to stop the task
         job = world.submit(SRE, cell, world.a_file(f"j{turn}", tasks=1), tenant=tenant.name)
         world.submit(SRE, cell, world.a_file(f"stays{turn}", tasks=1), tenant=tenant.name)
         world.bring_up(job, machine)
@@ -123,7 +123,7 @@ def test_quota_goes_back_once_when_the_last_task_ends_and_is_killed_at_once(cell
 
 
 def test_everybody_at_once(cell, tenant) -> None:
-    """Submissions, updates, kills, passes, reports and drains of the same jobs, tenant and machines."""
+    """Threads submit, update, kill and report jobs and drain machines at once. The cell stays consistent."""
     fleet = [rows.a_machine(cell, f"m{number}", rack=f"r{number}") for number in range(3)]
     threads = Threads()
 

@@ -1,4 +1,4 @@
-"""Usage in Redis to reservations in rows, journal and warm state, and to work placed in what they free (§5.5)."""
+"""Tests of resource reclamation (§5.5): usage changes reservations, and tasks are placed into what becomes free."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cell():
 
 
 class Cycle:
-    """A master's warm state, its Borglets' usage, and a reclaimer whose clock we turn."""
+    """A master, the usage of the tasks of its cell, and a reclaimer whose clock the test sets."""
 
     def __init__(self, cell: Cell, **asked: object) -> None:
         self.cell, self.master, self.clock = cell, Master(cell.id), 0.0
@@ -59,7 +59,7 @@ class Cycle:
         self.used[task_id(job.id, index)] = Usage(cpu, ram, disk, processes=1)
 
     def report(self) -> None:
-        """As link shards do."""
+        """Store the usage of all tasks in Redis, as link shards do."""
         seconds, micros = wakeups.client().time()
         machines: dict[int, bytes] = {}
         for machine in Machine.objects.filter(cell=self.cell):
@@ -92,7 +92,7 @@ class Cycle:
 
     def after(self, seconds: float) -> None:
         self.report()
-        for _ in range(round(seconds / 25)):  # samples are fresh for 30 s of the real clock
+        for _ in range(round(seconds / 25)):  # samples are valid for 30 s of the real clock
             self.turn(seconds=25)
 
 
@@ -135,7 +135,7 @@ def test_reservations_reach_rows_journal_and_warm_state(cell) -> None:
 
 
 def test_non_prod_work_is_placed_into_what_is_reclaimed_and_prod_never(cell) -> None:
-    """§5.5, end to end: limits fill the machine, usage doesn't."""
+    """Prod tasks use less than their limits. Batch tasks are placed into the rest, but prod tasks are not (§5.5)."""
     rows.a_machine(cell, capacity=(4000, 4 * GIB, 100 * GIB, 0, 0, 10))
     cycle = Cycle(cell)
     prod = running(cell, "prod", tasks=4)
@@ -213,7 +213,7 @@ def test_an_eviction_in_between_wins(cell) -> None:
     cycle.after(300)
     state = cycle.master.state
     assert state is not None
-    Task.objects.filter(job=job).update(incarnation=2)  # placed again, which the warm state has not heard of
+    Task.objects.filter(job=job).update(incarnation=2)  # placed again, which is not yet in the warm state
     cycle.report()
     revision = journal.newest(cell.id)
     for _ in range(40):
@@ -268,7 +268,7 @@ def test_a_machine_short_of_ram_evicts_over_limit_tasks_then_non_prod(cell) -> N
     cycle.report()
     cycle.turn(seconds=EVERY_S)
     left = [r.event for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.TaskEvicted)]
-    assert [e.job_id for e in left] == [greedy.id, prod.id]  # over its limit, whatever its priority
+    assert [e.job_id for e in left] == [greedy.id, prod.id]  # greedy is over its limit; priority does not matter
     assert utilisation.figures_of([cell.id])[cell.id].short == 1
 
 
@@ -280,7 +280,7 @@ def test_what_a_task_sent_away_still_uses_costs_nobody_else_its_place(cell) -> N
     cycle.use(batch, ram=GIB)
     cycle.use(free, ram=GIB)
     cycle.report()
-    for _ in range(4):  # the Borglet goes on reporting both
+    for _ in range(4):  # the Borglet still reports both tasks
         cycle.turn(seconds=EVERY_S)
     left = [r.event for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.TaskEvicted)]
     assert [e.job_id for e in left] == [free.id]

@@ -1,4 +1,4 @@
-"""Every kind of record that the code can append is reported in a sentence, with money and units."""
+"""Tests of records of changes: each kind that the code can append is shown as a sentence, with money and units."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from portal.sigma.team.record_sentences import SENTENCES, sentence_of
 from quota.models import Record
 
 ROOT = Path(__file__).resolve().parents[2]
-# The functions that append a record, with the place of the kind among their arguments.
+# The functions that append a record, with the position of the kind in their arguments.
 _APPENDERS = {"append": 0, "news": 1, "_note": 1, "_announce": 1}
 
 
 def kinds_appended() -> set[str]:
-    """The literal kinds in calls such as `entry.append("member.set", …)` and `news(entry, "order.active", …)`."""
+    """Return the kinds of records in calls such as `entry.append("member.set", …)` and `news(entry, "x.y", …)`."""
     tracked = subprocess.run(
         ["git", "ls-files", "quota/*.py", "scheduling/*.py"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()

@@ -1,4 +1,4 @@
-"""A recorded study cell on real PostgreSQL, and simulations that begin with a moment of its history."""
+"""Tests of recording a simulation as a study cell on real PostgreSQL, and of simulating from its history."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_recorded_cell_has_a_whole_history_and_can_be_simulated_again(tmp_path
     middle = saved[-1].header
     assert state_at(cell, revision=middle.revision).diff(_replayed(cell, middle.revision)) == []
 
-    # The second half once more, in the simulator.
+    # The second half runs once more, in the simulator.
     file = tmp_path / "half.checkpoint"
     call_command("checkpoint", cell.name, output=file, revision=middle.revision, hours=6.0)
     simulation = open_source("checkpoint", file)

@@ -1,6 +1,4 @@
-"""A rejection for want of quota tells who holds it and names an order that would cure it; buying that order cures
-it.
-"""
+"""Tests of rejections for lack of quota: they name who holds the quota, and an order that would help."""
 
 from __future__ import annotations
 
@@ -190,7 +188,7 @@ def test_thousands_of_refusals_cost_no_more_than_a_few(cell, tenant) -> None:
 
     few, _ = reported([file(f"f{i}", tenant=one.name) for i, one in enumerate(tenants[:CURED])])
     many, problems = reported([file(f"m{i}", tenant=tenants[i % 60].name) for i in range(1500)])
-    assert many - few < few  # two transactions instead of one
+    assert many - few < few  # there are two transactions instead of one
     assert sum("holders" in one.figures for one in problems if one) == 2 * TOLD
     assert sum("cure" in one.figures for one in problems if one) == 2 * CURED
 

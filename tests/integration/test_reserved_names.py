@@ -1,4 +1,4 @@
-"""Names that DNS could not serve are rejected when they are made, with the field and the cure."""
+"""Tests of names that DNS could not serve: they are rejected at their creation, with the field and the cure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_last_task_of_a_job_has_a_name_that_fits(settings) -> None:
 
 
 def test_no_new_job_is_called_service() -> None:
-    """One that was called so before goes on, and may be changed."""
+    """A new job cannot be called `service`. A job that already has this name can still be updated."""
     cell, tenant = rows.a_cell(), rows.a_tenant("ubar")
     ann = world.principal("ann", tenant=tenant)
     file = world.a_file("service", priority=0)
@@ -96,7 +96,7 @@ def test_the_label_service_is_a_name(value: str) -> None:
     with pytest.raises(Rejected, match="use lower-case letters") as caught:
         jobs.spec_for(principal=ann, cell=cell, file=file, tenant="ubar")
     assert (caught.value.code, list(caught.value.fields)) == ("invalid-spec", ["labels.service"])
-    assert parser.load(file).labels["service"] == value  # what was accepted before is read
+    assert parser.load(file).labels["service"] == value  # values that were accepted earlier can still be read
 
 
 def test_the_longest_name_of_a_service_fits(settings) -> None:

@@ -1,4 +1,4 @@
-"""A cell's own named resources: added to a live cell, had by machines, asked for by jobs, placed by the master."""
+"""Tests of a cell's own named resources: added to a live cell, set on machines, and asked for by jobs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_master_goes_on_through_a_new_resource_and_places_by_it(cell, machin
     rows.machine_set(fresh(machine), capacity={"cpu": 64_000, "ram": 2**38, "disk": 2**42, "tpu": 5})
     master.tick()
     assert Task.objects.filter(job=after, state="running").count() == 1
-    # What is not sold is not charged.
+    # Resources that are not sold are not charged.
     assert len(QuotaUse.objects.get(tenant=tenant).used) == 6
 
 

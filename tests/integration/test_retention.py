@@ -1,4 +1,4 @@
-"""What is forgotten in time, and what never is, on real PostgreSQL."""
+"""Tests of retention on real PostgreSQL: which rows are deleted after some time, and which are never deleted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _now():
 
 
 def around(kept: dt.timedelta) -> list[dt.datetime]:
-    """Three moments to be forgotten, and two to be kept."""
+    """Return three times that are older than the retention period `kept`, and two that are not."""
     return [NOW - kept - days * DAY for days in (30, 2, 1)] + [NOW - kept + DAY, NOW]
 
 

@@ -1,4 +1,4 @@
-"""Drains, brakes and quarantine by `borgctl`, and so by REST: what is reported, and what is rejected."""
+"""Tests of drains, brakes and quarantine with `borgctl` over the REST API: what is shown, and what is rejected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sre(tmp_path, shared_portal) -> Cli:
 
 @pytest.fixture
 def busy(cell, ann) -> Job:
-    """A job with a budget, spread over two machines of a rack; a third machine elsewhere."""
+    """Return a job with a disruption budget on two machines of one rack. A third machine is in another rack."""
     job = world.submit(ann, cell, world.a_file(tasks=6, disruption_budget=1))
     for number in (1, 2):
         machine = rows.a_machine(cell, f"m{number}", rack="r7")
@@ -92,7 +92,7 @@ def test_what_is_wrong_about_a_drain_is_reported(cell, busy, sre, eve) -> None:
 
 
 def test_killing_much_of_a_cell_has_to_be_confirmed(cell, ann, eve, sre) -> None:
-    """Through every door: the number that stops is what has to be said."""
+    """A kill that stops many tasks of a cell is rejected unless the user confirms the number of these tasks."""
     job = world.submit(ann, cell, world.a_file("huge", tasks=brakes.ALWAYS_STOPPED + 1))
     world.bring_up(job, rows.a_machine(cell))
     told, document = eve.failing("kill", "huge")

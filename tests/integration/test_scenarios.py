@@ -1,7 +1,7 @@
-"""Whatever happens in whatever order, a cell stays sound; and once it is left alone, it comes to rest.
+"""Tests of a cell with random steps: it stays consistent, and comes to rest when no more steps follow.
 
-Hypothesis makes up submissions, updates, kills, passes from old plans, reports that arrive late, crashes, drains and
-silent machines; after every step the rows, the journal, the counters, the quota and the ports must agree.
+Hypothesis makes submissions, updates, kills, commits of old plans, late reports, crashes, drains and silent machines.
+After every step, the rows, the journal, the counters, the quota and the ports must agree.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.examples import SEARCH, examples
 from tests.integration import rows, world
 from tests.integration.simulated_cell import SimulatedCell, SimulatedMachine
 
-# 40 s where nobody else is at work.
+# The tests take 40 s on an idle machine.
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 SRE = system("sre")
 RATES = CellSettings(evictions_per_s=2.0, drain_per_s=2.0)
@@ -84,7 +84,7 @@ def quota_may_be_short() -> Iterator[None]:
 
 
 class Cell(RuleBasedStateMachine):
-    """Three small machines, one tenant with little quota, two names of jobs."""
+    """A cell of three small machines, one tenant with little quota, and two names of jobs. Its rules are the steps."""
 
     @initialize(first=files, second=files)
     def begin(self, first: dict[str, Any], second: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ class Cell(RuleBasedStateMachine):
                 assert before == self._numbers()
 
     def _numbers(self) -> tuple[int, ...]:
-        """What a rehearsal must not change."""
+        """Return the revision and the numbers of jobs and tasks of the cell, which a dry run must not change."""
         self.row.refresh_from_db()
         return (
             self.row.revision,
@@ -164,7 +164,7 @@ class Cell(RuleBasedStateMachine):
 
     @rule()
     def decide(self) -> None:
-        """Another master; its plan is committed later, if ever."""
+        """Make a plan as another master. A later step may commit it."""
         self.plans.append(self.cell.decide())
 
     @precondition(lambda self: self.plans)
@@ -174,7 +174,7 @@ class Cell(RuleBasedStateMachine):
 
     @rule()
     def work(self) -> None:
-        """Everybody does what is due."""
+        """Do one round of work: evictions, updates, a scheduling pass, and an exchange with each machine."""
         evacuation.tasks_leave(self.row.id, RATES, seconds=1.0)
         updates.updates_advance(self.row.id)
         self.cell.commit(self.cell.decide())
@@ -239,11 +239,11 @@ class Cell(RuleBasedStateMachine):
             self._comes_to_rest()
 
     def _comes_to_rest(self) -> None:
-        """All machines serve, nobody asks for anything: what runs is what should, and nothing else."""
+        """Check that the cell stops changing once all machines serve, and that exactly the wanted tasks run."""
         for machine in self.cell.machines:
             row = Machine.objects.select_related("cell").get(pk=machine.row.pk)
             machines.machine_undrain(principal=SRE, machine=row)
-            machine.in_flight.clear()  # lost with its shard; the next report tells again
+            machine.in_flight.clear()  # lost with its shard; the next report contains it again
         for _ in range(40):
             before = Machine.objects.filter(cell=self.row).values_list("cell__revision", flat=True)[0]
             self.cell.tick(60.0)
@@ -252,7 +252,7 @@ class Cell(RuleBasedStateMachine):
             updates.updates_advance(self.row.id)
             self.cell.commit(self.cell.decide())
             after = Machine.objects.filter(cell=self.row).values_list("cell__revision", flat=True)[0]
-            # A user who leaves the answers of its names before SIGTERM changes nothing meanwhile.
+            # A task that waits for SIGTERM after its names are gone changes no row meanwhile.
             if before == after and not Departure.objects.filter(machine__cell=self.row).exists():
                 break
         else:

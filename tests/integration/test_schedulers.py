@@ -1,4 +1,4 @@
-"""Several schedulers of one cell, at once (§3.4): each its own jobs, one the house, and nobody in another's way."""
+"""Tests of several schedulers of one cell at once (§3.4): each places its own jobs, and one does the maintenance."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def conflicts(cell: Cell) -> float:
 
 
 def placements(job: Job) -> list[int]:
-    """The revision of each placement."""
+    """Return the revision of each placement of the job, in order."""
     return [
         record.revision
         for record in journal.tail(job.cell_id, after=0)
@@ -80,7 +80,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-# --- each its own
+# --- each scheduler places its own jobs
 
 
 def test_each_places_its_own_jobs(cell, tenant) -> None:
@@ -112,7 +112,7 @@ def test_the_first_alone_keeps_house(cell, tenant) -> None:
     count = batch(cell, tenant)
     background = Master(cell.id, BATCH)
     background.tick()
-    # Another that has no room: where all machines vanish together nothing is moved at all.
+    # The other machine is full. If all machines vanished together, no task would be moved.
     rows.a_machine(cell, "m2", capacity=[1, 1, 1, 0, 0, 0])
     rows.machine_down(machine)
     background._kept = 0.0
@@ -122,7 +122,7 @@ def test_the_first_alone_keeps_house(cell, tenant) -> None:
     assert placed(count) == 0
 
 
-# --- which there are
+# --- the setting of schedulers
 
 
 def test_what_is_wanted_and_held_by_nobody_is_asked_for_once(cell) -> None:
@@ -139,7 +139,7 @@ def test_what_is_wanted_and_held_by_nobody_is_asked_for_once(cell) -> None:
 
 
 def test_a_standby_passes_the_next_slice_on_to_the_holder_of_the_lease(cell) -> None:
-    """But not for ever: what nobody takes, beat asks for again when the lease has run out."""
+    """A master that does not hold the lease passes its slice of time on to the queue, at most five times in a row."""
     app.set_current()
     queue = wakeups.client()
     queue.delete("cell.cc")
@@ -188,11 +188,11 @@ def test_a_scheduler_that_is_no_longer_wanted_lets_go(cell, running: Scheduler, 
     assert [scheduler for _, scheduler in schedulers.unheld()] == then
 
 
-# --- at once
+# --- schedulers at the same time
 
 
 def blocked_together(cell: Cell, masters: Sequence[Master], while_they_wait: Callable[[], object]) -> None:
-    """All of them decide on the same revision, and wait to commit while something else is committed."""
+    """Make all masters decide on one revision and wait for the cell's lock. Call `while_they_wait`, then unlock."""
     threads = Threads()
     with journal.write(cell.id, rows.ME) as entry:
         for master in masters:
@@ -204,7 +204,7 @@ def blocked_together(cell: Cell, masters: Sequence[Master], while_they_wait: Cal
 
 
 def test_a_conflict_is_counted_and_the_loser_looks_again(cell, tenant) -> None:
-    """Both decide on the same state of the same machine, and come to commit together."""
+    """Two schedulers decide on the same free capacity. The second commit fails as a conflict, its next one works."""
     rows.a_machine(cell, capacity=(1000, 2**32, 2**32, 0, 0, 0))
     web = rows.a_job(cell, tenant, "web", tasks=5)
     count = batch(cell, tenant, tasks=5)
@@ -219,7 +219,7 @@ def test_a_conflict_is_counted_and_the_loser_looks_again(cell, tenant) -> None:
 
 
 def test_a_plan_that_lost_everything_wins_the_second_time(cell, tenant) -> None:
-    """Its next pass is made under the cell's lock: what others commit until then, it has seen."""
+    """After a plan of which nothing could be applied, a master makes its next pass under the lock of the cell."""
     machine = rows.a_machine(cell)
     other = batch(cell, tenant, tasks=2)
     web = rows.a_job(cell, tenant, "web")
@@ -231,7 +231,7 @@ def test_a_plan_that_lost_everything_wins_the_second_time(cell, tenant) -> None:
 
 
 def test_both_work_at_once_on_a_crowded_cell(cell, tenant) -> None:
-    """Submissions meanwhile, machines that have room for everything and little more, thirty ticks and more each."""
+    """Two schedulers place tasks at once on machines that are almost full. No incarnation is placed twice."""
     for number in range(6):
         rows.a_machine(cell, f"m{number}", capacity=(1000, 2**32, 2**32, 0, 0, 0), rack=f"r{number % 2}")
     jobs: list[Job] = []
@@ -264,7 +264,7 @@ def test_both_work_at_once_on_a_crowded_cell(cell, tenant) -> None:
 
 @pytest.fixture
 def processes(cell, tmp_path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A worker for each of the cell's queues; where a scheduler is wanted and not there, it is asked for."""
+    """Yield real Celery workers, one for each of the two queues of the cell."""
     app.set_current()
     wakeups.client().delete("cell.cc", "cell.cc.batch")
     with master_processes.running(tmp_path, "cell.cc", "cell.cc.batch") as workers:
@@ -277,7 +277,7 @@ def held(cell: Cell, *wanted: Scheduler) -> bool:
 
 
 def test_a_large_batch_job_does_not_delay_a_service(cell, tenant, processes) -> None:
-    """20,000 tasks are being committed; a service that comes meanwhile is placed in between."""
+    """A service that is submitted while 20,000 batch tasks are placed is placed before the last of them."""
     for number in range(40):
         rows.a_machine(cell, f"m{number}", capacity=(64_000, 2**40, 2**42, 0, 0, 0), rack=f"r{number}")
     wait_for(lambda: held(cell, SERVICE, BATCH))
@@ -304,7 +304,7 @@ def test_the_setting_is_changed_while_they_run(cell, tenant, processes) -> None:
 
 
 def test_a_master_that_was_killed_comes_back_by_itself(cell, tenant, tmp_path) -> None:
-    """Its successor loads the state and asks for a slice as soon as it is up, and does not wait for the lease."""
+    """After a master was killed, a new one takes its lease over at once, and does not wait until the lease expires."""
     rows.a_machine(cell)
     cell_set(principal=rows.ME, cell=cell, settings={"schedulers": "one"})
     wakeups.client().delete("cell.cc")

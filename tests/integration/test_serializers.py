@@ -1,4 +1,4 @@
-"""Answers of REST: quick serializers and the quick JSON encoder give the same as Django REST framework's own."""
+"""Tests of REST answers: our faster serializers and JSON encoder answer as those of Django REST framework."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.integration.world import a_file, bring_up, submit
 
 
 def _both(serializer: serializers.ModelSerializer[Any], row: Any) -> tuple[Any, Any]:
-    """Return the answer of our serializer and encoder, and the one of Django REST framework's own, both as JSON."""
+    """Return a row as our serializer and encoder answer it, and as Django REST framework's own do, both parsed."""
     slow = serializers.ModelSerializer.to_representation(serializer, row)
     return json.loads(FastJSONRenderer().render(serializer.data)), json.loads(JSONRenderer().render(slow))
 

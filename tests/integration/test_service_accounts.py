@@ -1,4 +1,4 @@
-"""Service accounts: members that are not people, of one tenant, never owners, with tokens that end."""
+"""Tests of service accounts: members that are not people, of one tenant, never owners, with tokens that expire."""
 
 from __future__ import annotations
 

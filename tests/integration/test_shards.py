@@ -1,4 +1,4 @@
-"""Several link shards on one address: one is killed, its machines go on at another, and spread again (§3.3)."""
+"""Tests of several link shards on one address (§3.3): machines of a killed shard connect to another one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTS = [f"m{n}" for n in range(2 * FEW + 2)]
 
 @pytest.fixture
 def cell(cell: Cell) -> Cell:
-    # On a busy host answers take seconds.
+    # On a busy host, answers take seconds.
     return cell_set(principal=rows.ME, cell=cell, settings={"poll_interval_s": 2.0, "down_after_s": 40.0})
 
 
@@ -42,7 +42,7 @@ def master(cell: Cell) -> Master:
 
 @contextmanager
 def another_shard(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A link shard in a process of its own, beside those that listen on `port`."""
+    """Start one more link shard on `port` in a process of its own, and yield the process."""
     env = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "portal.settings.production",
@@ -62,7 +62,7 @@ def another_shard(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def served_by(process: subprocess.Popen[bytes]) -> int:
-    """How many machines a shard said that it serves; -1 before it said anything."""
+    """Return how many machines a shard reports that it serves, or -1 before its first report."""
     loads = wakeups.client().hgetall("borg:link:loads")
     told = [value for name, value in loads.items() if f"-{process.pid}-" in name.decode()]
     return int(told[0].split()[1]) if told else -1

@@ -1,4 +1,4 @@
-"""The WebSocket of shells: who is let in, from where, and what is rejected there. No machine runs here."""
+"""Tests of the WebSocket of shells, without a machine: who may open it, from which pages, and what is rejected."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def world():
 
 
 def answer(portal: str, path: str = DOOR, *, client: Client | None = None, token: str = "", **more: Any):
-    """The last frame and the code of the close."""
+    """Open the WebSocket of shells, and return the last frame that arrives and the close code."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     if client is not None:
         headers["Cookie"] = f"{settings.SESSION_COOKIE_NAME}={client.cookies[settings.SESSION_COOKIE_NAME].value}"
@@ -57,7 +57,7 @@ def answer(portal: str, path: str = DOOR, *, client: Client | None = None, token
 
 
 def closed_all() -> None:
-    """The portal writes the end down after the socket has closed."""
+    """Wait until all shell sessions are stored as closed. The portal stores this after it has closed the socket."""
     until(lambda: not ShellSession.objects.exclude(state="closed").exists(), what="sessions closed")
 
 

@@ -1,4 +1,4 @@
-"""Sessions of shells in rows and journal: who may, how many, each step once, closed whatever happens."""
+"""Tests of shell sessions in rows and journal: who may open how many, and that each step is taken once."""
 
 from __future__ import annotations
 

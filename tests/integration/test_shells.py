@@ -1,4 +1,4 @@
-"""Shells for real: `borgctl ssh` on a terminal, through the portal, Redis, a link shard and a Borglet, into a task."""
+"""Tests of real shells: `borgctl ssh` in a terminal, through portal, Redis, link shard and Borglet into a task."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ both_runtimes = pytest.mark.parametrize("shop", ["process", "oci"], indirect=Tru
 
 @dataclass
 class Place:
-    """A cell with a machine where a task runs, and ann, who may open shells."""
+    """A cell with a machine on which a task runs, and the user ann, who may open shells in this task."""
 
     cell: Cell
     job: Job
@@ -75,7 +75,7 @@ def permitted(folder: Path, url: str, name: str) -> Cli:
 
 
 class Terminal:
-    """A program on a terminal of the test's."""
+    """A program that runs in a pseudo-terminal of the test."""
 
     def __init__(self, cli: Cli, *words: str, rows: int = 40, cols: int = 120) -> None:
         self._master, slave = pty.openpty()
@@ -99,7 +99,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def see(self, wanted: str) -> re.Match[bytes]:
-        """The next thing printed that looks like this; what was before it is forgotten."""
+        """Wait until printed text matches `wanted`, and return the match. Later calls search only the text after it."""
         deadline = time.monotonic() + WAIT_S
         while (found := re.search(wanted.encode(), self.printed)) is None:
             assert time.monotonic() < deadline, f"no {wanted!r} in {self.printed!r}"

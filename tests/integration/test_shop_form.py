@@ -1,4 +1,4 @@
-"""What the shop's form reads: days in any time zone, sizes, lengths; and what it draws of them."""
+"""Tests of the form of the shop: it reads days in any time zone, quantities and lengths, and draws what is left."""
 
 from __future__ import annotations
 

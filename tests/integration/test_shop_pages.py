@@ -1,4 +1,4 @@
-"""The shop: who may look and who may buy, what a tampered form gets, and that two tabs order once."""
+"""Tests of the shop: who may look and who may buy, a forged form, and two tabs that order only once."""
 
 from __future__ import annotations
 

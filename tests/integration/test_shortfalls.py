@@ -1,4 +1,4 @@
-"""Capacity lost and back: who is touched is reported once, nothing is sold meanwhile, and it closes when mended."""
+"""Tests of shortfalls, which are sold capacity that a cell has lost: reported once, and closed when it is back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _time() -> Iterator[None]:
 
 @pytest.fixture
 def sold() -> list[Order]:
-    """60 cores for 10 days; 30 more from the 5th to the 15th; 5 that wait for approval from the 20th on."""
+    """Return orders of 60 cores (day 0 to 10), 30 cores (day 5 to 15) and 5 cores (from day 20, not approved)."""
     a_selling_cell(headroom_milli=100)
     ubar, kubar = a_rich_tenant(), a_rich_tenant("kubar")
     made = [place(ubar, 60, principal=SRE), place(kubar, 30, begin=5), place(ubar, 5, begin=20)]
@@ -36,7 +36,7 @@ def sold() -> list[Order]:
 
 
 def lose(cores: int, revision: int = 2) -> None:
-    """The cell reports what it has now, as scheduling does."""
+    """Publish that the cell now has `cores` cores, as scheduling does."""
     with transaction.atomic():
         capacity.publish(cell="cc", capacity=[1000 * cores, 2**40, 2**40, 0, 0, 0], revision=revision)
 

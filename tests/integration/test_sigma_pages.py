@@ -1,4 +1,7 @@
-"""Sigma's pages: who sees what, what they say, and that they cost the same whatever there is to show."""
+"""Tests of Sigma's pages: who sees them and what they show.
+
+Their number of queries does not depend on the number of rows.
+"""
 
 from __future__ import annotations
 
@@ -435,7 +438,7 @@ def test_a_page_of_packages_asks_as_often_whatever_it_shows(world) -> None:
 
 
 def opened(page) -> str:
-    """The text in the form, as a browser would send it."""
+    """Return the text in the form's field for the spec, as a browser would send it."""
     return html.unescape(page.text.partition('aria-describedby="spec-help">')[2].partition("</textarea>")[0])
 
 

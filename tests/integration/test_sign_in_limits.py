@@ -1,4 +1,4 @@
-"""How often passwords may be guessed, through both doors: the sign-in form and `POST /api/v1/login/`."""
+"""Tests of the limits on guessing passwords, at the sign-in form and at `POST /api/v1/login/`."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_one_address_that_tries_many_accounts_is_slowed_down(door, right, wrong)
 
 
 def test_a_sign_in_takes_back_no_attempt_but_its_own() -> None:
-    """An attacker with an account of their own must not clear the count of their address with it."""
+    """A successful sign-in does not delete the wrong attempts that the same address has made for other accounts."""
     person("eve")
     for number in range(ADDRESS.free - 1):
         guess(1, name=f"user{number}")

@@ -1,4 +1,4 @@
-"""Many people sign in at once, each with a hash of 0.4 s of CPU: everything else is served meanwhile."""
+"""Tests of many sign-ins at once, each with a hash of 0.4 s of CPU: all other requests are answered meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_burst_of_wrong_passwords_slows_nothing_else(tmp_path: Path) -> None:
     environment = {"BORG_LOG_LEVEL": "WARNING", "BORG_SECRET_KEY": settings.SECRET_KEY}
     with portal_server.running(tmp_path / "web.log", **environment) as url:
         where = str(urlsplit(url).netloc)
-        assert _get(where, "/", cookie)[0] == 200  # the first request pays for what others find ready
+        assert _get(where, "/", cookie)[0] == 200  # the first request loads what later ones find ready
         stop = threading.Event()
         with ThreadPoolExecutor(ACCOUNTS + 2) as threads:
             health = threads.submit(_watch, where, "/healthz", "", stop)
@@ -45,14 +45,14 @@ def test_a_burst_of_wrong_passwords_slows_nothing_else(tmp_path: Path) -> None:
             health_s, pages_s = health.result(60), pages.result(60)
     told = f"healthz {_reported(health_s)}, pages {_reported(pages_s)}, answers {sorted(answers)}"
     print(told)
-    assert set(answers) <= {200, 401, 503}, told  # the form is shown again with 200
+    assert set(answers) <= {200, 401, 503}, told  # 200: the form is shown again
     assert len([status for status in answers if status != 503]) >= 5, told
     assert max(health_s) < HEALTH_S * slower, told
     assert max(pages_s) < PAGE_S * slower, told
 
 
 def _people() -> str:
-    """40 accounts with real hashes, and the cookie of somebody who is signed in."""
+    """Create 40 accounts with real password hashes, and return the session cookie of one more user who is signed in."""
     users = get_user_model().objects
     hashed = PBKDF2PasswordHasher().encode("a right password", "salt" * 6)
     users.bulk_create(get_user_model()(username=f"user{n}", password=hashed) for n in range(ACCOUNTS))
@@ -66,7 +66,7 @@ def _people() -> str:
 
 
 def _sign_in(where: str, number: int) -> int:
-    """The status of the answer to a wrong password, by the form or by REST, from an address of its own."""
+    """Send a wrong password, for odd numbers by REST and else by the form, and return the status of the answer."""
     source = f"127.0.0.{number + 2}"
     if number % 2:
         body = json.dumps({"username": f"user{number}", "password": "wrong", "name": "x"})
@@ -83,7 +83,7 @@ def _sign_in(where: str, number: int) -> int:
 
 
 def _watch(where: str, path: str, cookie: str, stop: threading.Event) -> list[float]:
-    """How long each answer took, in seconds, until `stop`."""
+    """Request a page again and again until `stop` is set. Return how long each answer took, in seconds."""
     took = []
     while not stop.wait(0.05):
         began = time.monotonic()
@@ -94,7 +94,7 @@ def _watch(where: str, path: str, cookie: str, stop: threading.Event) -> list[fl
 
 
 def _get(where: str, path: str, cookie: str, source: str = "127.0.0.1") -> tuple[int, str, str]:
-    """Status, cookies and body."""
+    """Send a GET request from the address `source`. Return the status, the cookies and the body of the answer."""
     link = http.client.HTTPConnection(where, timeout=60, source_address=(source, 0))
     try:
         link.request("GET", path, headers={"Cookie": cookie} if cookie else {})

@@ -1,4 +1,4 @@
-"""What jobs really used of what their tenant owns: sums over jobs by hour, then over the hours."""
+"""Tests of sizing: what jobs used of their tenant's quota, summed over jobs per hour and ranked over hours."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _at():
 
 
 def metered(tenant, hours_ago: int, cpu: int, *, job: str = "a", cell: str = "cc", band: str = "production") -> None:
-    """An hour of a job that asked for `cpu` milli-cores, had three quarters reserved and used a half."""
+    """Create a metered hour of a job that asked for `cpu` milli-cores, reserved three quarters and used half."""
     hour = NOW.replace(minute=0) - dt.timedelta(hours=hours_ago)
     vector = (cpu * 3600, *ZERO[1:])
     MeteredHour.objects.create(

@@ -1,4 +1,4 @@
-"""SQL over the history of a cell: what a query returns, who sees what, and the ready queries on real rows."""
+"""Tests of SQL over the history of a cell: what a query returns, who sees what, and the ready queries on real rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.django_db
 
 
 def ask(who: Principal, cell: Cell, query: str, **given: Any) -> list[list[Any]]:
-    """Return the rows of the result of a query."""
+    """Run a query and return the rows of its result."""
     answer = asking.ask(principal=who, cell=cell, query=query, now=timezone.now(), **given)
     found: list[list[Any]] = msgspec.json.decode(answer.body)
     assert answer.head.rows == len(found)
@@ -77,8 +77,9 @@ def sre(story: dict[str, Any]) -> Principal:
 
 
 def _story() -> dict[str, Any]:
-    """Create job web of tenant ubar and job theirs of tenant other, each with three tasks on one machine and some
-    history. Return the rows and principals by name.
+    """Create job web of tenant ubar and job theirs of tenant other, each with three tasks and some history.
+
+    Return the rows and principals by name.
     """
     cell = rows.a_cell()
     machine = rows.a_machine(cell)
@@ -231,7 +232,7 @@ def test_errors_name_the_place(cell, story, sre, query, line, column, words) -> 
 
 
 def everything(cell: Cell, visible: Visibility) -> duckdb.DuckDBPyConnection:
-    """All tables of a cell, loaded in this process as the child process loads them."""
+    """Return a database with all tables of a cell, loaded in this process as the child process loads them."""
     database = duckdb.connect(":memory:")
     with tempfile.TemporaryDirectory() as folder:
         tables, facts = sources.export(

@@ -1,4 +1,4 @@
-"""SQL over rows of which some are in the archive and some in PostgreSQL."""
+"""Tests of SQL over rows of which some are in the archive and some in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def set_attributes(cell: Cell, machine: Machine, **attributes: str) -> None:
 
 
 def test_rows_of_the_archive_and_of_postgresql_are_one_history(cell, machine, tenant, ann, tmp_path) -> None:
-    """It is the same before archiving, with events that are converted for each query, and with derived tables."""
+    """A query returns the same rows before archiving, after it, and with tables derived from archived events."""
     other = rows.a_tenant("other")
     rows.grant(other, cell, "production")
     bob = world.principal("bob", tenant=other, role=Role.OPERATOR)

@@ -1,4 +1,4 @@
-"""SQL over REST, with borgctl and on the page, and saved queries."""
+"""Tests of SQL over REST, in `borgctl` and on the page, and of saved queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader of statistics: it counts each event once, whatever happens to it, and pages, REST and metrics agree."""
+"""Tests of the reader of statistics: it counts each event once, and pages, REST and metrics agree."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_parts_of_any_size_give_the_same_counts(cell) -> None:
 
 
 def test_a_reader_that_fails_in_the_middle_counts_later_and_once(cell, monkeypatch) -> None:
-    """The last statement of a part fails, after the tallies were added."""
+    """A reader fails at the last statement for a part of the journal. It counts this part later, and only once."""
     a_running_job(cell)
 
     def fails(self, *args, **kwargs):
@@ -186,7 +186,7 @@ def test_pending_hours_are_counted_by_reason(cell) -> None:
     statistics_read(cell, now=began + dt.timedelta(seconds=60))
     found = statistics(rows.ME, cell, since=began - dt.timedelta(hours=1), until=began + dt.timedelta(hours=1))
     assert {(one.reason, one.hours) for one in found.pending()} == {("resource", 0.05), ("not-examined", 0.017)}
-    statistics_read(cell, now=began + dt.timedelta(days=1))  # after a pause, only two minutes are known
+    statistics_read(cell, now=began + dt.timedelta(days=1))  # after a pause, only two minutes count
     assert JournalTally.objects.get(label="resource", hour__year=1970).total == 3 * (60 + 120)
 
 
@@ -198,7 +198,7 @@ def test_old_hours_become_days_and_then_go_and_totals_stay(cell) -> None:
     by_hour = JournalTally.objects.filter(hour__year__gt=1970)
     by_hour.update(hour=noon)
     once = list(by_hour.all())
-    for row in once:  # the same in two more hours of the day, one of them its first
+    for row in once:  # the same counts in two more hours of the day, one of them the first
         for hour in (noon.replace(hour=0), noon.replace(hour=23)):
             JournalTally.objects.create(
                 **{name: getattr(row, name) for name in ("cell", "figure", "prod", "label", "number", "total")},

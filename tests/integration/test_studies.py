@@ -1,4 +1,4 @@
-"""Study cells on real PostgreSQL: copies of cells at one moment, from the journal, the archive, or a file."""
+"""Tests of study cells on real PostgreSQL: copies of cells at one moment, from the journal, the archive, or a file."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_study_cell_is_a_copy_that_nobody_can_change(cell, machine, ann, tenan
     assert copied.uid != job.uid
     assert copied.created_at == Job.objects.get(pk=job.pk).created_at
     assert JobSpec.objects.get(job=copied).spec["task"]["env"] == {"DB_PASSWORD": ""}
-    assert list(QuotaUse.objects.values_list("cell", "used")) != used  # of the later job
+    assert list(QuotaUse.objects.values_list("cell", "used")) != used  # the difference is the use of the later job
     assert not QuotaUse.objects.filter(cell="copy").exists()
 
     with pytest.raises(Conflict, match="cell copy is a study cell"):

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: a submission that is repeated, because its answer was lost, makes one job and gets one answer."""
+"""Tests of `Idempotency-Key`: a submission that is repeated after a lost answer creates only one job."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_key_that_cannot_be_kept_is_named(ann: Client, key: str) -> None:
 
 
 def test_a_retry_waits_for_a_first_attempt_that_is_still_being_committed(ann: Client, cell: Cell) -> None:
-    """As after a deadline: the first attempt was given up by its client while its COMMIT was on its way."""
+    """A client repeats a submission whose first attempt is still being committed. Both attempts get the same answer."""
     inside, over, answers = threading.Event(), threading.Event(), []
 
     def first() -> None:

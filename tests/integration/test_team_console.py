@@ -1,4 +1,4 @@
-"""The console's pages of organisations, invitations, service accounts and capabilities asked for."""
+"""Tests of the console's pages of organisations, invitations, service accounts and requested capabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of organisations and teams, as people use them: forms, rejections, joining by invitation."""
+"""Tests of the pages of organisations and teams: forms, rejections, and joining by invitation."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_service_account_gets_a_token_and_never_signs_in(ann) -> None:
     assert "borg_" not in ann.get(path).text
     assert ann.post(path, {"do": "token", "name": "x", "scopes": ["read"], "days": ""}).status_code == 422
     account = ServiceAccount.objects.get()
-    account.user.set_password(PASSWORD)  # as somebody might in the database
+    account.user.set_password(PASSWORD)  # somebody might do this in the database
     account.user.save()
     refused = Client().post("/accounts/login/", {"login": "ci@ubar", "password": PASSWORD})
     assert (refused.status_code, "never signs in" in refused.text) == (403, True)

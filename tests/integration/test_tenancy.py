@@ -1,4 +1,4 @@
-"""Organisations and their teams, roles through both, the last owner, and who may make what."""
+"""Tests of organisations and their teams: roles in both, the last owner, and who may create what."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_role_in_the_organisation_holds_in_its_teams_and_nowhere_else(org, rol
 
 
 def test_roles_of_team_and_organisation_add_up(org) -> None:
-    """Buyer and operator are not steps of one ladder: who is both may do both."""
+    """A user who is a buyer in the organisation and an operator in a team may do both in this team."""
     who = world.a_user("ann", tenant=org, role=Role.BUYER)
     Membership.objects.create(user=who, tenant=team(), role="operator")
     ann = principal_of_user(who)

@@ -1,4 +1,4 @@
-"""Allocs, gangs, accelerators and budgets in one cell, placed by the real master (§2.4, §2.5)."""
+"""Tests of allocs, gangs, accelerators and budgets in one cell, placed by the real master (§2.4, §2.5)."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def ann(cell):
 
 
 class Placing:
-    """A master that works until it has nothing to do, without waiting; its warm state is the rows' after each time."""
+    """A master that runs until it has nothing to do. Each run checks that its state equals the rows."""
 
     def __init__(self, cell: Any) -> None:
         self.cell, self.master = cell, Master(cell.id)
 
     def __call__(self) -> None:
-        self.master._kept = 0.0  # its housekeeping is due
+        self.master._kept = 0.0  # its maintenance is due
         for _ in range(20):
             before = journal.newest(self.cell.id)
             if not self.master.tick() and journal.newest(self.cell.id) == before:
@@ -103,14 +103,14 @@ def evict(cell: Any, *tasks: Task) -> None:
 
 
 def gone(cell: Any) -> None:
-    """The Borglets say that nothing of what left is there any more."""
+    """Record that the processes of all stopped tasks have ended, as Borglets report."""
     with journal.write(cell.id, rows.ME) as entry:
         left = Departure.objects.filter(machine__cell=cell).values_list("task_id", "incarnation")
         departures.tasks_gone(entry, [(task, incarnation, None) for task, incarnation in left])
 
 
 def test_a_task_without_its_accelerators_is_named(cell, ann, placing) -> None:
-    """`validate` names it, and also a task that has accelerators and asks for none."""
+    """`validate` names each task whose number of accelerators is not the one it asks for, also if it asks for 0."""
     whole = world.submit(ann, cell, batch("whole", 1, {"cpu": "100m", "accelerators": 2}))
     web = world.submit(ann, cell, batch("web", 1, {"cpu": "100m"}))
     placing()

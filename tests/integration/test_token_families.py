@@ -1,4 +1,4 @@
-"""Tokens that tokens issue: who may, how long they last, and that they end with the token that issued them."""
+"""Tests of tokens that are issued with a token: who may issue them, how long they last, and that they end with it."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_family_that_ended_long_ago_is_forgotten_together(ann) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_token_that_is_revoked_while_it_issues_another_leaves_none(ann) -> None:
-    """The request that issues waits for the one that revokes, and is then rejected."""
+    """A token is revoked while a request issues another token with it. The request waits, and is then rejected."""
     parent, secret = issued(ann)
     principal = principal_of_token(secret)[1]
     outcome: list[str] = []

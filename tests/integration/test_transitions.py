@@ -1,4 +1,4 @@
-"""Changes of tasks on real PostgreSQL: what still holds is applied, counters and departures follow."""
+"""Tests of changes of tasks on real PostgreSQL: those that still hold are applied, and counters of jobs updated."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_placing_reads_only_the_rows_of_the_placed_tasks(cell) -> None:
     def explained(execute, sql, params, many, context):
         if sql.startswith("UPDATE"):
             with connection.cursor() as cursor:
-                # The table is small. PostgreSQL would read it whole if it has just collected statistics.
+                # PostgreSQL would read the small table whole after it has collected statistics.
                 cursor.cursor.execute("SET LOCAL enable_seqscan = off")
                 cursor.cursor.execute(f"EXPLAIN {sql}", params)
                 plans.append("\n".join(line for (line,) in cursor.fetchall()))

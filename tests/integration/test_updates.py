@@ -1,4 +1,4 @@
-"""Rolling updates on real PostgreSQL: never more down than allowed, undone, superseded, stopped with a reason."""
+"""Tests of rolling updates on real PostgreSQL: how many tasks may be down, undo, and stops with a reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def job(cell, ann, machine):
-    """Three tasks, all up."""
+    """Return a job with three tasks that are up."""
     job = world.submit(ann, cell, world.a_file())
     world.bring_up(job, machine)
     return job
@@ -45,10 +45,10 @@ def reported(cell, after: int = 0) -> list[str]:
 
 
 def test_a_job_raised_into_production_moves_where_its_limits_do_not_fit(cell, ann) -> None:
-    """Below production, reservations count; in it, limits do (§5.5)."""
+    """A job is moved into production, where limits count instead of reservations (§5.5). One task has to move."""
     small = rows.a_machine(cell, "small", capacity=(250, 2**30, 2**30, 0, 0, 10_000))
     job = world.submit(ann, cell, world.a_file(priority="batch", appclass="latency-sensitive"))
-    world.bring_up(job, small)  # three of 100m: in reclaimed resources
+    world.bring_up(job, small)  # three tasks of 100m, one of them in reclaimed resources
     update(ann, job, world.a_file(priority="production", appclass="latency-sensitive"))
     assert Task.objects.filter(job=job, state="running", spec_version=2).count() == 2
     (moved,) = Task.objects.filter(job=job, state="pending")
@@ -296,7 +296,7 @@ def test_a_plan_tells_what_would_happen(cell, tenant, ann, job) -> None:
 
 
 def with_more_to_come(cell, ann, machine) -> Job:
-    """A job of three tasks of which one is made, and ends: large submissions are made in parts."""
+    """Return a job of three tasks of which only the first has been created and has finished."""
     job = world.submit(ann, cell, world.a_file("parts", tasks=1, priority=0))
     world.bring_up(job, machine)
     whole = world.read(cell, world.a_file("parts", tasks=3, priority=0))
@@ -342,7 +342,7 @@ def test_a_job_of_which_nothing_lives_is_killed_before_the_rest_is_made(cell, ma
 
 
 def test_a_job_whose_stored_spec_names_an_undefined_variable_can_be_updated_and_undone(cell, ann, machine, job) -> None:
-    """An earlier version accepted such specs."""
+    """Update and undo work if the stored spec of a job names an undefined variable, as earlier versions accepted."""
     row = JobSpec.objects.get(job=job, version=1)
     row.spec["task"]["command"] = ["serve", "$(nope)"]
     stored = parser.load(row.spec)

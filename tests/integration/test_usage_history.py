@@ -1,4 +1,4 @@
-"""Windows of usage: told over the link, stored once, read by people, dropped in time, and nobody's but one's own."""
+"""Tests of windows of usage: reported over the link, stored once, shown to members, and deleted in time."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_usage_of_others_is_nothing_that_a_machine_can_tell(cell, link: Link) ->
             thief.report(poll)
             if poll.windows_until:
                 break
-        assert poll.windows_until  # so that it does not say so for ever
+        assert poll.windows_until  # so that the machine does not report it for ever
     assert stored() == []
 
 
@@ -123,7 +123,7 @@ def test_usage_of_others_is_nothing_that_a_machine_can_tell(cell, link: Link) ->
         {"cpu_distribution": [1] * 12},
         {"key": TaskKey("0" * 32, 0, 2**31)},
     ],
-    ids=range(7),  # the clock is in one of them
+    ids=range(7),  # the present time is in one of them
 )
 def test_a_window_that_can_not_be_is_refused(changed) -> None:
     now = time.time()

@@ -1,4 +1,4 @@
-"""Machines that die, and machines that are only cut off, over a real link with a real master (§3.3, §4)."""
+"""Tests of machines that die and machines that are only cut off, over a real link with a real master (§3.3, §4)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.integration.link_world import running_link
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
 
-# Placed elsewhere by then, at a poll interval of five seconds (12.3 s beside ten others at work); and what a machine
-# that stands still for a moment may add.
+# The tasks are placed elsewhere within `NOTICED_S` at a poll interval of five seconds (12.3 s on a busy machine). A
+# machine that stands still for a moment may add `STALLED_S`.
 NOTICED_S, STALLED_S = 15.0, 5.0
 
 
@@ -33,7 +33,7 @@ def master(cell: Cell) -> Master:
 
 
 def work(master: Master, condition: Callable[[], bool], *, seconds: float) -> float:
-    """Let the master work until something is so; how long that took, in seconds."""
+    """Run the master until the condition is true. Return how long that took, in seconds."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds:
@@ -52,7 +52,7 @@ def all_up(job: Job) -> bool:
 
 
 def on(job: Job, hostnames: list[str]) -> dict[int, int]:
-    """Tasks that are on some machines, with their incarnations."""
+    """Return the incarnation of each task of the job on these machines, by id of the task."""
     there = Task.objects.filter(job=job, machine__hostname__in=hostnames)
     return dict(there.values_list("id", "incarnation"))
 
@@ -60,7 +60,7 @@ def on(job: Job, hostnames: list[str]) -> dict[int, int]:
 def test_a_machine_that_dies_is_noticed_and_its_tasks_placed_elsewhere_within_15_s(
     cell, ann, master, tmp_path: Path
 ) -> None:
-    """One is killed, so that its connection closes; one stops answering."""
+    """One machine is killed, which closes its connection, and another is frozen. All their tasks are moved."""
     job = world.submit(ann, cell, world.a_file(tasks=24))
     with (
         running_link() as link,
@@ -82,11 +82,11 @@ def test_a_machine_that_dies_is_noticed_and_its_tasks_placed_elsewhere_within_15
         assert took_s <= NOTICED_S + STALLED_S, f"took {took_s:.1f} s"
         assert {"killed", "frozen"} == set(Machine.objects.filter(state="down").values_list("hostname", flat=True))
         work(master, lambda: all_up(job), seconds=30)
-        # Three, where the first to be noticed had its tasks placed on the other.
+        # Incarnation 3 means that a task of the first machine was placed on the second one meanwhile.
         assert {Task.objects.get(pk=task).incarnation for task in lost} <= {2, 3}
         assert not Brake.objects.exists()
 
-        frozen.thaw()  # what it still ran is stopped, and nothing else
+        frozen.thaw()  # only the tasks that it still ran are stopped
         work(master, lambda: not Departure.objects.filter(machine__hostname="frozen").exists(), seconds=60)
         assert set(lost) == {task.id for task in Task.objects.filter(job=job, incarnation__gt=1)}
 
@@ -108,7 +108,7 @@ def test_a_third_of_the_cell_that_is_cut_off_and_comes_back_keeps_its_tasks(cell
         away.thaw()
         work(master, lambda: not down.exists() and not Departure.objects.exists() and all_up(job), seconds=60)
         moved = Task.objects.filter(job=job, incarnation__gt=1).count()
-        # One at once, and 5 % of 48 tasks a minute.
+        # One task leaves at once, then 5 % of 48 tasks per minute.
         assert moved <= 1 + 48 * 0.05 / 60 * (time.monotonic() - frozen_at)
         after = on(job, cut)
         kept = [task for task, number in before.items() if after.get(task) == number]

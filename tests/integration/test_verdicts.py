@@ -1,5 +1,6 @@
-"""Why tasks are pending is asked to each job of its own tasks alone, and written when it changes, not with each
-pass.
+"""Tests of verdicts, the stored reasons why tasks are pending: each is about the tasks of one job.
+
+A verdict is written when it changes, and not at each pass.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def test_a_pass_that_says_the_same_writes_nothing(cell, django_assert_max_num_qu
     assert verdicts.store(cell.cell.id, plan, book=book, now=0.0) == 1
     (why,) = plan.unplaced
     later = Plan(revision=plan.revision + 7, unplaced=(msgspec.structs.replace(why, revision=99),))
-    with django_assert_max_num_queries(2):  # a transaction's begin and end
+    with django_assert_max_num_queries(2):  # the begin and the end of a transaction
         assert verdicts.store(cell.cell.id, later, book=book, now=1.0) == 0
     assert PendingVerdict.objects.get().revision == plan.revision
     assert written(job.id)[0].revision == why.revision

@@ -1,4 +1,4 @@
-"""`python -m portal.web`: several processes on one port. A worker that ends is replaced, and the others go on."""
+"""Tests of `python -m portal.web` with several processes on one port: one that ends is replaced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _workers(parent: psutil.Process, number: int) -> list[psutil.Process]:
 
 
 def _is_portal(process: psutil.Process, port: str) -> bool:
-    """Return whether a child process is the portal at a port. Children of other tests may have ended."""
+    """Return whether a process is the portal at this port, and has not ended."""
     return process.status() != psutil.STATUS_ZOMBIE and port in process.cmdline()
 
 

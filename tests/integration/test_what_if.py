@@ -1,4 +1,4 @@
-"""What other prices would have meant for what was ordered and used."""
+"""Tests of trial prices: what other prices would have meant for past orders and usage."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_orders_of_late_and_open_ones_are_priced_again_as_they_were() -> None:
         "after": same["orders"]["before"],
     }
     told = trial(base={"cpu": 3 * DEFAULT_BASE["cpu"]})
-    # Each part is rounded up once, before and after.
+    # Each part is rounded up once, with old and with new prices.
     assert 0 <= 3 * told["orders"]["before"] - told["orders"]["after"] <= 3 * 2
     assert [(row["name"], row["count"], row["before"]) for row in told["by_tenant"]] == [
         ("zoo", 2, two.price + old.price),

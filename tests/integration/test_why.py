@@ -1,4 +1,4 @@
-"""One answer to "why", at every door: verdicts on pending tasks, and the receipts of placements and preemptions."""
+"""Tests of answers to "why" in every interface: reasons of pending tasks, and receipts of placements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sre(cell):
 
 
 def judged(cell: Cell) -> None:
-    """A pass' verdicts, without its placements."""
+    """Run a scheduling pass and store its verdicts, without its placements."""
     verdicts.store(cell.id, SimulatedCell(cell).decide())
 
 
@@ -47,7 +47,7 @@ def place(job: Job, index: int, machine_id: int, **more: object) -> None:
 
 
 def preempted(cell: Cell) -> tuple[Job, Job]:
-    """Tenant ubar's batch job loses its machine to a production job of tenant other."""
+    """Preempt a batch job of tenant ubar for a production job of tenant other. Return both jobs in this order."""
     machine, spare = rows.a_machine(cell, "m1"), rows.a_machine(cell, "m2")
     victim = rows.a_job(cell, rows.a_tenant("ubar"), "batch", tasks=1, priority=110)
     urgent = rows.a_job(cell, rows.a_tenant("other"), "urgent", tasks=1, priority=200)

@@ -1,4 +1,4 @@
-"""Windows of usage for tests, stored as the link stores them."""
+"""Helpers that store windows of usage for tests, as the link stores them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduling.usage.usage_windows import TaskWindow
 def store_usage(
     job: Job, index: int, at: dt.datetime, *, cpu_milli: int = 50, ram_bytes: int = 2**25, windows: int = 1
 ) -> None:
-    """Store windows of five minutes that begin at `at`, for the machine that the task runs on."""
+    """Store `windows` windows of five minutes for a placed task. The first window is the one that contains `at`."""
     task = Task.objects.get(job=job, index=index)
     assert task.machine_id is not None
     begin = int(at.timestamp()) // 300 * 300

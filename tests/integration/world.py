@@ -1,4 +1,4 @@
-"""People, tokens and job files for tests of jobs: who may ask, and what is asked for."""
+"""Helpers for tests of jobs: users, tokens, job files, and steps such as placing and reporting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL_SCOPES = tuple(Scope)
 
 
 def a_file(name: str = "web", **changes: Any) -> dict[str, Any]:
-    """A small production server of three tasks."""
+    """Return the job file of a small production service with three tasks."""
     file: dict[str, Any] = {
         "name": name,
         "priority": "production",
@@ -69,7 +69,7 @@ def read(cell: Cell, file: dict[str, Any], *, tenant: str = "ubar") -> job_spec.
 
 
 def place(job: Job, machine: Machine, *indexes: int) -> None:
-    """Pending tasks get this machine, and ports of their own: an earlier incarnation may hold its ports still."""
+    """Place pending tasks of the job on a machine, with ports that no earlier incarnation holds."""
     waiting = Task.objects.filter(job=job, index__in=indexes).values_list("index", "incarnation")
     with journal.write(job.cell_id, system("test")) as entry:
         transitions.tasks_place(
@@ -82,7 +82,7 @@ def place(job: Job, machine: Machine, *indexes: int) -> None:
 
 
 def report(job: Job, *indexes: int, up: bool = True, restarts: int = 0) -> None:
-    """What the Borglets say of tasks that run."""
+    """Record what Borglets report about running tasks: whether they are up, and how often they were restarted."""
     running = Task.objects.filter(job=job, index__in=indexes).values_list("id", "incarnation")
     with journal.write(job.cell_id, system("test")) as entry:
         observations.tasks_observe(
@@ -95,7 +95,7 @@ def report(job: Job, *indexes: int, up: bool = True, restarts: int = 0) -> None:
 
 
 def bring_up(job: Job, machine: Machine) -> None:
-    """Whatever is pending is placed, and up."""
+    """Place all pending tasks of the job on a machine, and record that they are up."""
     waiting = list(Task.objects.filter(job=job, state="pending").values_list("index", flat=True))
     place(job, machine, *waiting)
     report(job, *waiting)
