@@ -1,4 +1,4 @@
-"""One installation for all tests that only disturb it; those that stop it make their own."""
+"""Fixtures: one running installation that most tests share, and one for each test that stops its installation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.acceptance.installation import ROOT, Installation, wait_for
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of the shared installation on one worker (`--dist loadgroup`)."""
+    """Run all tests of the fixture `shared` in one worker of pytest-xdist (`--dist loadgroup`)."""
     for item in items:
         if "shared" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("shared"))
@@ -22,7 +22,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextmanager
 def installation_in_a_folder() -> Iterator[Installation]:
-    """Not started yet. In a folder that others may pass: tasks may run as somebody else."""
+    """Yield an installation that is not started yet, in a temporary folder. At the end it is stopped and deleted.
+
+    Tasks may run as another user, so the mode of the folder lets all users pass through.
+    """
     folder = Path(tempfile.mkdtemp(prefix="borg-up-"))
     folder.chmod(0o711)
     made = Installation(folder / "home")
@@ -36,13 +39,13 @@ def installation_in_a_folder() -> Iterator[Installation]:
 def say_hello(there: Installation) -> None:
     there.borgctl("submit", str(ROOT / "examples" / "hello.jsonnet"))
     wait_for(lambda: there.up("hello"), 90.0, story=lambda: there.borgctl("why", "hello"))
-    # Started is not yet listening.
+    # A started process does not listen at once.
     wait_for(lambda: len(there.task_pids("hello")) == 3, 90.0, story=lambda: there.tasks("hello"))
 
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[Installation]:
-    """Up, with the three servers of `hello` running."""
+    """Yield an installation that is up and runs the job `hello`, whose three tasks already accept connections."""
     with installation_in_a_folder() as made:
         made.start()
         say_hello(made)
@@ -51,6 +54,6 @@ def shared() -> Iterator[Installation]:
 
 @pytest.fixture
 def own() -> Iterator[Installation]:
-    """An installation that the test may start and stop as it likes."""
+    """Yield an installation that is not started yet. The test may start and stop it at any time."""
     with installation_in_a_folder() as made:
         yield made
