@@ -14,7 +14,7 @@ from tests.acceptance.installation import ROOT, Installation, wait_for
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests of the fixture `shared` in one worker of pytest-xdist (`--dist loadgroup`)."""
+    """Put all tests that use the fixture `shared` into one group, which one worker of pytest-xdist runs."""
     for item in items:
         if "shared" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("shared"))

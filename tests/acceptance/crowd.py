@@ -47,8 +47,10 @@ class Seen:
 
 
 class Crowd:
-    """Clients that send requests until `stop` is called. `acknowledged`: names of the jobs that were answered with
-    2xx."""
+    """Clients that send requests until `stop` is called.
+
+    `acknowledged`: names of the jobs whose submission was answered with 2xx.
+    """
 
     def __init__(self, url: str, token: str, people: tuple[str, str]) -> None:
         self.url, self.token, self.people = url, token, people

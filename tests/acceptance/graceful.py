@@ -1,5 +1,4 @@
-"""A small HTTP server for tests. At SIGTERM it rejects new connections, finishes the requests that have begun, and
-exits.
+"""A small HTTP server for tests. At SIGTERM it finishes open requests and exits.
 
     python3 graceful.py PORT WORD
 

@@ -213,7 +213,7 @@ def guarded(home: Path, port: int) -> subprocess.Popen[bytes]:
 
 
 def _empty(home: Path, port: int) -> subprocess.Popen[bytes]:
-    """Start the same resolver without names, to measure its memory."""
+    """Start a resolver without names. Its memory is subtracted from that of a full resolver."""
     return _started(home, [sys.executable, "-m", "tests.bench.dns_resolver", str(port), str(SERVER_CORE), "empty"])
 
 
