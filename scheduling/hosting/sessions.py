@@ -221,7 +221,7 @@ def _about(cell: Cell | None, revision: int | None, time: dt.datetime | None, ho
 
 @contextlib.contextmanager
 def _lock() -> Iterator[None]:
-    """Let one process of this host at a time check the limits and store a new session."""
+    """Allow only one process of this host at a time to check the limits and store a new session."""
     _root().mkdir(parents=True, exist_ok=True, mode=0o700)
     with (_root() / _LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -58,7 +58,7 @@ class ArchiveFile(models.Model):
 
     @property
     def key(self) -> str:
-        """The name of the file in the store."""
+        """Return the name of the file in the store."""
         generation = f".{self.generation}" if self.generation else ""
         return f"{self.cell.name}/{self.table}/day={self.day:%Y-%m-%d}/{self.first}-{self.last}{generation}.parquet"
 

@@ -1,4 +1,4 @@
-"""What is recorded of a simulated cell at certain moments: checkpoints, samples of capacity, and usage of tasks."""
+"""Recorded data of a simulated cell at certain moments: checkpoints, samples of capacity, and usage of tasks."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Play:
         return simulation
 
     def _end_departures(self, simulation: Simulation) -> None:
-        """Let the processes of all evicted tasks end, because no Borglet will report it."""
+        """End the processes of all evicted tasks in the simulation, because no Borglet reports that they have ended."""
         simulation.cell.begin(simulation.now)
         for (task, incarnation), (machine, _) in sorted(self.state.departed.items()):
             job_id, index = split_task_id(task)

@@ -1,4 +1,6 @@
-"""What a recording needs to know, the check of these values, and requests by SREs. Light: imports no heavy library."""
+"""The parameters of a recording, their checks, and requests by SREs. A recording is a study cell whose history comes
+from a simulation. The module imports no heavy library.
+"""
 
 from __future__ import annotations
 

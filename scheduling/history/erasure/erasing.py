@@ -54,8 +54,8 @@ _ACTORS = (
 
 @dataclass(slots=True)
 class Erased:
-    """Numbers of what contains an identity: events and other rows in PostgreSQL, rows in the archive and its files,
-    checkpoints.
+    """How many events and other rows in PostgreSQL, rows and files of the archive, and checkpoints contained an
+    identity.
     """
 
     events: int = 0

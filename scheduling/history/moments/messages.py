@@ -19,8 +19,8 @@ PAGE_SIZE = 50
 
 
 class ListFilter(msgspec.Struct, frozen=True):
-    """Which rows of a list to return. `state`, `search`: empty for all rows. `page`: counted from 1; a page that does
-    not exist becomes the nearest one that does.
+    """A filter for the rows of a list. `state`, `search`: empty for all rows. `page`: the number of the page, from 1;
+    if it does not exist, the nearest page is returned.
     """
 
     state: str = ""

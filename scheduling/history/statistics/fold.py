@@ -88,8 +88,8 @@ class Fold:
                 handler(self, event, time)
 
     def begin(self, snapshot: Iterable[tuple[Event, float]], *, now: float) -> None:
-        """Begin with a snapshot of the cell (`scheduling.master.snapshot`). Nothing is counted, and it is unknown how
-        long its tasks have waited.
+        """Begin with a snapshot of the cell (`scheduling.master.snapshot`). The events of the snapshot are not counted.
+        The waiting times of its tasks are unknown.
         """
         state = self.state
         for event, _ in snapshot:

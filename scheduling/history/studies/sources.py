@@ -1,4 +1,6 @@
-"""What a study cell is made from: the state of a cell at a moment, or the file of a checkpoint."""
+"""The sources of a study cell (a copy of a cell for experiments): the state of a cell at a moment, or a checkpoint
+file.
+"""
 
 from __future__ import annotations
 
