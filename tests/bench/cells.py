@@ -1,6 +1,6 @@
 """Whole cells for benchmarks: the events that create the machines and submit the jobs.
 
-    google2011(clones=5)    the published fifth of a real Borg cell, copied five times as in §5.1: 12,260 machines
+    google2011(clones=5)    a sample of one fifth of a real Borg cell, copied five times as in §5.1: 12,260 machines
     synthetic(100_000, …)   machines and jobs that are drawn at random from those of the real cell
 
 Source: Google's published cluster trace ClusterData2011_2 (John Wilkes, Charles Reiss; CC-BY 4.0). Attributes and
@@ -43,10 +43,10 @@ class Workload(CellWork):
 
 
 def google2011(clones: int = 5, *, constraints: bool = True, seed: int = SEED) -> Workload:
-    """Return the published fifth of the real cell, repeated `clones` times; 5 clones give a cell of full size.
+    """Return the sample of one fifth of Google's cell, copied `clones` times; 5 copies give a cell of full size.
 
-    Each clone has the same machines, attributes and constraints, and its own copies of the jobs. `seed` draws the
-    attributes and constraints.
+    Each copy has the same machines, attributes and constraints, and new jobs. `seed` determines the random attributes
+    and constraints.
     """
     return _workload(fifth.fifth(trace.folder(), clones, constraints=constraints, seed=seed))
 

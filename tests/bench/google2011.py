@@ -1,4 +1,4 @@
-"""A fifth of a real Borg cell of May 2011, as machines and job files.
+"""A sample of one fifth of a real Borg cell of May 2011, as machines and job files.
 
 Source: Google's published cluster trace ClusterData2011_2 (John Wilkes, Charles Reiss; CC-BY 4.0), in two files,
 `cell_machines_dev20.csv.gz` and `cell_tasks_t0_dev20.csv.gz`, in the folder `$BORG_DATA/google2011` (default:

@@ -1,8 +1,8 @@
-"""Changed copies of the real cell, so that packing is also measured on work for which the scheduler was not tuned.
+"""Changed copies of a real cell, so that packing is also measured on work for which the scheduler was not tuned.
 
-Each function returns the production and monitoring jobs of one cell. The base is the published fifth of a real Borg
-cell of 2011. `seed` determines all random choices. The scheduler's parameters were chosen with the seeds of
-`CHOSEN_ON`, and the bench reports other seeds.
+Each function returns the production and monitoring jobs of one cell. The base is a sample of one fifth of Google's cell
+of 2011. `seed` determines all random choices. The scheduler's parameters were chosen with the seeds of `CHOSEN_ON`, and
+the bench reports other seeds.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ _RAM_PER_CPU_M = 2_500_000
 
 
 def fifth(seed: int) -> Workload:
-    """Return the published fifth of the real cell. Its attributes and constraints are drawn with `seed`."""
+    """Return the sample of one fifth of Google's cell, unchanged. `seed` determines its random attributes and
+    constraints.
+    """
     return cells.google2011(1, constraints=False, seed=seed).prod()
 
 
 def anti_affine(seed: int) -> Workload:
-    """Return the fifth with additional large jobs that allow one task per machine, which have half of all tasks."""
+    """Return the sample cell with additional large jobs that allow one task per machine and have half of all tasks."""
     rng = np.random.default_rng(seed)
     base = fifth(seed)
     half = base.tasks
@@ -55,7 +57,7 @@ def anti_affine(seed: int) -> Workload:
 
 
 def ram_scarce(seed: int) -> Workload:
-    """Return the fifth with larger RAM requests, so that RAM is used up before CPU."""
+    """Return the sample cell with larger RAM requests, so that RAM is used up before CPU."""
     base = fifth(seed)
     most = max(machine.capacity[RAM] for machine in base.machines)
     factor = (asked(base, CPU) + 0.06) / asked(base, RAM)
@@ -63,7 +65,7 @@ def ram_scarce(seed: int) -> Workload:
 
 
 def small_machines(seed: int) -> Workload:
-    """Return the fifth with small machines only, and without the tasks that fit on none of these."""
+    """Return the sample cell with small machines only, and without the jobs that have a task too large for them."""
     rng = np.random.default_rng(seed)
     base = fifth(seed)
     kinds = Counter((m.capacity[CPU], m.capacity[RAM]) for m in base.machines)
@@ -88,7 +90,7 @@ def small_machines(seed: int) -> Workload:
 
 
 def redrawn(seed: int) -> Workload:
-    """Return the fifth, with CPU, RAM and number of tasks of each job taken from three other jobs at random."""
+    """Return the sample cell, with CPU, RAM and number of tasks of each job taken from three other jobs at random."""
     rng = np.random.default_rng(seed)
     base = fifth(seed)
     sizes = [job.groups[0].requirement.limit for job in base.jobs]
@@ -107,7 +109,7 @@ def redrawn(seed: int) -> Workload:
 
 
 def half(seed: int) -> Workload:
-    """Return a random half of the machines and a random half of the jobs of the fifth."""
+    """Return a random half of the machines and a random half of the jobs of the sample cell."""
     rng = np.random.default_rng(seed)
     base = fifth(seed)
     machines = np.sort(rng.permutation(len(base.machines))[: len(base.machines) // 2])
