@@ -71,7 +71,7 @@ class Start:
 @dataclass(slots=True)
 class Fold:
     """Applies events to a state and counts them. `is_prod`: returns whether a priority is a prod priority. `starts`:
-    the starts since `Fold` was made, for statistics per package.
+    the starts of tasks since this object was made, for statistics per package.
     """
 
     state: FoldState

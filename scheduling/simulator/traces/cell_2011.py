@@ -1,4 +1,4 @@
-"""Google's cell of 2011 at one moment: the fifth of its tasks, cloned until the cell has full size (§5.1)."""
+"""Google's cell of 2011 at one moment: a sample of one fifth of it, copied until the cell has full size (§5.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A week of the fifth of Google's cell of 2011: its tasks at one moment, and every fifth job that arrived later."""
+"""A week of Google's cell of 2011, reduced to one fifth: its tasks at one moment, and every fifth job that arrived
+later.
+"""
 
 from __future__ import annotations
 
