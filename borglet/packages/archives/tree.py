@@ -67,8 +67,8 @@ class DirectoryNode(ArchiveNode):
 
 @dataclass(frozen=True, slots=True)
 class TreeDigests:
-    """Two digests of a tree (SHA-256, hex). `listing`: of the paths, kinds, sizes and link targets of all entries.
-    `contents`: of the same values and the bytes of all files.
+    """Two digests of a tree (SHA-256, hex). `listing`: the digest of the paths, kinds, sizes and link targets of all
+    entries. `contents`: the digest of the same values and of the bytes of all files.
     """
 
     listing: str

@@ -61,9 +61,10 @@ class Search:
     """A search for linked events. `place`: the place from which to search; with `Where.AT`, the place of the wanted
     event.
 
-    `kinds`: empty for all kinds. `job_id`: None for events of all jobs. `index`: only events of this task; with
-    `of_job` also those of the job that concern the task (`concerns`). `data`: the values of fields that the event has.
-    `names_cause`: only events that name the event at `place` as their cause. `most`: how many events to return.
+    `kinds`: the kinds of the events; empty for all kinds. `job_id`: the job of the events; None for all jobs. `index`:
+    only events of this task; with `of_job` also those of the job that concern the task (`concerns`). `data`: the values
+    of fields that the event has. `names_cause`: only events that name the event at `place` as their cause. `most`: how
+    many events to return.
     """
 
     link: Link

@@ -66,7 +66,9 @@ class Erased:
 
 
 class Eraser:
-    """Erases one identity from the store `files` and from PostgreSQL. `at`: as for `Archiver`."""
+    """Erases one identity from the store `files` and from PostgreSQL. `at`: a function that is called at each step,
+    with the name of the step; tests use it.
+    """
 
     def __init__(self, files: FileStore, *, at: Callable[[str], None] = lambda step: None) -> None:
         self._files, self._at = files, at

@@ -56,8 +56,9 @@ class FoldState(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A task that is up for the first time in its incarnation. `install_s`: until its packages were installed and it
-    started. `total_s`: from the queue until it was up.
+    """A task that is up for the first time in its incarnation. `install_s`: the seconds from its placement until its
+    packages were installed and it started. `total_s`: the seconds from the beginning of its wait for a machine until it
+    was up.
     """
 
     at: float

@@ -41,8 +41,9 @@ class RecordedUsage:
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """The behaviour of tasks with recorded usage and ends. `ends`: by task id; None: run times were not recorded, and
-    are drawn. The order of usage within the recorded time is unknown, so it swings around its mean, up to its maximum.
+    """The behaviour of tasks with recorded usage and ends. `ends`: the ends by task id; None if run times were not
+    recorded and are drawn at random. The order of usage within the recorded time is unknown, so it swings around its
+    mean, up to its maximum.
     """
 
     usage: RecordedUsage
