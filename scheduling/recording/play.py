@@ -1,4 +1,4 @@
-"""One simulation that is recorded: what happens during the run, and how the rows are written afterwards."""
+"""A simulation that is recorded: the work during the run, and writing the rows afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell that is drawn from a seed: machines, services and batch jobs of several tenants. It needs no files.
+"""A random cell, which depends on a seed: machines, services and batch jobs of several tenants. It needs no files.
 
 Services (prod) run all the time, and use about half of the CPU by their limits. Batch jobs arrive in a rhythm of days
 and weeks, so that tasks wait at peaks. Machines fail as often as those of Google's cell in 2011.

@@ -1,4 +1,4 @@
-"""Behaviour of tasks as it was recorded in a real cell: their usage, run times and ends. Other tasks are drawn."""
+"""Behaviour of tasks as recorded in a real cell: usage, run times and ends. The behaviour of other tasks is random."""
 
 from __future__ import annotations
 

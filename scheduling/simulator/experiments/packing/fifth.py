@@ -135,7 +135,7 @@ def soft_where_rare(work: CellWork) -> CellWork:
 
 
 def equipped(machines: Sequence[events.MachineSet], rng: np.random.Generator) -> list[events.MachineSet]:
-    """Return the same machines with drawn attributes."""
+    """Return the same machines with random attributes."""
     flash = rng.random(len(machines)) < FLASH
     external = rng.random(len(machines)) < EXTERNAL_IP
     kernel = rng.choice(list(KERNELS), size=len(machines), p=list(KERNELS.values()))
@@ -153,7 +153,7 @@ def equipped(machines: Sequence[events.MachineSet], rng: np.random.Generator) ->
 
 
 def demand(rng: np.random.Generator, machines: Sequence[events.MachineSet]) -> Constraint | None:
-    """Draw the constraint of a job, or None. A platform or kernel is that of a machine drawn at random."""
+    """Return a random constraint for a job, or None. A platform or kernel is that of a random machine."""
     if rng.random() >= CONSTRAINED_JOBS:
         return None
     name = ("platform", "flash", "external_ip", "kernel")[rng.integers(4)]
