@@ -62,7 +62,9 @@ def steady_clock() -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """How often a Borglet measures its own machine, and how long it waits for the first health checks."""
+    """Times in a Borglet: the interval between measurements of its own machine, and the longest wait for the first
+    health checks.
+    """
 
     sample_interval_s: float = 5.0
     window_s: int = WINDOW_S  # length of the usage windows that the Borglet reports for history; 0: no windows

@@ -2,12 +2,13 @@
 
     spark-submit examples/spark_sql.py ARCHIVE/CELL evictions-by-cause.sql --since 2027-01-01
 
-The folder contains one folder per table, such as `instance_usage`, with Parquet files. All workers must be able to read
-it. The archiver does not write tables of the present state and of money. Save those to the same folder, for example
+The folder ARCHIVE/CELL contains one folder per table, such as `instance_usage`, with Parquet files. All Spark workers
+must be able to read the folder. The archiver writes no tables of the present state and no tables of money. Save these
+tables to the same folder, for example with
 
     borgctl sql "SELECT * FROM jobs" --parquet ARCHIVE/CELL/jobs/jobs.parquet
 
-The rows of each query are printed as lines of JSON, or written to files with the option --output.
+The program prints the rows of each query as lines of JSON. With the option --output it writes them to files.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def main() -> None:
 
 
 def open_tables(spark: SparkSession, folder: Path) -> None:
-    """Create a view for each table in the folder. Columns that older files lack are null."""
+    """Create a temporary view for each table in the folder. A column that an older file lacks is null there."""
     for path in sorted(path for path in folder.iterdir() if path.is_dir()):
         # Columns are only ever added, so the newest file has all.
         newest = spark.read.parquet(str(max(path.rglob("*.parquet"))))

@@ -1,4 +1,4 @@
-"""How people sign in and get accounts. An SRE creates an account, or an owner of a tenant sends an invitation.
+"""Sign-in and accounts of people. An SRE creates an account, or an owner of a tenant sends an invitation.
 
 People cannot sign up without an invitation, and there is no identity provider (OIDC, SAML) yet. Service accounts have
 tokens and cannot sign in.

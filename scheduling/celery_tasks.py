@@ -202,8 +202,8 @@ def checkpoint_save(cell: str) -> None:
 
 @shared_task(name="scheduling.record", ignore_result=True)
 def record(name: str, machines: int, days: float, seed: int) -> None:
-    """Record a study cell whose machines and jobs are drawn from `seed`, with a history of `days` days. If a worker
-    receives this task twice, the second recording is rejected, because the cell exists.
+    """Record a study cell whose machines and jobs are chosen at random from `seed`, with a history of `days` days. If a
+    worker receives this task twice, the second recording is rejected, because the cell exists.
     """
     try:
         done = record_in_child(name=name, machines=machines, days=days, seed=seed)

@@ -58,8 +58,8 @@ class Worker:
 
 @dataclass(slots=True)
 class _Place:
-    """What the parent stores about one worker. `due`: when the worker is started next, in seconds of the monotonic
-    clock.
+    """The data that the parent process stores about one worker. `due`: when the worker is started next, in seconds of
+    the monotonic clock.
     """
 
     number: int

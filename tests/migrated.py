@@ -1,7 +1,7 @@
-"""The data directory of a PostgreSQL whose database `borg` is migrated: made once, and copied for each use.
+"""Copies of a data directory of PostgreSQL whose database `borg` is already migrated.
 
 All migrations take eight seconds of CPU, mostly Django's copies of all models. Each worker of pytest-xdist and each
-installation of a test would take them again. The copy is kept in `build/migrated` until a migration or a package
+installation of a test would take them again. The original is kept in `build/migrated` until a migration or a package
 changes.
 """
 
@@ -37,6 +37,7 @@ def copy_postgres(home: Path) -> None:
 
 
 def _make(kept: Path) -> None:
+    """Start a new PostgreSQL, migrate its database, stop it, and store its data directory as the folder `kept`."""
     with tempfile.TemporaryDirectory(prefix="borg-migrated-") as folder:
         home = Path(folder)
         home.chmod(0o711)  # under root the engines run as another user

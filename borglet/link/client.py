@@ -55,7 +55,7 @@ CLOSE_REASON_BYTES = 120
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """How long a Borglet waits for an answer when it connects to a shard, and how long it waits for the next poll."""
+    """Time limits of a Borglet: for an answer when it connects to a shard, and for the next poll."""
 
     connect_timeout_s: float = 20.0  # long, because a shard accepts machines at its own rate
     silence_s: float = 30.0  # a shard counts as gone if it sends no poll for so long after the last hold

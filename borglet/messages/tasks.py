@@ -79,7 +79,7 @@ NO_USAGE = Usage()
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """With this message, a Borglet asks the master to evict a task (§6.2), because the task gets too little CPU. The
+    """A message by which a Borglet asks the master to evict a task (§6.2), because the task gets too little CPU. The
     task runs until it is evicted.
     """
 

@@ -30,7 +30,7 @@ class ServerRole(StrEnum):
 
 
 class FollowState(StrEnum):
-    """Whether a DNS server has the newest names of a cell."""
+    """The states of a DNS server: whether it has the newest names of a cell."""
 
     CAUGHT_UP = "caught-up"
     BEHIND = "behind"

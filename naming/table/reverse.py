@@ -24,7 +24,8 @@ _DEPTHS: dict[tuple[bytes, ...], int] = {V4: 4, V6: 32}  # number of labels of a
 
 
 class AddressIndex:
-    """For each IP address, the names that have this address (its *owners*). Changes take O(1).
+    """An index of IP addresses. For each address it contains the names that have this address (its *owners*). Changes
+    take O(1).
 
     The index also contains a tree of paths, which is only as deep as needed to distinguish the addresses. A leaf
     contains the only address below its path. Every other node contains the number of addresses below its path.

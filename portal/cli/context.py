@@ -1,4 +1,4 @@
-"""What all commands share: the profile, the HTTP client, and the parsing of job names."""
+"""Parts that all commands use: the profile, the HTTP client, and the parsing of job names."""
 
 from __future__ import annotations
 

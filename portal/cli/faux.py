@@ -78,7 +78,7 @@ def faux_open(
 
     `checkpoint:FILE`: a file of `borgctl checkpoint download` or `export`. `cell:CELL`: a cell of the portal as it is,
     or as it was at a revision or time (ISO 8601); with `--replay HOURS`, the jobs and failures of the hours afterwards
-    arrive again. `drawn`: a drawn cell, which needs no files. Other names are public traces.
+    arrive again. `drawn`: a cell with random machines and jobs, which needs no files. Other names are public traces.
 
     The session ends with `borgctl faux close`, or after four hours without a command.
     """
@@ -138,8 +138,9 @@ def faux_record(
 ) -> None:
     """Record a simulated week as the history of a new study cell, to try pages, SQL, statistics and the time machine.
 
-    The portal draws machines and jobs, and runs its scheduler in virtual time. Nothing runs on machines, nothing is
-    charged, and only SREs see the cell. `manage.py record` on a host of the portal can use a public trace instead.
+    The portal chooses machines and jobs at random, and runs its scheduler in virtual time. Nothing runs on machines,
+    nothing is charged, and only SREs see the cell. `manage.py record` on a host of the portal can use a public trace
+    instead.
     """
     name = label(cell, "cell")
     body = {"name": name, "machines": machines, "days": days, "seed": seed}

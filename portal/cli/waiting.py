@@ -1,4 +1,4 @@
-"""`borgctl wait`: waits until a job runs, until all name servers know its names, or until it has ended."""
+"""`borgctl wait`: waits until a job runs, until all name servers have its names, or until it has ended."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ AHEAD = dt.timedelta(days=366)
 
 @dataclass(frozen=True, slots=True)
 class CapacityFilter:
-    """What the user chose on the capacity page. `cells`, `bands`: the choices. `band`: the chosen band; "" means the
-    whole cell. `resource`: the position of the chosen resource in the list of resources.
+    """The choices of the user on the capacity page. `cells`, `bands`: the possible values. `band`: the chosen band; ""
+    means the whole cell. `resource`: the position of the chosen resource in the list of resources.
     """
 
     cell: Cell | None

@@ -48,7 +48,7 @@ class Watcher(AsyncWebsocketConsumer):
     recheck_s = RECHECK_S
 
     def find(self) -> Any:
-        """Return what this WebSocket watches: a page or a name. Return None if the user is not signed in. Raises
+        """Return the page or the name that this WebSocket watches. Return None if the user is not signed in. Raises
         `Rejected` if the user may not see it.
         """
         raise NotImplementedError
@@ -94,8 +94,8 @@ class LivePage(Watcher):
     hub = hub
 
     def topic(self, principal: Principal, **names: str) -> Topic:
-        """Return what the page shows. `names`: the names in the URL. Raises `Rejected` if the user may not see the
-        page.
+        """Return the topic of the page, which selects the changes to send. `names`: the names in the URL. Raises
+        `Rejected` if the user may not see the page.
         """
         raise NotImplementedError
 

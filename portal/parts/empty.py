@@ -1,4 +1,4 @@
-"""What a page or a section shows instead of data when it has none."""
+"""The text and the links on a page or in a section that has no data."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a preview page shows about a change before the user confirms it: notes, warnings and tables."""
+    """The content of a preview page, which shows a change before the user confirms it: notes, warnings and tables."""
 
     title: str
     notes: Sequence[Any] = ()

@@ -29,7 +29,7 @@ MARGIN_MILLI = 1250
 
 @dataclass(frozen=True, slots=True)
 class ResourceUse:
-    """How much of one resource a tenant owned, requested and used over some days, in the unit of the resource.
+    """The amounts of one resource that a tenant owned, requested and used over some days, in the unit of the resource.
 
     `granted`: the sum of the grants in force now. `asked`: the largest sum of the jobs' limits in any hour. `reserved`:
     the largest sum of the jobs' reservations in any hour. `used_*`: percentiles of the usage per hour. `suggested`: the

@@ -1,4 +1,4 @@
-"""The list of the archive's files. It is read-only: only the archiver writes them (`scheduling.history.archive`)."""
+"""The list of the archive's files. It is read-only: only the archiver writes files (`scheduling.history.archive`)."""
 
 from __future__ import annotations
 

@@ -191,8 +191,9 @@ def forget_machine(machine_id: int) -> None:
 
 
 def _announce(entry: JournalEntry, machine_ids: set[int]) -> None:
-    """Store how much capacity the kept allocs use on each of the machines. Append an event with the remaining capacity
-    of each machine.
+    """Compute again how much capacity the kept allocs use on each of the machines, and store it. Kept allocs have
+    ended, but their files stay on the machine until the logs are saved. Append an event with the remaining capacity of
+    each machine.
     """
     execute(
         "UPDATE scheduling_machine AS m SET kept = coalesce((SELECT array_agg(h.held ORDER BY h.n) FROM ("

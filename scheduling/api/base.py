@@ -77,7 +77,9 @@ class EventPaging(DescribedPaging, BasePagination):
     """
 
     def __init__(self, archived: ArchivedEvents | None = None) -> None:
-        """`archived`: the same events in the archive. They follow when PostgreSQL has no older ones."""
+        """Create the pages. `archived`: the archived events that follow when PostgreSQL has no older ones; None if
+        there are none.
+        """
         self._archived = archived
 
     def paginate_queryset(  # type: ignore[override]

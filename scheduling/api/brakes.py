@@ -40,7 +40,9 @@ class ReleaseSerializer(KeepSerializer):
 class BrakesView(CellView):
     @extend_schema(operation_id="brakes_list", responses=BrakeSerializer(many=True))
     def get(self, request: Request, cell: str) -> Response:
-        """List the two brakes of the cell, with their state."""
+        """List the two brakes of the cell, with their state. The brake `lost` limits how fast tasks of lost machines
+        are placed on other machines, and `stops` limits how many running tasks the cell may stop automatically.
+        """
         return Response(BrakeSerializer(selectors.brakes_of(self.cell(cell)), many=True).data)
 
 

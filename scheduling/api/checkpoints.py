@@ -64,7 +64,7 @@ class CheckpointsView(CellView):
 class CheckpointView(CellView):
     @extend_schema(operation_id="checkpoints_get", responses=CheckpointDetailSerializer)
     def get(self, request: Request, cell: str, revision: int) -> Response:
-        """Return what a checkpoint contains. The checksums of all sections are verified first."""
+        """Return the header and the sections of a checkpoint. The checksums of all sections are verified first."""
         found = requests.checkpoint_verified(principal=self.principal, cell=self.cell(cell), revision=revision)
         return Response(CheckpointDetailSerializer(found).data)
 

@@ -50,10 +50,10 @@ class PendingHoursSerializer(serializers.Serializer[object]):
 class StatisticsSerializer(serializers.Serializer[object]):
     """The statistics of a cell from `since` to `until`.
 
-    `evictions`: by cause (Figure 3). `starts`: the parts of the time from submission to running: queue, install, start,
-    total. `package_installs`, `package_starts`: the time until a package was installed, and the time from submission to
-    running, per package. `delays`: how long tasks waited for their first placement, or for a later one (`again`).
-    `pending`: by reason.
+    `evictions`: the number of evictions per cause (Figure 3). `starts`: the parts of the time from submission to
+    running: queue, install, start, total. `package_installs`, `package_starts`: the time until a package was installed,
+    and the time from submission to running, per package. `delays`: how long tasks waited for their first placement, or
+    for a later one (`again`). `pending`: the time that tasks were pending, per reason.
     """
 
     since = serializers.DateTimeField()

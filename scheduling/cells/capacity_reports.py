@@ -17,7 +17,7 @@ from scheduling.models import Cell
 
 
 class ReportStep(StrEnum):
-    """Whether each point of a report covers an hour or a day."""
+    """The time that each point of a report covers: an hour or a day."""
 
     HOUR = "hour"
     DAY = "day"

@@ -53,8 +53,9 @@ DRAWN = "drawn"
 
 @dataclass(frozen=True, slots=True)
 class HostedSession:
-    """A session of a person. `about`: the source. `opened_at`: as ISO 8601. `pid`: its process; 0 if it was not
-    started yet. `state`: opening, ready or ended. `problem`: why the process ended.
+    """A session of the simulator that a person has opened. `about`: the source of the simulated cell. `opened_at`: the
+    time in ISO 8601. `pid`: the process of the session; 0 if it was not started yet. `state`: opening, ready or ended.
+    `problem`: why the process ended.
     """
 
     name: str
@@ -82,9 +83,9 @@ def session_open(
     time: dt.datetime | None = None,
     hours: float = 0.0,
 ) -> None:
-    """Start a session with a cell at a revision, at a time or at present, or with the drawn cell if `cell` is None.
-    `hours`: the number of hours after that moment whose recorded jobs and failures are repeated. The session is ready
-    some seconds later.
+    """Start a session with a cell at a revision, at a time or at present, or with a random cell
+    (`scheduling.simulator.traces.drawn`) if `cell` is None. `hours`: the number of hours after that moment whose
+    recorded jobs and failures are repeated. The session is ready some seconds later.
 
     Raises `Rejected` for a wrong name or moment, and `Conflict` if the name is in use or too many sessions are open.
     """
@@ -221,7 +222,7 @@ def _about(cell: Cell | None, revision: int | None, time: dt.datetime | None, ho
 
 @contextlib.contextmanager
 def _lock() -> Iterator[None]:
-    """Let one process of this host at a time check the limits and store a new session."""
+    """Allow only one process of this host at a time to check the limits and store a new session."""
     _root().mkdir(parents=True, exist_ok=True, mode=0o700)
     with (_root() / _LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -46,7 +46,7 @@ def drop_detached(table: str) -> list[str]:
 
 @contextmanager
 def reserved(cell_id: int) -> Iterator[None]:
-    """Keep the partitions of a cell from `drop_orphans` during the `with` block. The caller must not be in a
+    """Protect the partitions of a cell from `drop_orphans` during the `with` block. The caller must not be in a
     transaction, and creates partitions in the block before it creates the cell.
     """
     query(f"SELECT pg_advisory_lock({_KEY})", [cell_id])

@@ -33,8 +33,8 @@ _FORGET_SHARD_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Contacts:
-    """When the machines of a cell last reported, as read at the time `now`. `last`: machine id -> time of its last
-    report. `shards`: the number of live shards.
+    """The last reports of a cell's machines, read at the time `now`. `last`: machine id -> time of its last report.
+    `shards`: the number of live shards.
 
     `beats`: shard -> time of its last heartbeat. `overloaded`: the shards that report that they are overloaded.
     """

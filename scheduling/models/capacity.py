@@ -1,4 +1,4 @@
-"""How much of a cell's resources was sold, requested, reserved and used in each hour, for capacity planning."""
+"""Amounts of a cell's resources per hour: sold, requested, reserved and used amounts, for capacity planning."""
 
 from __future__ import annotations
 

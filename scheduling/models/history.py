@@ -26,8 +26,9 @@ class ArchiveFile(models.Model):
 
     `first`, `last`: the revisions (events) or the seconds since the epoch (usage) that the file covers. The files of
     these tables follow each other without a gap, so that no row is in two files. For `ended_jobs` and `old_specs` they
-    are the smallest and the largest id of the jobs or specs in the file. `sha256`: of the file. `content`: a checksum
-    of the rows (`scheduling.history.archive.parquet`). `generation`: how often an erasure has replaced the file.
+    are the smallest and the largest id of the jobs or specs in the file. `sha256`: the digest of the file. `content`: a
+    checksum of the rows (`scheduling.history.archive.parquet`). `generation`: how often an erasure has replaced the
+    file.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="archive_files")
@@ -58,7 +59,7 @@ class ArchiveFile(models.Model):
 
     @property
     def key(self) -> str:
-        """The name of the file in the store."""
+        """Return the name of the file in the store."""
         generation = f".{self.generation}" if self.generation else ""
         return f"{self.cell.name}/{self.table}/day={self.day:%Y-%m-%d}/{self.first}-{self.last}{generation}.parquet"
 

@@ -10,8 +10,8 @@ from scheduling.models.cells import Cell
 
 
 class StatisticsReader(models.Model):
-    """How far the statistics of a cell have read the journal. `state`: the compressed state of the fold at `revision`.
-    `read_at`: when the pending tasks were last counted.
+    """The position in the journal up to which the statistics of a cell are counted. `state`: the compressed state of
+    the computation at `revision`. `read_at`: when the pending tasks were last counted.
     """
 
     cell = models.OneToOneField(Cell, models.CASCADE, primary_key=True, related_name="statistics_reader")

@@ -29,8 +29,8 @@ def packages_held(cell_id: int, reports: Mapping[int, InstalledReport], *, princ
     """Store which packages are installed on machines, and append one journal event. Return the ids of machines whose
     packages changed.
 
-    `reports`: by machine id. Digests without a package in the cell are ignored. Makes two queries and takes no lock if
-    nothing changed. Otherwise locks the row of the cell, then the rows of the machines in order of id.
+    `reports`: the reports by machine id. Digests without a package in the cell are ignored. Makes two queries and takes
+    no lock if nothing changed. Otherwise locks the row of the cell, then the rows of the machines in order of id.
     """
     wanted = sorted({digest for one in reports.values() for digest in one.digests})
     packages = Package.objects.filter(cell_id=cell_id, digest__in=wanted).order_by()

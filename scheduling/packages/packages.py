@@ -51,8 +51,8 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How many bytes may be uploaded. `most`: for one package. `left`: for all packages that the tenant uploads from
-    now on.
+    """Limits on uploads, in bytes. `most`: for one package. `left`: for all packages that the tenant uploads from now
+    on.
     """
 
     most: int

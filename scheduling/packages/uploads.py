@@ -37,7 +37,9 @@ class Readable(Protocol):
 
 
 class Draft:
-    """An unfinished upload. `digest`, `size_bytes`: of the bytes that were read so far. `format`: set by `check`."""
+    """An unfinished upload. `digest`, `size_bytes`: the digest and the number of the bytes that were read so far.
+    `format`: set by `check`.
+    """
 
     def __init__(self, store: ArchiveStore, *, most_bytes: int) -> None:
         self._store, self._most_bytes = store, most_bytes

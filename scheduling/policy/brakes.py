@@ -54,7 +54,7 @@ class BrakeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How many machines, lost machines (`vanished`) and running tasks a cell has."""
+    """The numbers of machines, of lost machines (`vanished`) and of running tasks in a cell."""
 
     machines: int
     vanished: int
@@ -146,9 +146,9 @@ class StopsBrake:
 
 @dataclass(frozen=True, slots=True)
 class StopsDecision:
-    """Whether tasks may stop now, and the brake after the decision. If the brake is now held, `running` is the number
-    of running tasks, `allowed` how many of them may stop within `WINDOW_S` seconds, and `left` how many of these had
-    not stopped yet.
+    """The decision whether tasks may stop now, and the brake afterwards. If the brake is now held, `running` is the
+    number of running tasks, `allowed` how many of them may stop within `WINDOW_S` seconds, and `left` how many of these
+    had not stopped yet.
     """
 
     allows: bool

@@ -35,8 +35,8 @@ class RecordedJournal(Journal):
     is applied. `machines`: the reason and the time of the last change of state, by machine id. `file`: receives the
     lines.
 
-    For each placed task, reports are recorded that it starts and that it is up, after times that are drawn from `seed`,
-    if the task still runs then.
+    For each placed task, reports are recorded that it starts and that it is up, after random times (from `seed`), if
+    the task still runs then.
     """
 
     def __init__(self, cell_id: int, tasks: RecordedTasks, file: TextIO, *, seed: int) -> None:

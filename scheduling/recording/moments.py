@@ -1,4 +1,4 @@
-"""What is recorded of a simulated cell at certain moments: checkpoints, samples of capacity, and usage of tasks."""
+"""Recorded data of a simulated cell at certain moments: checkpoints, samples of capacity, and usage of tasks."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def capacity_rows(cell: Cell, state: CellState, tasks: RunningTasks, at: float) 
 def save_checkpoint(
     folder: Path, cell: Cell, state: RecordedState, specs: Mapping[int, JobSpec], *, revision: int, at: float
 ) -> Path:
-    """Write a checkpoint of the state into a folder, and return the file. `specs`: by job id. `at`: seconds since the
-    epoch.
+    """Write a checkpoint of the state into a folder, and return the file. `specs`: the specs by job id. `at`: seconds
+    since the epoch.
     """
     header = Header(
         cell=cell.name, revision=revision, taken_at=at, history=str(cell.history_id), settings=cell.settings

@@ -1,4 +1,4 @@
-"""One simulation that is recorded: what happens during the run, and how the rows are written afterwards."""
+"""A simulation that is recorded: the work during the run, and writing the rows afterwards."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Play:
         return simulation
 
     def _end_departures(self, simulation: Simulation) -> None:
-        """Let the processes of all evicted tasks end, because no Borglet will report it."""
+        """End the processes of all evicted tasks in the simulation, because no Borglet reports that they have ended."""
         simulation.cell.begin(simulation.now)
         for (task, incarnation), (machine, _) in sorted(self.state.departed.items()):
             job_id, index = split_task_id(task)

@@ -31,8 +31,8 @@ from scheduling.usage import usage_windows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What was recorded. `simulated_s`, `seconds`: the duration of the simulation and of the whole recording, in
-    seconds.
+    """The figures of a recording. `simulated_s`, `seconds`: the duration of the simulation and of the whole recording,
+    in seconds.
     """
 
     cell: str

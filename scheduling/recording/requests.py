@@ -1,4 +1,6 @@
-"""What a recording needs to know, the check of these values, and requests by SREs. Light: imports no heavy library."""
+"""The parameters of a recording, their checks, and requests by SREs. A recording is a study cell whose history comes
+from a simulation. The module imports no heavy library.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ _WITHIN_S = 900.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """The parameters of a recording: the name of the new cell, the source (`scheduling.simulator.sessions.sources`)
-    with the folder of its files, its seed, and the number of days. `machines`: the number of machines of the drawn
-    source; other sources have a fixed number.
+    with the folder of its files, its seed, and the number of days. `machines`: the number of machines of the source
+    `drawn`, a random cell; other sources have a fixed number.
     """
 
     name: str
@@ -63,8 +65,8 @@ def check(*, principal: Principal, wish: Wish) -> None:
 
 
 def record_request(*, principal: Principal, name: str, machines: int, days: float, seed: int) -> None:
-    """Ask a worker to record a drawn cell. The cell exists when everything is recorded. Raises the errors of `check`,
-    and `Rejected` if Redis is away.
+    """Ask a worker to record a cell with random machines and jobs. The cell exists when everything is recorded. Raises
+    the errors of `check`, and `Rejected` if Redis is away.
     """
     check(principal=principal, wish=Wish(name=name, machines=machines, days=days, seed=seed))
     if not wakeups.answers():
@@ -74,8 +76,8 @@ def record_request(*, principal: Principal, name: str, machines: int, days: floa
 
 
 def record_in_child(*, name: str, machines: int, days: float, seed: int) -> str:
-    """Record a drawn cell in a child process, so that its memory is free again afterwards. Return the output of the
-    process. Raises `RuntimeError` with its error output if it fails.
+    """Record a cell with random machines and jobs in a child process, so that its memory is free again afterwards.
+    Return the output of the process. Raises `RuntimeError` with its error output if it fails.
     """
     # No process reads the metrics of the child.
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE, "PROMETHEUS_MULTIPROC_DIR": ""}

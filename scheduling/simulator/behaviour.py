@@ -1,4 +1,4 @@
-"""Behaviour of tasks that is drawn from a seed: run times, usage, and failures of machines.
+"""Random behaviour of tasks and machines, which depends on a seed: run times, usage, and failures of machines.
 
 There is no random generator whose state would have to be copied: each value is a hash of the seed, the task and the
 time. So a simulation can be copied, rewound and branched, and a task behaves in the same way in every branch.
@@ -33,8 +33,9 @@ _TASK, _WINDOW, _LENGTH, _END = range(1, 5)
 
 @dataclass(frozen=True)
 class Drawn:
-    """Tasks whose usage and run time are drawn from `seed`. The mean usage of each class of priorities is that of
-    Google's 2019 trace. Prod tasks run until they are killed. The run time of other tasks is log-normal.
+    """The behaviour of tasks whose usage and run time are random (from `seed`). The mean usage of each class of
+    priorities is that of Google's 2019 trace. Prod tasks run until they are killed. The run time of other tasks is
+    log-normal.
 
     `spread_task`, `spread_window`: standard deviations of the logarithm of the usage between tasks, and between the
     windows of one task. `median_s`, `spread_s`: the same for run times. `failing`: share of run times that end with a
@@ -79,7 +80,7 @@ def outages(
     per_day: float = 0.025,
     median_s: float = 998.0,
 ) -> list[MachineChange]:
-    """Return drawn failures and returns of machines over `days` days from the time `began`, sorted by time. The
+    """Return random failures and returns of machines over `days` days from the time `began`, sorted by time. The
     defaults are the figures of Google's cell in 2011: each machine leaves 0.025 times per day, and stays away for 998 s
     at the median.
     """

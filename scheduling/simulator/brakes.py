@@ -18,9 +18,9 @@ AT_ONCE = 5_000
 
 @dataclass(slots=True)
 class SimulatedBrakes:
-    """Both brakes of one simulation. `lost`: the state of the brake `lost`, since the time `since`. `calm_since`: since
-    when only few machines are lost. `bucket`: limits the rate of evictions while the brake `lost` is held. `stops`: the
-    state of the brake `stops`.
+    """The two brakes of a simulation. `lost`: the state of the brake `lost`, and `since`: the time of its last change.
+    `calm_since`: since when only few machines are lost. `bucket`: limits the rate of evictions while the brake `lost`
+    is held. `stops`: the state of the brake `stops`.
     """
 
     lost: BrakeState = BrakeState.OPEN

@@ -1,4 +1,4 @@
-"""What reaches a simulated cell from outside: submitted jobs, failures of machines, and the behaviour of tasks."""
+"""The input of a simulated cell: jobs that are submitted, failures of machines, and the behaviour of tasks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Ending(NamedTuple):
 
 
 class Behaviour(Protocol):
-    """How tasks behave on simulated machines. All results depend only on the arguments."""
+    """The behaviour of tasks on simulated machines. All results depend only on the arguments."""
 
     def ending(self, task_id: int, incarnation: int, priority: int) -> Ending | None:
         """Return when a started incarnation ends by itself, or None if it never does."""
@@ -64,7 +64,7 @@ class Submissions:
 
 @dataclass(frozen=True)
 class Workload:
-    """Everything that happens to a simulated cell from outside. `changes` are sorted by time."""
+    """The whole input of a simulated cell after its start. `changes` are sorted by time."""
 
     behaviour: Behaviour
     arrivals: Arrivals = field(default_factory=Submissions)

@@ -64,7 +64,7 @@ class TaskFile(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many tasks of the job may be on one machine, in one rack and in one power domain; 0: no limit."""
+    """The largest number of tasks of the job on one machine, in one rack and in one power domain; 0: no limit."""
 
     max_per_machine: int = 0
     max_per_rack: int = 0

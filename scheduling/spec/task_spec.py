@@ -46,7 +46,7 @@ SPEAKS = Constraint(PROTOCOL, Relation.AT_LEAST, "2")
 
 
 class SpecChange(StrEnum):
-    """What happens to a running task when its spec changes: nothing, a change while it runs, or a restart."""
+    """The effect of a changed spec on a running task: nothing, a change while the task runs, or a restart."""
 
     NONE = "none"
     IN_PLACE = "in-place"
@@ -160,9 +160,9 @@ def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class TaskRole:
-    """What kind of task is read. `allocation`: the task is an alloc (§2.4), which runs no command. `inside`: the task
-    runs in an alloc. `stored`: the spec was accepted before, perhaps by older software that checked less. `batch`: the
-    job is not latency-sensitive.
+    """The kind of a task whose spec is read. `allocation`: the task is an alloc (§2.4), which runs no command.
+    `inside`: the task runs in an alloc. `stored`: the spec was accepted before, perhaps by older software that checked
+    less. `batch`: the job is not latency-sensitive.
     """
 
     allocation: bool = False

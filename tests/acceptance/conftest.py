@@ -1,4 +1,4 @@
-"""One installation for all tests that only disturb it; those that stop it make their own."""
+"""Fixtures: one running installation that most tests share, and one for each test that stops its installation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.migrated import copy_postgres
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of the shared installation on one worker (`--dist loadgroup`)."""
+    """Put all tests that use the fixture `shared` into one group, which one worker of pytest-xdist runs."""
     for item in items:
         if "shared" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("shared"))
@@ -24,7 +24,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextmanager
 def installation_in_a_folder() -> Iterator[Installation]:
-    """Not started yet. In a folder that others may pass: tasks may run as somebody else."""
+    """Yield an installation that is not started yet, in a temporary folder. At the end it is stopped and deleted.
+
+    Tasks may run as another user, so the mode of the folder lets all users pass through.
+    """
     folder = Path(tempfile.mkdtemp(prefix="borg-up-"))
     folder.chmod(0o711)
     made = Installation(folder / "home")
@@ -38,13 +41,13 @@ def installation_in_a_folder() -> Iterator[Installation]:
 def say_hello(there: Installation) -> None:
     there.borgctl("submit", str(ROOT / "examples" / "hello.jsonnet"))
     wait_for(lambda: there.up("hello"), 90.0, story=lambda: there.borgctl("why", "hello"))
-    # Started is not yet listening.
+    # A started process does not listen at once.
     wait_for(lambda: len(there.task_pids("hello")) == 3, 90.0, story=lambda: there.tasks("hello"))
 
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[Installation]:
-    """Up, with the three servers of `hello` running."""
+    """Yield an installation that is up and runs the job `hello`, whose three tasks already accept connections."""
     with installation_in_a_folder() as made:
         made.start()
         say_hello(made)
@@ -53,14 +56,14 @@ def shared() -> Iterator[Installation]:
 
 @pytest.fixture
 def new() -> Iterator[Installation]:
-    """An installation that has never started. The test may start and stop it as it likes."""
+    """Yield an installation that has never started. The test may start and stop it at any time."""
     with installation_in_a_folder() as made:
         yield made
 
 
 @pytest.fixture
 def own(new: Installation) -> Installation:
-    """An installation like `new`, but with a database that is migrated, so that the first start takes less time."""
+    """Return an installation whose database is already migrated, so that its first start is shorter."""
     Home(new.home).prepare()
     copy_postgres(new.home)
     return new

@@ -1,4 +1,7 @@
-"""200 clients at once: they submit, read and look at pages, and repeat what was not acknowledged."""
+"""Load for a portal: 200 concurrent clients submit jobs, read REST endpoints and visit pages.
+
+A client repeats a submission until the portal acknowledges it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typing import Any
 import httpx
 
 CLIENTS = 200
-# An answer later than this is none. The deadline of a request is 50 s.
+# A request without an answer after this time has failed. The portal ends each request after 50 s.
 PATIENCE_S = 70.0
 _JOBS = "/api/v1/cells/dev/jobs/"
 _PAGES = ("/", "/admin/", "/accounts/login/", "/no/such/page")
@@ -24,7 +27,12 @@ _READS = (_JOBS, "/api/v1/cells/", "/bns/dev/demo/none", "/api/v1/feeds/promethe
 
 @dataclass
 class Seen:
-    """`answers`: how often each status came. `wrong`: answers that must not be. `slowest_s`: of all answers."""
+    """The answers that the clients got during one phase of a test.
+
+    `answers` counts them by HTTP status, `codes` counts those with status 503 by the code in the body. `wrong`
+    describes answers that are not allowed, such as a 500, and requests without an answer. `slowest_s` is the longest
+    time of an answer.
+    """
 
     answers: Counter[int] = field(default_factory=Counter)
     codes: Counter[str] = field(default_factory=Counter)
@@ -39,7 +47,10 @@ class Seen:
 
 
 class Crowd:
-    """Clients that go on until `stop`. `acknowledged`: names of jobs whose submission was answered with 2xx."""
+    """Clients that send requests until `stop` is called.
+
+    `acknowledged`: names of the jobs whose submission was answered with 2xx.
+    """
 
     def __init__(self, url: str, token: str, people: tuple[str, str]) -> None:
         self.url, self.token, self.people = url, token, people
@@ -49,7 +60,7 @@ class Crowd:
         self.health_s: list[float] = []
         self._numbers = itertools.count()
         self._stopped = asyncio.Event()
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # or each request is a line
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # otherwise it writes a line per request
         self.begin("calm")
 
     def begin(self, phase: str) -> None:
@@ -81,7 +92,10 @@ class Crowd:
         return cookies
 
     async def _submits(self, client: httpx.AsyncClient, cookies: dict[str, str]) -> None:
-        """One job after the other, each with a key of its own, until it is acknowledged."""
+        """Submit one job after the other until `stop` is called.
+
+        Each job has its own idempotency key. A submission that is answered with 5xx, or not at all, is repeated.
+        """
         while not self._stopped.is_set():
             name = f"c{next(self._numbers)}"
             file = {"name": name, "task": {"command": ["true"], "constraints": [_NOWHERE]}}

@@ -1,8 +1,9 @@
-"""A small HTTP server as servers are: at SIGTERM it takes no more connections, ends what it has begun, and goes.
+"""A small HTTP server for tests. At SIGTERM it finishes open requests and exits.
 
-    python3 graceful.py PORT WORD        `/` answers with WORD, `/metrics` as Prometheus reads it
+    python3 graceful.py PORT WORD
 
-By itself in a file, without packages: it runs as a task.
+The path `/` returns WORD. `/metrics` returns the number of these requests in the format of Prometheus. The file needs
+no packages, because tests run its text as the command of a task.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import asyncio
 import signal
 import sys
 
-TAKES_S = 0.02  # of a request, so that there are always some that have begun
-LONGEST_S = 5.0  # that those begun may take after SIGTERM
+TAKES_S = 0.02  # per request, so that some requests are always in progress
+LONGEST_S = 5.0  # for requests in progress after SIGTERM
 
 
 class Server:

@@ -1,4 +1,4 @@
-"""A whole installation in a process tree of its own: `python -m portal.up` on a home and ports of its own."""
+"""A whole Borg Portal for acceptance tests: `python -m portal.up` with its own home folder and its own ports."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from portal.up.supervision import children, probes
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-START_S = 180.0  # a bound, not a wish: what the start has to keep is asserted where it is measured
+START_S = 180.0  # an upper bound; tests that measure the start assert a shorter time
 _PASSED_ON = ("PATH", "HOME", "LANG", "NUMBA_CACHE_DIR")
 _numbers = itertools.count()
 _direct = build_opener(ProxyHandler({}))
 
 
 class Failed(AssertionError):
-    """A command of borgctl's ended with an error; its text is what it said."""
+    """A command of borgctl, or another step of a test, failed. The text contains the output of the command."""
 
 
 class Installation:
@@ -50,7 +50,7 @@ class Installation:
     # -- the whole
 
     def start(self) -> float:
-        """Start everything; the seconds until it said that it is up."""
+        """Start all processes, and return the seconds until the supervisor prints that the portal is up."""
         began_s = time.monotonic()
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
@@ -71,7 +71,8 @@ class Installation:
         return time.monotonic() - began_s
 
     def stop(self, number: signal.Signals = signal.SIGINT, *, timeout_s: float = 90.0) -> int | None:
-        """Send the supervisor a signal and wait for its end; its exit status."""
+        """Send a signal to the supervisor, and wait until it ends. Return its exit status, or None if it did not
+        run."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -100,7 +101,7 @@ class Installation:
         return children.record_find(self.home / "run" / f"{name}.pid")
 
     def kill(self, name: str) -> int:
-        """SIGKILL to one process; the pid it had."""
+        """Send SIGKILL to the process with this name, and return its pid."""
         pid = self.pid(name)
         assert pid is not None, f"{name} does not run"
         os.kill(pid, signal.SIGKILL)
@@ -109,7 +110,7 @@ class Installation:
     # -- what people do with it
 
     def borgctl(self, *words: str, profile: str = "demo") -> Any:
-        """The JSON that a command prints. Raises `Failed`."""
+        """Run a command of borgctl, and return the JSON that it prints. Raises `Failed` if the command fails."""
         done = subprocess.run(
             [Path(sys.executable).with_name("borgctl"), "--json", "--profile", profile, *words],
             cwd=ROOT,
@@ -124,13 +125,13 @@ class Installation:
         return json.loads(done.stdout) if done.stdout.strip() else None
 
     def submit(self, name: str, command: Sequence[str], **more: Any) -> None:
-        """A job at priority zero, which costs no quota."""
+        """Submit a job with priority 0, which needs no quota. `more`: further fields of the job file."""
         file = self.home.with_name(f"{name}.json")
         file.write_text(json.dumps({"name": name, "task": {"command": list(command)}, **more}))
         self.borgctl("submit", str(file))
 
     def up(self, job: str) -> bool:
-        """Whether every task of a job runs. False while the portal can't say."""
+        """Return whether every task of a job is up. False also if the portal does not answer."""
         try:
             rows = self.tasks(job)
         except (OSError, URLError, HTTPException, KeyError):
@@ -138,7 +139,7 @@ class Installation:
         return bool(rows) and all(row["phase"] == "up" for row in rows)
 
     def tasks(self, job: str) -> list[dict[str, Any]]:
-        """The tasks of a job, by REST: no new process, so that waiting costs little."""
+        """Return the tasks of a job over REST. This starts no process, so repeated calls use little CPU."""
         request = Request(
             f"{self.url}/api/v1/cells/dev/jobs/demo/{job}/tasks/", headers={"Authorization": f"Bearer {self.token()}"}
         )
@@ -151,12 +152,12 @@ class Installation:
         return str(tomllib.loads(text)["profiles"][profile]["token"])
 
     def task_pids(self, job: str) -> set[int]:
-        """The processes that listen where the tasks of a job are said to."""
+        """Return the pids of the processes that listen on the ports of a job's tasks."""
         ports = {port for row in self.tasks(job) for port in (row["ports"] or {}).values()}
         return {pid for port in ports for pid in listeners(port)}
 
     def well(self) -> str | None:
-        """None, or why portal or resolver do not serve."""
+        """Return None if the web process and the resolver answer, otherwise the reason why one of them does not."""
         port = int(self.settings["PORT"])
         return probes.http_ok("127.0.0.1", port, "/readyz") or probes.dns_answers(
             "127.0.0.1", self.dns_port, "dev.borg.internal"
@@ -167,7 +168,8 @@ class Installation:
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, *, story: Callable[[], object]) -> float:
-    """The seconds until it came true. Fails with `story` otherwise."""
+    """Wait until the condition is true, and return the seconds. After `timeout_s`, raise `Failed` with the text of
+    `story`."""
     began_s = time.monotonic()
     if not children.wait_until(condition, timeout_s, every_s=0.1):
         raise Failed(f"not within {timeout_s:.0f} s: {story()}")
@@ -182,7 +184,7 @@ def task_ports() -> tuple[str, str]:
 
 
 def listeners(port: int) -> set[int]:
-    """The pids of anyone who listens on a TCP port of this host."""
+    """Return the pids of the processes that listen on a TCP port of this host."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -194,13 +196,13 @@ def listeners(port: int) -> set[int]:
         try:
             if inodes & {os.readlink(descriptor) for descriptor in folder.iterdir()}:
                 found.add(int(folder.parent.name))
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process has ended
             continue
     return found
 
 
 def tree_of(pid: int) -> set[int]:
-    """A process and all below it."""
+    """Return the pid itself and the pids of all its descendants."""
     children_of: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

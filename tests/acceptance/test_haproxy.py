@@ -1,11 +1,12 @@
-"""HAProxy finds servers by SRV records (`server-template`) and follows a rolling update without one failed request.
+"""Tests that HAProxy loses no request during a rolling update if it finds its servers by SRV records.
 
-Nothing in HAProxy hides a failure: `retries 0`, no `redispatch`, no `retry-on`, so what can't be connected to, or
-closes early, is an error of the request that met it. `check` is on in one backend and off in another: DNS alone must
-do, asked over UDP for one and over TCP for the other. The rest is HAProxy's default: it asks each second, and who has
-left the answer gets no new request. The task's server stops accepting at SIGTERM, so it is leaving the answers *before*
-SIGTERM that keeps the count at zero: a third job, told not to wait (`leave_s: 0`), is updated beside the other two and
-does lose requests.
+HAProxy is configured with `server-template`, and without anything that hides a failure: no retries and no redispatch.
+So each connection that is rejected or closed early counts as a failed request. HAProxy queries the resolver once per
+second, and sends no new requests to a server that is missing from the answer.
+
+The servers reject connections from SIGTERM on. Their tasks leave the DNS answers some seconds before SIGTERM, and this
+wait keeps the number of failures at zero. Three jobs show it: `patient` uses DNS over UDP and no health checks,
+`checked` uses DNS over TCP and health checks, and `hasty` does not wait (`leave_s: 0`) and does lose requests.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from tests.ports import free_port
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(200)]
 
 SERVER = Path(__file__).with_name("graceful.py").read_text()
-TASKS = 3  # of each site
-TTL_S = 2  # those that leave wait a second longer, if their job says nothing else
-CLIENTS, PAUSE_S = 2, 0.05  # of each site; between two requests of one
+TASKS = 3  # per site
+TTL_S = 2  # by default, a task leaves the answers TTL_S + 1 seconds before SIGTERM
+CLIENTS, PAUSE_S = 2, 0.05  # clients per site; pause between two requests of a client
 BOUND_S = 60.0
 CONFIG = """
 global
@@ -62,7 +63,7 @@ listen {name}
 
 @dataclass(frozen=True)
 class Site:
-    """A job, and the backend that sends requests to it."""
+    """A job, and the HAProxy backend that sends requests to its tasks."""
 
     name: str
     leave_s: float | None
@@ -77,7 +78,7 @@ class Site:
             "task": {
                 "command": ["python3", "-c", SERVER, "$(port.http)", word],
                 "ports": ["http"],
-                # On a host with much else to do a task is late, not ill: a restart would be a failure of its own.
+                # On a busy host a task may answer late. It must not be restarted for that: restarts fail requests.
                 "health": {"http": "/healthy", "port": "http", "interval_s": 0.5, "timeout_s": 10, "failures": 10},
                 "limit": {"ram": "64Mi"},
             },
@@ -93,7 +94,10 @@ SITES = (
 
 @dataclass
 class Client:
-    """Requests one after another, each on a connection of its own. `seen`: what came back, by status or body."""
+    """A client that sends one request after another, each on a new connection.
+
+    `seen` counts the results: the body of an answer with status 200, otherwise the status or the error.
+    """
 
     port: int
     seen: Counter[str] = field(default_factory=Counter)
@@ -150,7 +154,7 @@ def haproxy(folder: Path, dns_port: int, ports: dict[str, int]) -> Iterator[Path
 
 
 def servers(stats: Path) -> Counter[str]:
-    """How many servers of each backend have an address, by HAProxy's own word."""
+    """Return how many servers of each backend have an address, as HAProxy's own statistics report it."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(str(stats))
         sock.sendall(b"show stat\n")
@@ -165,13 +169,13 @@ def send(there: Installation, verb: str, site: Site, word: str) -> None:
 
 
 def serving(there: Installation, version: int) -> bool:
-    """Whether all tasks of all sites are up and healthy at a version of their jobs' files."""
+    """Return whether all tasks of all sites are up and run this version of the job file."""
     rows = [row for site in SITES for row in there.tasks(site.name)]
     return len(rows) == TASKS * len(SITES) and all(row["up"] and row["spec_version"] == version for row in rows)
 
 
 def listening(ports: list[int]) -> list[int]:
-    """Those of the ports where somebody listens."""
+    """Return the ports on which a process accepts connections."""
     found = []
     for port in ports:
         with socket.socket() as probe:
@@ -200,10 +204,10 @@ def test_an_update_fails_no_request(shared: Installation, tmp_path: Path) -> Non
             for site in SITES:
                 send(shared, "update", site, "new")
             wait_for(lambda: serving(shared, 2), BOUND_S, story=story)
-            # Those that left wait a little; what meets them when they stop counts too.
+            # The old tasks stop some seconds after they leave the answers. Requests that fail then count too.
             wait_for(lambda: not listening(old), BOUND_S, story=lambda: (listening(old), story()))
 
-        # In a thread of its own: after browser tests this one has Playwright's loop.
+        # A new thread, because after browser tests this thread has Playwright's event loop.
         with ThreadPoolExecutor(1) as thread:
             clients = thread.submit(lambda: asyncio.run(asking_while(roll, ports))).result()
     for site in SITES:

@@ -1,4 +1,7 @@
-"""kill -9 on any one process: no task stops, service is back within 15 s, nothing acknowledged is lost."""
+"""Tests that SIGKILL to any one process of an installation stops no task and loses no acknowledged job.
+
+The service must be complete again within 15 s.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from tests.acceptance.installation import Installation, wait_for
 from tests.quickness import stretch
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
-BACK_S = 15.0  # where nobody else is at work
+BACK_S = 15.0  # on an otherwise idle host
 BOUND_S = 120.0
 _PROCESSES = ("preload", "web", "link", "worker", "master", "beat", "resolver", "borglet", "redis", "postgres")
 
@@ -18,7 +21,7 @@ def test_a_killed_process_costs_no_task_and_nothing_acknowledged(shared: Install
     tasks = shared.task_pids("hello")
     assert len(tasks) == 3
     job = f"before-{name}"
-    shared.submit(job, ["sleep", "infinity"])  # acknowledged, and perhaps on its way when the blow falls
+    shared.submit(job, ["sleep", "infinity"])  # acknowledged, and perhaps not yet placed when the process is killed
 
     killed = shared.kill(name)
 

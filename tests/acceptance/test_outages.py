@@ -1,7 +1,7 @@
-"""PostgreSQL stands still, has a full disk, and is killed, under 200 concurrent clients.
+"""Tests of 200 concurrent clients while PostgreSQL is stopped, has a full disk, and is killed.
 
-They get 2xx, 4xx and 503 with `Retry-After`, and every submission that was acknowledged is there once. Needs root and
-the right to mount a tmpfs for the disk that fills up.
+The clients may get only 2xx, 3xx, 4xx, and 503 with `Retry-After`. Each acknowledged job is stored exactly once. The
+test needs root and the right to mount a tmpfs, which is the disk that becomes full.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.acceptance.installation import Installation, tree_of, wait_for
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
-# 30 s show what 12 s show, and a run of all tests has better uses for the rest.
+# A pause of 30 s finds no more faults than one of 12 s, and makes all tests slower.
 PAUSE_S = float(os.environ.get("BORG_TEST_PAUSE_S", "12"))
 FULL_S = 10.0
 CALM_S = 5.0
@@ -37,7 +37,7 @@ _DISK_BYTES = 512 * 2**20
 
 @pytest.fixture
 def there(own: Installation) -> Iterator[Installation]:
-    """An installation whose PostgreSQL has a small disk of its own."""
+    """Yield a running installation whose PostgreSQL stores its data on a small separate disk."""
     own.start()
     own.stop()
     with small_disk(own.home / "postgres"):
@@ -48,7 +48,7 @@ def there(own: Installation) -> Iterator[Installation]:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """The folder's content on a tmpfs of `_DISK_BYTES` in its place."""
+    """Move the content of a folder to a tmpfs of 512 MiB that is mounted in its place."""
     aside, owner = folder.with_name("postgres.aside"), folder.stat()
     folder.rename(aside)
     folder.mkdir()
@@ -81,7 +81,7 @@ def test_outages_of_postgresql_under_load(there: Installation) -> None:
         _recover(there, crowd, "after the pause")
         with _full(there.home / "postgres"):
             crowd.begin("full")
-            # PostgreSQL goes on until the log file that it wrote in advance is used up.
+            # PostgreSQL works until it has filled the log file that it has allocated in advance.
             wait_for(lambda: _ready(there)[0] == 503, BACK_S, story=lambda: str(crowd.phases["full"]))
             print("readyz with a full disk:", _ready(there))
             time.sleep(FULL_S)
@@ -114,7 +114,7 @@ def _phase(crowd: Crowd, name: str, seconds: float) -> None:
 
 
 def _recover(there: Installation, crowd: Crowd, name: str) -> None:
-    """Until it is ready and a submission is acknowledged."""
+    """Wait until the portal is ready and has acknowledged a new job. Print how long it took."""
     crowd.begin(name)
     before = len(crowd.acknowledged)
     took_s = wait_for(
@@ -131,7 +131,7 @@ def _paused(there: Installation) -> Iterator[None]:
     assert pid is not None
     stopped = []
     try:
-        os.kill(pid, signal.SIGSTOP)  # first: it starts no new ones
+        os.kill(pid, signal.SIGSTOP)  # first, so that it starts no new processes
         for each in tree_of(pid):
             os.kill(each, signal.SIGSTOP)
             stopped.append(each)
@@ -143,7 +143,7 @@ def _paused(there: Installation) -> Iterator[None]:
 
 @contextmanager
 def _full(folder: Path) -> Iterator[None]:
-    """Not a byte is free, whatever PostgreSQL frees meanwhile."""
+    """Keep the disk of the folder full during the `with` block: space that PostgreSQL frees is filled again."""
     filler, over = folder / "filler", threading.Event()
 
     def fill() -> None:
@@ -175,7 +175,7 @@ def _ready(there: Installation) -> tuple[int, str]:
 
 
 def _names(there: Installation) -> list[str]:
-    """Of all jobs of the crowd, dead ones too."""
+    """Return the names of all jobs of the crowd (the test's clients) that the portal stores, dead jobs included."""
     direct, found = build_opener(ProxyHandler({})), []
     url: str | None = f"{there.url}/api/v1/cells/dev/jobs/?limit=1000"
     while url:

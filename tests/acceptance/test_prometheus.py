@@ -1,7 +1,7 @@
-"""Prometheus finds what to scrape through the feed (`http_sd_configs`) and follows a task to another machine.
+"""Tests that Prometheus finds its targets through the portal's feed and follows a task to another machine.
 
-It is configured as people would: a token in a file, targets relabelled by what the feed tells of them. `type: Bearer`
-has to be written out: Prometheus 2.42 sends the token alone without it.
+Prometheus reads the feed with `http_sd_configs`, as in production: the token is in a file, and the labels of targets
+come from the feed. The configuration must contain `type: Bearer`, because Prometheus 2.42 does not add it.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ class Prometheus:
         self._process.wait(20)
 
     def ask(self, path: str, **query: str) -> Any:
-        """Raises `OSError` while it does not listen."""
+        """Return the data of an endpoint of Prometheus's API. Raises `OSError` while Prometheus does not listen."""
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         with _direct.open(url, timeout=5) as answer:
             return json.load(answer)["data"]
 
     def values(self, query: str) -> dict[str, float]:
-        """By instance."""
+        """Return the values that a query finds, by the label `instance`."""
         rows = self.ask("query", query=query)["result"]
         return {row["metric"].get("instance", ""): float(row["value"][1]) for row in rows}
 
@@ -102,7 +102,7 @@ class Prometheus:
         return self.ask("targets", state="active")["activeTargets"]
 
     def failures(self) -> float:
-        """How often a feed could not be read."""
+        """Return how many times Prometheus could not read a feed."""
         with _direct.open(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
             found = re.findall(r"^prometheus_sd_http_failures_total (\S+)", answer.read().decode(), re.MULTILINE)
         return float(found[0])
@@ -119,7 +119,7 @@ class Prometheus:
 
 @contextmanager
 def machine(there: Installation, folder: Path, hostname: str, *attributes: str) -> Iterator[None]:
-    """Another machine of the cell, on this host."""
+    """Run a second Borglet on this host during the `with` block, as another machine of the cell."""
     token = there.borgctl("machine", "join-token", profile="admin")["token"]
     home, (low, high) = folder / hostname, task_ports()
     borglet = [sys.executable, "-m", "borglet"]
@@ -186,7 +186,7 @@ def _scraped_and_followed(there: Installation, prometheus: Prometheus) -> None:
     }
     assert {target["labels"]["label_team"] for target in prometheus.targets()} == {"metrics"}
 
-    # What it says is what the servers say.
+    # The values in Prometheus equal those of the servers.
     first = there.tasks("counted")[0]["ports"]["http"]
     for _ in range(7):
         with _direct.open(f"http://127.0.0.1:{first}/", timeout=5) as answer:
@@ -199,10 +199,10 @@ def _scraped_and_followed(there: Installation, prometheus: Prometheus) -> None:
     elsewhere = 'up{job="counted", machine!="m2"} == 1'
     prometheus.becomes(lambda: set(prometheus.values(elsewhere)) == both)
     prometheus.becomes(lambda: len(prometheus.targets()) == 2)
-    # Their incarnations count again, and Prometheus marks the series of the old ones as over.
+    # The new incarnations count from 0, and Prometheus marks the series of the old ones as stale.
     prometheus.becomes(lambda: prometheus.values("requests_total") == dict.fromkeys(both, 0.0))
 
-    # Anyone who shows no token of ours finds nothing, and Prometheus counts it as a failure.
+    # A client with a wrong token gets no targets, and Prometheus counts a failure.
     assert {target["scrapePool"] for target in prometheus.targets()} == {"borg"}
     assert prometheus.failures() > 0
 

@@ -1,4 +1,4 @@
-"""Every command of the tutorial succeeds on a new installation."""
+"""Test that every command of the tutorial succeeds on a new installation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.acceptance import tutorial
 from tests.acceptance.installation import Installation
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
-# Part of the output of some commands, to see that they do what the text says.
+# Expected parts of the output of some commands.
 EXPECTED = {
     "borgctl cells": "dev",
     "borgctl tasks hello": "running",

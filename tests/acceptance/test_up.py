@@ -1,4 +1,5 @@
-"""What `make up` leaves for people and programs, and that it can be stopped, killed, restarted and moved."""
+"""Tests of `make up`: the files that it generates, its memory, and that it can be stopped, killed, restarted and
+moved."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.quickness import stretch
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
 BOUND_S = 90.0
-READY_S = 15.0  # where nobody else is at work
+READY_S = 15.0  # on an otherwise idle host
 _STUBBORN = (
     "import signal, socket, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     "server = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(3600)"
@@ -77,7 +78,7 @@ def test_ctrl_c_stops_all_and_the_next_start_goes_on(own: Installation) -> None:
     busy = stretch()
     took_s = own.start()
     assert took_s <= READY_S * max(busy, stretch())
-    # The tasks are said to be up before the Borglet reports, and again before they listen.
+    # The portal shows the tasks as up before the Borglet reports, and before the tasks listen.
     wait_for(lambda: len(own.task_pids("hello")) == 3, BOUND_S, story=lambda: own.borgctl("why", "hello"))
 
 

@@ -1,4 +1,4 @@
-"""The commands of `docs/tutorial.md`, run as a reader would type them."""
+"""Helpers that run the commands of `docs/tutorial.md` as a reader would type them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ COMMAND_S = 120.0
 
 
 def commands() -> list[str]:
-    """Return the lines that begin with a prompt in the console blocks of the tutorial."""
+    """Return the commands in the console blocks of the tutorial: the lines that begin with `$`, without it."""
     blocks = re.findall(r"^```console\n(.*?)^```", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
     return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
 def folder_of_a_reader(folder: Path) -> Path:
-    """Make a folder with the examples and the virtual environment of the source, and return it."""
+    """Create a folder with links to the examples and to this Python's virtual environment, and return it."""
     folder.mkdir()
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / ".venv").symlink_to(sys.prefix)
@@ -29,7 +29,10 @@ def folder_of_a_reader(folder: Path) -> Path:
 
 
 def run(command: str, folder: Path, installation: Installation) -> str:
-    """Run one command and return its output. Raises `Failed` if its exit status is not 0."""
+    """Run one command in the folder, and return its output. Raises `Failed` if its exit status is not 0.
+
+    The port of the resolver in the tutorial, 5353, is replaced by that of the installation.
+    """
     typed = command.replace("-p 5353", f"-p {installation.dns_port}")
     environment = installation.environment()
     environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

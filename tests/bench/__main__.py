@@ -1,7 +1,7 @@
-"""`make bench [BENCH=name]`: measure, and print one JSON object a line (DESIGN §14).
+"""Run benchmarks with `make bench [BENCH=name]`, and print each result as one line of JSON.
 
-What each measures stands at the top of its module; without a name all of them run, one after the other. A result
-with `failed` says what about it is wrong, and the exit status is then 1.
+The docstring of each benchmark's module says what the benchmark measures. Without a name, all benchmarks run one after
+the other. If a result has the key `failed`, its text says which target was missed, and the exit status is 1.
 """
 
 from __future__ import annotations

@@ -1,18 +1,23 @@
-"""`api`: pages and REST of a full-size cell: one client, mixed load at fixed rates, and single submissions.
+"""`api`: response times of the web pages and the REST API of a full-size cell while its master schedules.
 
-Cases, over the cell of `tests.bench.full_cell` while its master works:
+The cell is that of `tests.bench.full_cell`. Cases:
 
-    worst-page, worst-endpoint   p99 of one client, of the slowest GET; `slowest` lists ten (ms)
-    plan-p99                     `POST …/plan/` of one client (ms)
-    submit-cpu                   CPU of the web processes for one submission, one client (ms)
-    singles                      submissions by 16 clients, one request each, accepted and placed per second
-    mixed-50                     p99 of 50 requests per second for a minute (ms)
-    mixed-max                    highest rate with p99 of at most 500 ms and no error
+    worst-page, worst-endpoint   p99 (ms) of the slowest page and of the slowest REST GET, for one client at a time.
+                                 `slowest` lists the ten slowest paths
+    plan-p99                     p99 (ms) of `POST …/plan/`, one client
+    submit-cpu                   CPU time (ms) that the web processes use per submission, one client
+    singles                      submissions per second by 16 clients, one job per request. `value` counts jobs that
+                                 were placed, `accepted_per_s` counts jobs that were accepted
+    mixed-50                     p99 (ms) of a mixed load of 50 requests per second, for one minute
+    mixed-max                    the highest rate (requests per second) of the mixed load at which p99 is at most
+                                 500 ms and no request fails
 
-*Mixed load*: 55 % API reads, 20 % pages, 15 % polls of a name, 10 % submissions, on random targets by 20 users. A
-latency runs from the moment when the request is due. `client_cpu` is the share of a core that the client used.
+The mixed load has 55 % REST GETs, 20 % pages, 15 % polls of a name, and 10 % submissions, by 20 users with randomly
+chosen jobs and machines. A response time begins when the request is due, even if the client sends it later.
+`client_cpu` is the share of one core that this client used.
 
-    BENCH_CASES=worst,mixed-50    only the cases that begin so        BENCH_SECONDS=20    of each step of the mixed load
+    BENCH_CASES=worst,mixed-50    run only cases whose name begins with one of these
+    BENCH_SECONDS=20              seconds of `mixed-50`; each rate of `mixed-max` takes a third of them
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ RATES = (10, 15, 20, 30, 50, 75, 100, 150, 200, 300)
 MOST_MS = 500.0
 _SECONDS = float(os.environ.get("BENCH_SECONDS", "60"))
 
-# GETs that take no further names. {tenant} has the jobs; {job} and {machine} are drawn.
+# Paths of GET requests. {tenant}, {job} and {machine} are replaced by random names.
 ENDPOINTS = [
     "/api/v1/schema/",
     "/api/v1/tokens/",
@@ -149,7 +154,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 class Bench:
-    """A client of the installation."""
+    """The requests, users and cases of the benchmark, for one running installation."""
 
     def __init__(self, where: Installation, *, machines: int = MACHINES, jobs: int = JOBS) -> None:
         self.where = where
@@ -158,7 +163,7 @@ class Bench:
         self.cell = where.client("admin").profile.cell
         self.rng = np.random.default_rng(2026)
         self._numbers = itertools.count()
-        # The run begins when the master serves the cell.
+        # The measurements begin when the master serves the cell.
         self.placed_within(60.0)
 
     # -- requests
@@ -170,7 +175,10 @@ class Bench:
         return Request("page", path, (f"Cookie: sessionid={user['session']}",), user=user["name"])
 
     def path(self, pattern: str, user: dict[str, str] | None = None) -> str:
-        """The pattern with names drawn at random, of the user's own tenant where one is given."""
+        """Return the pattern with a cell, a tenant, a job and a machine filled in, chosen at random.
+
+        If `user` is given, the job belongs to the tenant of this user.
+        """
         number = int(self.rng.integers(self.jobs // TENANTS)) * TENANTS + (
             int(user["tenant"][1:]) if user else int(self.rng.integers(TENANTS))
         )
@@ -289,7 +297,8 @@ class Bench:
         return {"unit": "ms", "better": "lower", **self._mixed(RATE)}
 
     def mixed_most(self) -> dict[str, Any]:
-        """Each step takes a third of the time of `mixed-50`. The first step that fails ends it."""
+        """Raise the rate of the mixed load in steps until p99 exceeds 500 ms or a request fails. Return the last good
+        rate."""
         reached, steps = 0, {}
         for rate in RATES:
             step = self._mixed(rate, _SECONDS / 3)
@@ -333,7 +342,10 @@ class Bench:
         )
 
     def placed_within(self, seconds: float) -> None:
-        """Submit one more job and wait until it runs: jobs of one priority are placed in the order of submission."""
+        """Submit one small job, and wait until it runs. Raises `TimeoutError` after `seconds`.
+
+        Jobs of one priority are placed in the order of submission, so all earlier jobs are placed then.
+        """
         user = self.users[0]
         request = self.submission(user)
         name = json.loads(request.body)["name"]

@@ -1,15 +1,15 @@
-"""`archive`: from rows in PostgreSQL to verified Parquet files (§2.6), and what a million events take on disk.
+"""`archive`: the speed at which the archiver writes events from PostgreSQL to verified Parquet files (§2.6).
 
-The bench fills one cell with a day of placements, reports of tasks and ends: `BENCH_EVENTS` events (default: a
-million). The archiver runs in a process of its own, which reads, writes, reads back, hashes and records.
+The bench fills one cell with one day of events of tasks: `BENCH_EVENTS` events (default: one million). The archiver
+runs in a separate process. It reads the events, writes a file, reads the file back, compares hashes, and records it.
 
 Cases:
-* `export` (events per second of CPU time of this process). `wall`: events per second of the clock. `postgres`: events
-  per second of CPU time, including that of PostgreSQL's backend;
-* `bytes-per-event` in the file, and in PostgreSQL with its indexes;
-* `drop` (s): all partitions are dropped while a writer commits. `commit_ms`: the slowest commit meanwhile;
-* `memory` (MiB): the largest resident set of the process;
-* `derive` (events per second of CPU time): events are converted to derived tables.
+* `export`: events per second of the archiver's CPU time. `wall`: events per second of elapsed time. `postgres`: events
+  per second of CPU time if that of PostgreSQL's session is added;
+* `bytes-per-event`: bytes per event in the file. `postgres`: bytes per event in PostgreSQL with the indexes;
+* `drop`: seconds until all archived partitions are dropped while a writer commits. `commit_ms`: its slowest commit;
+* `memory`: the largest resident set of the archiver, in MiB;
+* `derive`: events per second of CPU time that are converted to the other tables of the archive.
 
     BENCH_EVENTS=3000000
 """
@@ -104,7 +104,7 @@ def _measure(number: int) -> Iterator[dict[str, Any]]:
     Cell.objects.update(settings={"journal_keep_days": 30.0})
     journal.ensure_partitions()
     _run()
-    idle, _ = _run()  # it starts, and finds nothing to do
+    idle, _ = _run()  # the cost of a run that archives nothing
     ArchiveFile.objects.all().delete()
     before = _backends()
     began = time.monotonic()
@@ -170,7 +170,8 @@ def _drop() -> dict[str, Any]:
 
 
 def _run(code: str = _EXPORT) -> tuple[float, int]:
-    """Run a step of the archiver, and return its seconds of CPU and its largest resident set in KiB."""
+    """Run code of the archiver in a new process. Return its CPU time in seconds, and its largest resident set in
+    KiB."""
     done = subprocess.Popen([sys.executable, "-c", code])
     _, status, used = os.wait4(done.pid, 0)
     done.returncode = status
@@ -179,9 +180,7 @@ def _run(code: str = _EXPORT) -> tuple[float, int]:
 
 
 def _backends() -> float:
-    """Return the seconds of CPU that the backends of PostgreSQL have used. A backend that has ended counts for its
-    parent.
-    """
+    """Return the CPU time, in seconds, of all PostgreSQL sessions that have ended."""
     import psutil
 
     from scheduling.journal.sql import query

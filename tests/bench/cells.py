@@ -1,10 +1,10 @@
-"""Whole cells for the benches, as the events that build them.
+"""Whole cells for benchmarks: the events that create the machines and submit the jobs.
 
-    google2011(clones=5)    the fifth of a real Borg cell, cloned to full size as §5.1 does: 12,260 machines
-    synthetic(100_000, …)   machines and jobs drawn from its distribution
+    google2011(clones=5)    a sample of one fifth of a real Borg cell, copied five times as in §5.1: 12,260 machines
+    synthetic(100_000, …)   machines and jobs that are drawn at random from those of the real cell
 
 Source: Google's published cluster trace ClusterData2011_2 (John Wilkes, Charles Reiss; CC-BY 4.0). Attributes and
-constraints are drawn, see `scheduling.simulator.experiments.packing.fifth`.
+constraints are drawn at random: see `scheduling.simulator.experiments.packing.fifth`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from scheduling.simulator.experiments.packing.cell_work import CellWork
 from scheduling.simulator.experiments.packing.fifth import SEED, TraceJob
 from tests.bench import google2011 as trace
 
-# How far sizes of drawn jobs lie from those of the real one, in steps of 1 %: few jobs ask for round numbers (§5.4).
+# By how much the sizes of copied jobs differ at most from the original: few jobs request round numbers (§5.4).
 JITTER_PERCENT = 10
 PROD_FROM = 120  # production and monitoring
 
 
 class Workload(CellWork):
-    """The machines of a cell, and the jobs that it must run."""
+    """The machines of a cell, and the jobs that the cell must run."""
 
     def load(self) -> CellState:
-        """Return the state. Python's garbage collector ignores it from now on, as in the long-lived processes of the
-        product.
+        """Return the state of the cell with all machines and pending jobs.
+
+        Python's garbage collector ignores the state from now on, as in the processes of the product.
         """
         state = super().load()
         gc.collect()
@@ -42,17 +43,19 @@ class Workload(CellWork):
 
 
 def google2011(clones: int = 5, *, constraints: bool = True, seed: int = SEED) -> Workload:
-    """The fifth of the real cell, `clones` times, each clone with the attributes and constraints of the first.
+    """Return the sample of one fifth of Google's cell, copied `clones` times; 5 copies give a cell of full size.
 
-    Jobs of a clone are new ones: their id plus the clone's number. `seed` draws the attributes and constraints.
+    Each copy has the same machines, attributes and constraints, and new jobs. `seed` determines the random attributes
+    and constraints.
     """
     return _workload(fifth.fifth(trace.folder(), clones, constraints=constraints, seed=seed))
 
 
 def synthetic(machines: int, tasks: int, *, seed: int = SEED) -> Workload:
-    """`machines` drawn from those of the real cell, and jobs from its jobs until they have `tasks` tasks.
+    """Return a cell of random machines of the real cell, with random jobs of it until these have `tasks` tasks.
 
-    Drawn jobs ask for a little more or less than the real one, so that there are more classes in a larger cell.
+    The CPU and RAM of each job differ from the original by up to 10 %, so that a larger cell has more distinct
+    requests.
     """
     rng = np.random.default_rng(seed)
     real = fifth.trace_machines(trace.folder())
@@ -76,7 +79,7 @@ def _drawn(tasks: int, rng: np.random.Generator) -> Iterator[TraceJob]:
         job = jobs[rng.integers(len(jobs))]
         factors = rng.integers(100 - JITTER_PERCENT, 100 + JITTER_PERCENT, size=2, endpoint=True)
         job = replace(job, limits=tuple((_scaled(limit, factors), ranges) for limit, ranges in job.limits))
-        if job.tasks > tasks:  # the last one is cut to what is left
+        if job.tasks > tasks:  # the last job is shortened
             job = replace(job, limits=((job.limits[0][0], ((0, tasks - 1),)),))
         yield job
         tasks -= job.tasks

@@ -1,17 +1,17 @@
-"""`checkpoint` and `replay`: saving, loading and following the state of a full-size cell (`tests.bench.full_cell`).
+"""`checkpoint`: how long it takes to save, load, restore and replay the state of a full-size cell.
 
-Cases:
-* `save` (s): the rows of a cell that runs are read and written to a file. `size_mb`: of the file; `longest_wait_ms`:
-  the longest wait for a lock of a statement of jobs that are submitted meanwhile, sampled every 5 ms;
-* `load` (s): the file is read, and its state built;
-* `restore` (s): a study cell is created with the present state of the cell, and compared with it;
-* `validate` (s): `validate` from this checkpoint;
-* `replay` (events/s): all events of the journal, read from PostgreSQL and applied. `changing`: only those that change
-  the state, without the reports that are skipped in PostgreSQL.
+The cell is that of `tests.bench.full_cell`. Cases:
+* `save`: seconds to read the rows of the running cell and write them to a file. `size_mb`: size of the file.
+  `longest_wait_ms`: the longest wait for a lock of a concurrent submission, sampled every 5 ms;
+* `load`: seconds to read the file and build the state in memory;
+* `restore`: seconds to create a study cell, a copy for experiments, with the present state of the cell;
+* `validate`: seconds of `validate`, which compares the state of the checkpoint with the rows;
+* `replay`: events per second when all events of the journal are read from PostgreSQL and applied. `changing`: the
+  same, if only the events that change the state are counted. PostgreSQL filters out the others.
 
-Each result has `cpu_s`, the CPU time of this process: on a machine that others use, compare that.
+Each result has `cpu_s`, the CPU time of this process. Compare `cpu_s` if other users share the machine.
 
-    BENCH_CASES=save,load     only these cases
+    BENCH_CASES=save,load     run only these cases
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def _replay(where: Installation, cell_id: int) -> dict[str, Any]:
 
 
 def _timed(work: Callable[[], object]) -> dict[str, Any]:
-    """Return the median wall time and CPU time of this process, of several runs."""
+    """Run `work` three times. Return the median elapsed time (`value`) and CPU time (`cpu_s`) of this process in
+    seconds."""
     walls, cpus = [], []
     for _ in range(RUNS):
         wall, cpu = time.perf_counter(), time.process_time()
@@ -158,7 +159,10 @@ def _expect_none(problems: list[str]) -> None:
 
 
 class _Submitting:
-    """Submit jobs over REST in a thread while the `with` block runs, and sample how long statements wait for locks."""
+    """Submit jobs over REST during a `with` block, and sample how long SQL statements wait for locks.
+
+    The block receives the list of samples in seconds.
+    """
 
     def __init__(self, where: Installation) -> None:
         self._where, self._end, self._waits = where, threading.Event(), [0.0]

@@ -1,17 +1,22 @@
-"""`commit`: submission to placement, all the way: REST, PostgreSQL, journal, pass, commit (§3.2, §3.4).
+"""`commit`: the time from the submission of a job until its tasks are placed, through the whole system (§3.2, §3.4).
 
-A whole `make up` with durable commits, and 10,000 machines more as rows and events, whose Borglets are left out. Jobs
-go in by REST; "placed" is what another session of PostgreSQL sees committed. Times begin when the request is sent.
+A complete installation runs with durable commits. The bench adds 10,000 machines as rows, without Borglets. Jobs are
+submitted over REST. A task counts as placed when another database session sees the committed row.
 
-Cases: `one-job-10000` (s), `bulk-1000x100` and `bulk-5000x1` (placements/s; the latter of distinct requests),
-`single-p50` and `single-p99` (ms, from the answer "accepted"), `single-p99-during-bulk` (ms, while a job of 100,000
-tasks is placed), `request-p50` and `request-p99` (ms, as `single`, but from the first byte of the request). Each result
-has `fsync_ms`, the median of an fdatasync of 8 KiB in the database's home, and `load`,
-how many processes wanted a core in the minute before: on a machine that others use, compare `cpu_s` instead, the
-seconds of CPU that everything of the installation took for one run.
+Cases:
 
-    BENCH_RUNS=1 python -m tests.bench commit      once each instead of five times (three for 100,000 tasks)
-    BENCH_CASES=single,one-job                     only the cases that begin so
+    one-job-10000            seconds from the request until all 10,000 tasks of one job are placed
+    bulk-1000x100            placements per second of 1,000 jobs of 100 tasks
+    bulk-5000x1              placements per second of 5,000 jobs of one task with different requests
+    single-p50, -p99         ms from the answer "accepted" until a job of one task is placed
+    request-p50, -p99        the same from the start of the request
+    single-p99-during-bulk   as `single-p99`, while a job of 100,000 tasks is placed
+
+Each result has `fsync_ms`, the median time to write 8 KiB durably to the disk of the database, and `load`, the load
+average before. `cpu_s` is the CPU time of the whole installation per run. Compare it if other users share the machine.
+
+    BENCH_RUNS=1                   number of runs instead of five (three for 100,000 tasks)
+    BENCH_CASES=single,one-job     run only cases whose name begins with one of these
 """
 
 from __future__ import annotations
@@ -35,9 +40,9 @@ CAPACITY = (16_000, 64 * 2**30, 2**40, 0, 0, 0)
 TENANT = "bench"
 SINGLES = 100
 WAIT_S = 120.0
-# Of what places 100,000 tasks fewer runs do: there are many commits in each.
+# Fewer runs are enough for 100,000 tasks, because each run has many commits.
 LARGE_RUNS = 3
-# How often this process asks PostgreSQL, which works for it too: a small job by its index, all jobs by a sum.
+# Seconds between two queries of this process, which also cost CPU: for one small job, and for a sum over all jobs.
 _POLL_S, _POLL_MANY_S = 0.002, 0.02
 
 
@@ -58,7 +63,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 class Bench:
-    """An installation, its machines, and this process as a client of it."""
+    """A running installation with additional machines as rows, and a REST client of it."""
 
     def __init__(self, where: Installation, *, machines: int = MACHINES) -> None:
         self._use_database_of(where)
@@ -77,7 +82,7 @@ class Bench:
         self._until_idle()
 
     def _use_database_of(self, where: Installation) -> None:
-        """What this process does to the rows itself is preparation and looking on, never what is measured."""
+        """Connect Django in this process to the installation's database, for preparation and observation."""
         web = next(one for one in where.processes() if "portal.web" in one.cmdline())
         os.environ.update(web.environ() | {"BORG_LOG_LEVEL": "WARNING"})
         import django
@@ -92,7 +97,7 @@ class Bench:
         from scheduling.models import Cell, Machine
 
         cell = Cell.objects.get(name=self.cell)
-        # Nobody ever hears of these machines, and nothing is to run on the one that is real.
+        # The added machines have no Borglets, and no task may run on the real one.
         for own in Machine.objects.filter(cell=cell):
             machines_drain(principal=system("bench"), cell=own.cell, machines=[own], reason="a bench")
         with journal.write(cell.id, system("bench")) as entry:
@@ -192,7 +197,10 @@ class Bench:
         yield from self._repeat(case, lambda: submit(files()), tasks, "placements/s")
 
     def _repeat(self, case: str, submit: Callable[[], Any], tasks: int, unit: str) -> Iterator[dict[str, Any]]:
-        """`submit` until all `tasks` are placed, some times over, the tasks ended in between."""
+        """Call `submit` and wait until its `tasks` tasks are placed, several times. Yield one result with the median.
+
+        After each run all tasks are ended.
+        """
         runs = min(_runs(), LARGE_RUNS) if tasks >= 100_000 else _runs()
         warm_up = int(runs > 1)
         total, accepted, cpu = [], [], []
@@ -221,7 +229,8 @@ class Bench:
         }
 
     def single(self) -> tuple[float, float]:
-        """Seconds from a small job's request to its acceptance, and from there until it is placed."""
+        """Submit a job of one task. Return the seconds until it is accepted, and the seconds from then until it is
+        placed."""
         spec = self.spec(1, priority=200)()
         began = time.monotonic()
         self.client.post(self.jobs, spec)
@@ -250,11 +259,11 @@ class Bench:
         return one
 
     def wait_for_running(self, tasks: int, *, within_s: float) -> None:
-        """Wait until so many tasks run in all. Raises `TimeoutError`."""
+        """Wait until at least `tasks` tasks run. Raises `TimeoutError` after `within_s` seconds."""
         _until(lambda: self._running() >= tasks, within_s, every_s=1.0)
 
     def wait_for_placed(self, *, within_s: float) -> None:
-        """Wait until no task is pending. Raises `TimeoutError`."""
+        """Wait until no task is pending. Raises `TimeoutError` after `within_s` seconds."""
         _until(lambda: not self._pending(), within_s, every_s=_POLL_MANY_S)
 
     def _running(self) -> int:
@@ -264,7 +273,10 @@ class Bench:
         return self._sum_of_live("tasks_pending")
 
     def _sum_of_live(self, counter: str) -> int:
-        """Return the sum of a counter over the live jobs, found by an index: this runs while the cell is measured."""
+        """Return the sum of a column over all jobs that are pending or running.
+
+        The query uses an index, because it runs while the cell is measured.
+        """
         return self._one(
             f"SELECT coalesce(sum({counter}), 0) FROM scheduling_job"
             " WHERE cell_id = %s AND state = ANY('{pending,running}')",
@@ -279,9 +291,9 @@ class Bench:
             return int(cursor.fetchone()[0])
 
     def clear(self, **only: Any) -> None:
-        """End all tasks, so that the next run finds the cell as this one did; wait until all have heard.
+        """End all tasks, and wait until the master has applied that, so that each run starts from the same cell.
 
-        `only`: filters of `Task`; the other tasks go on.
+        `only`: filters for `Task`; tasks that do not match continue.
         """
         from quota.vocabulary.permissions import system
         from scheduling.core.vocabulary.changes import Ending
@@ -299,7 +311,8 @@ class Bench:
         self._until_idle()
 
     def _until_idle(self) -> None:
-        """Until the master, which places this job, has taken in all that was before it."""
+        """Wait until the master has applied all earlier events: submit three small jobs, which are placed after
+        these."""
         for _ in range(3):
             self.single()
 

@@ -1,17 +1,21 @@
-"""`compaction`: the smallest share of a cell's machines on which its work fits, by scorer (§5.1), in per cent.
+"""`compaction`: the smallest share of a cell's machines, in per cent, on which the work of the cell fits (§5.1).
 
-The work is the production and monitoring jobs of the real cell (`tests.bench.cells`: clones, attributes, constraints).
-As in §5.1, machines are removed in a random order until the work no longer fits, and each time it is packed from
-scratch on the remaining machines. It fits while at most 0.2 % of its tasks stay pending. There are 11 seeds. The result
-is the 90th percentile, beside the range. For each scorer, the machines are removed in the same order, and the tasks
-come in the same order. The policy has its default settings (spreading, mixing, sampling). The threshold is found by
-bisection, to 1/1000 of the cell (`scheduling.simulator.experiments.packing`).
+The work is the production and monitoring jobs of the real cell (see `tests.bench.cells`). As in §5.1, machines are
+removed in a random order until the work no longer fits, and each time all jobs are packed from scratch on the remaining
+machines. The work fits if at most 0.2 % of its tasks stay pending. The result is the 90th percentile of 11 seeds. All
+scorers get the same order of machines and tasks, and the default policy. Bisection finds the share to 1/1000 of the
+cell (`scheduling.simulator.experiments.packing`).
 
-Cases: `google2011x5-prod-hybrid`, `-bestfit`, `-epvm`; the cells of `tests.bench.variants`; and `worst-distance`, the
-largest `distance` of these cells. `floor` is a true lower bound (`tests.bench.floors`), its median over the seeds.
-`distance` is how far the share is above the floor of the same seed, the 90th percentile. `must-wait` is a cell of full
-size with newly drawn constraints: the number of tasks that stay pending, and how many of them fit in no order of
-placement. The GPU cell has a published protocol of its own: see `tests.bench.openb`.
+Cases:
+* `google2011x5-prod-hybrid`, `-bestfit`, `-epvm`: the real cell with three scorers;
+* the names in `tests.bench.variants`: changed cells, with the default scorer;
+* `worst-distance`: the largest `distance` of the changed cells;
+* `must-wait`: the number of tasks that stay pending in a cell of full size with newly drawn constraints. `bound`: how
+  many of them cannot be placed in any order;
+* `openb-…`: a cell with GPUs and a published protocol: see `tests.bench.openb`.
+
+`floor` is a proven lower bound of the share (`tests.bench.floors`), the median over the seeds. `distance` is the share
+minus the floor of the same seed, the 90th percentile.
 """
 
 from __future__ import annotations
@@ -68,7 +72,8 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def _result(case: str, found: list[tuple[float, float]]) -> dict[str, Any]:
-    """`found`: share and floor by seed."""
+    """Return the figures of a case. `found` has, for each seed, the share of machines and its lower bound, from 0 to
+    1."""
     shares, floored = 100 * np.array(found).T
     workload = _workload(case)
     return {
@@ -92,7 +97,7 @@ def _percentile(values: NDArray[np.float64]) -> float:
 
 
 def _must_wait() -> dict[str, Any]:
-    """Production of the cell of full size, on all its machines, with constraints drawn by another seed."""
+    """Pack the production work of the full-size cell, with other constraints, and count the tasks that stay pending."""
     workload = cells.google2011(seed=NEW_CONSTRAINTS).prod()
     state = workload.load()
     plan = schedule_pass(state, Policy(max_assignments=2**40), now=0.0, rng=np.random.default_rng(NEW_CONSTRAINTS))
@@ -112,15 +117,15 @@ def _workload(case: str) -> cells.Workload:
 
 
 def compacted(case: str, seed: int) -> tuple[float, float]:
-    """The smallest share of the cell's machines into which the work fits, and the floor, a share too.
+    """Return the smallest share of the cell's machines on which the work fits, and its lower bound, from 0 to 1.
 
-    The share is 1 even when the work does not fit at all.
+    The share is 1 also if the work does not fit on all machines.
     """
     workload = _workload(case)
     policy = Policy(scorer=SCORERS.get(case, "hybrid"), max_assignments=2**40)
     cell = ShrinkingCell(workload, Packing(policy), seed=seed)
     size = len(workload.machines)
     floor = floors.floor(workload, cell.machines, may_wait=cell.may_wait) / size
-    low = math.floor(STEPS * floor) - 1  # below it too little capacity is left
+    low = math.floor(STEPS * floor) - 1  # fewer machines have too little capacity
     step = smallest_step(lambda step: cell.fits(math.ceil(step / STEPS * size)), low, STEPS)
     return (step or STEPS) / STEPS, floor

@@ -1,14 +1,14 @@
-"""`contact`: how soon the tasks of a machine that dies are placed elsewhere (§3.3, §4).
+"""`contact`: how soon the tasks of a machine that dies are placed on other machines (§3.3, §4).
 
-A whole installation with a real master. Its machines are simulated, each as a process would answer: one is a process
-of its own, which is killed, so that its connection closes, or frozen, so that nothing is heard any more. Machines are
-polled every five seconds, as in a cell of 10,000.
+A complete installation runs with simulated machines. The Borglet of one machine is a separate process. The bench kills
+it, so that its connection closes, or freezes it with SIGSTOP, so that it no longer answers. The master polls machines
+every five seconds, as in a cell of 10,000 machines.
 
-Cases, each the slowest of the runs (s), with their median: `machine-killed`, `machine-frozen`, from the blow until the
-last of its tasks has another machine; `up_s` is when all of them ran there.
+Cases `machine-killed` and `machine-frozen`: seconds from the signal until the last task of the machine is placed on
+another one. `value` is the slowest run, `median` the median. `up_s`: seconds until all tasks run again.
 
-    BENCH_RUNS=3            so many runs of each
-    BENCH_CASES=machine-k   only the cases that begin so
+    BENCH_RUNS=3            number of runs of each case
+    BENCH_CASES=machine-k   run only cases whose name begins with this
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _case(victim: _Victim, case: str, runs: int) -> dict[str, Any]:
 
 
 class _Victim:
-    """One machine, dead and alive again as often as needed."""
+    """A simulated machine whose process the bench starts, kills and freezes."""
 
     def __init__(self, folder: Path, where: Installation) -> None:
         self._where, self._folder = where, folder
@@ -92,13 +92,16 @@ class _Victim:
         self._token = self._admin.post(f"{self._cell}/join-tokens/", {"uses": 1})["token"]
 
     def strike(self, blow: signal.Signals) -> tuple[float, float]:
-        """Seconds until its tasks were placed elsewhere, and until they ran there."""
+        """Start the machine and a job, and send the signal to the machine's process.
+
+        Return the seconds until its tasks were placed on other machines, and the seconds until all tasks ran again.
+        """
         self._start()
         path, hit = self._load()
-        while not hit:  # a random sample of machines is looked at
+        while not hit:  # the scheduler considers a random sample of machines
             self._unload(path)
             path, hit = self._load()
-        time.sleep(self._random.uniform(0.0, 5.0))  # at any moment between two polls
+        time.sleep(self._random.uniform(0.0, 5.0))  # a random moment between two polls
         assert self._process is not None
         began = time.monotonic()
         self._process.send_signal(blow)
@@ -111,7 +114,7 @@ class _Victim:
         return placed_s, up_s
 
     def _load(self) -> tuple[str, set[int]]:
-        """A job that runs, and which of its tasks are on the machine."""
+        """Submit a job and wait until it runs. Return its path and the indexes of its tasks on the machine."""
         self._number += 1
         job = f"load{self._number}"
         self._tenant.post(f"{self._cell}/jobs/", _job(job, self._tenant))

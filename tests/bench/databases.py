@@ -1,4 +1,4 @@
-"""A PostgreSQL and a Redis of its own for a bench, durable as in production, and Django over them in this process."""
+"""PostgreSQL and Redis for a benchmark, with durable commits as in production, and Django's settings for them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _READY_S = 60.0
 
 @contextmanager
 def databases(kept: Path | None = None) -> Iterator[Path]:
-    """Run PostgreSQL and Redis during the `with` block, and yield the folder with their data. The environment of this
-    process and of its children contains their addresses. The folder `kept` is created if it is missing, and is not
-    deleted.
+    """Run PostgreSQL and Redis during the `with` block, and yield the folder with their data.
+
+    Their addresses are set in the environment of this process, which its children inherit. Without `kept`, the folder
+    is temporary. The folder `kept` is created if it is missing, and is not deleted.
     """
     home = kept or Path(tempfile.mkdtemp(prefix="borg-bench-"))
     home.mkdir(parents=True, exist_ok=True)
-    home.chmod(0o711)  # under root the engines run as somebody else
+    home.chmod(0o711)  # if this process is root, the servers run as other users
     with (home / "engines.log").open("ab") as log:
         postgres = engines.start(engines.prepare_postgres(home), output=log.fileno())
         redis = engines.start(engines.prepare_redis(home), output=log.fileno())

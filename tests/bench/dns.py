@@ -1,19 +1,22 @@
-"""`dns`: questions a second that a resolver answers on one core, beside PowerDNS and Knot on the same names (§2.6).
+"""`dns`: queries per second that a resolver answers on one core, compared with PowerDNS and Knot (§2.6).
 
-100,000 names of tasks, asked in random order for their A record by dnsperf on another core: eight sockets, as many
-questions under way as it takes. Each server has one core and one thread that answers, its caches on and warm; rounds of
-all three alternate, and each value is the median of its rounds. Cases: `borg-qps`, `powerdns-qps`, `knot-qps`
-(queries/s); `borg-latency-p99` (ms, at 2,000 queries/s); `memory-a-name` (bytes that 100,000 names take, all of them
-asked for); `change-to-answer-p99` and `borg-latency-under-changes` (ms, see `tests.bench.dns_changes`).
+The zone has 100,000 names of tasks. dnsperf runs on another core and queries the A records in random order, over eight
+sockets, as fast as the server answers. Each server has one core, one answering thread, and warm caches. The servers are
+measured in turn, in several rounds, and each value is the median of the rounds. Cases:
 
-    BENCH_CASES=borg,memory     only the cases that begin so
-    BENCH_ROUNDS=1              so many rounds instead of five, of BENCH_ROUND_S=8 seconds
-    BENCH_CHANGES_S=10          so many seconds of changes instead of sixty
+    borg-qps, powerdns-qps, knot-qps   queries per second
+    borg-latency-p99                   p99 of the answer time (ms) at 2,000 queries per second
+    memory-a-name                      bytes of memory per name, after each name was queried
+    change-to-answer-p99, borg-latency-under-changes   see `tests.bench.dns_changes`
 
-`per_core_s` is what a second of CPU answers: on a machine that others use it says more than `value`.
+    BENCH_CASES=borg,memory     run only cases whose name begins with one of these
+    BENCH_ROUNDS=1              number of rounds instead of five
+    BENCH_ROUND_S=8             seconds per round
+    BENCH_CHANGES_S=10          seconds of changes instead of 60
 
-Needs `dnsperf`, `pdns_server` with its bind backend, and `knotd`: Debian's packages dnsperf, pdns-server,
-pdns-backend-bind, knot.
+`per_core_s` is the number of queries per second of CPU time. Compare it if other users share the machine.
+
+The bench needs Debian's packages dnsperf, pdns-server, pdns-backend-bind and knot.
 """
 
 from __future__ import annotations
@@ -87,7 +90,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def write_questions(home: Path) -> Path:
-    """Write a question for each name, in random order, for dnsperf. Returns the file."""
+    """Write a file for dnsperf with one query per task, in random order, and return its path."""
     questions = home / "questions"
     names = [f"{task}.job{job}.{TENANT}.{APEX}" for job in range(JOBS) for task in range(TASKS)]
     random.Random(1).shuffle(names)
@@ -96,7 +99,7 @@ def write_questions(home: Path) -> Path:
 
 
 def speeds(home: Path, questions: Path, cases: list[str], *, rounds: int = ROUNDS) -> Iterator[dict[str, Any]]:
-    """Measure the rates of `borg-qps`, `powerdns-qps` and `knot-qps` in alternating rounds."""
+    """Measure the servers of `borg-qps`, `powerdns-qps` and `knot-qps` in turn, and yield one result per case."""
     starts: dict[str, Callable[[Path, int], subprocess.Popen[bytes]]] = {
         "borg-qps": _borg,
         "powerdns-qps": _powerdns,
@@ -185,7 +188,7 @@ def running(home: Path, start: Callable[[Path, int], subprocess.Popen[bytes]]) -
 
 
 def _until_ready(process: subprocess.Popen[bytes], port: int) -> None:
-    """It answers for a name, or for the zone's beginning where it has none."""
+    """Wait until the server answers a query for a name of its zone without an error."""
     deadline = time.monotonic() + READY_S
     query = dns.message.make_query(
         f"health.{ZONE}" if process.args[-1] == "empty" else f"0.job0.{TENANT}.{APEX}", "ANY"
@@ -205,12 +208,12 @@ def _borg(home: Path, port: int) -> subprocess.Popen[bytes]:
 
 
 def guarded(home: Path, port: int) -> subprocess.Popen[bytes]:
-    """With all that a resolver knows of a user who asks: keys, transfers, cookies, a name of its own."""
+    """Start a resolver with TSIG keys, zone transfers, DNS cookies and a server id (NSID)."""
     return _started(home, [sys.executable, "-m", "tests.bench.dns_resolver", str(port), str(SERVER_CORE), "guarded"])
 
 
 def _empty(home: Path, port: int) -> subprocess.Popen[bytes]:
-    """The same process without names."""
+    """Start a resolver without names. Its memory is subtracted from that of a full resolver."""
     return _started(home, [sys.executable, "-m", "tests.bench.dns_resolver", str(port), str(SERVER_CORE), "empty"])
 
 
@@ -289,7 +292,7 @@ def _figure(pattern: str, text: str) -> str:
 
 
 def latencies(server: Server, questions: Path) -> float:
-    """The 99th percentile in ms at 2,000 questions a second, of each answer."""
+    """Return the 99th percentile of the answer times, in ms, at 2,000 queries per second."""
     done = subprocess.run(
         [
             "taskset",

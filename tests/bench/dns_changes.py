@@ -1,13 +1,15 @@
-"""How soon a change of a name is in the answers (§2.6), for the bench `dns`.
+"""How soon a committed change of a name is visible in the DNS answers (§2.6): cases of the bench `dns`.
 
-100,000 names in a durable PostgreSQL, `python -m naming.server` on one core, and 1,000 changes a second for a minute
-by two processes (`tests.bench.dns_writer`), in transactions of ten as the link and the master write them. Of half the
-transactions one change is watched: from the return of COMMIT to the first answer over UDP that shows it, asked for
-every 5 ms.
+PostgreSQL holds 100,000 names with durable commits, and `python -m naming.server` runs on one core. For one minute two
+processes (`tests.bench.dns_writer`) write 1,000 changes per second, in transactions of ten. The bench watches one
+change of every second transaction: from the return of COMMIT until the first answer over UDP that shows the change. It
+repeats the query every 5 ms.
 
-Cases: `change-to-answer-p99` (ms); `borg-latency-under-changes` (ms, p99 at 2,000 queries/s), with `qps`, what the
-same core answers when asked for as much as it can, under the same changes. `polled_ms_p50`: the time between the last
-answer that did not show a change and the first that did, which is what watching may add to a figure.
+Cases:
+* `change-to-answer-p99`: p99 of this time in ms. `polled_ms_p50` is its median uncertainty: the time between the last
+  answer without the change and the first with it;
+* `borg-latency-under-changes`: p99 of the answer time in ms at 2,000 queries per second, under the same changes.
+  `qps`: the highest number of queries per second that the core answers then.
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ READY_S = 120.0
 
 @dataclass(slots=True)
 class Watched:
-    """A change that was reported, and the question that will show it. `unseen_at`: of the last answer that didn't."""
+    """A committed change, and the query whose answer will show it. Times are those of the monotonic clock, in seconds.
+
+    `at`: when COMMIT returned. `shows`: the bytes that the answer will contain. `unseen_at`: when the last answer
+    without the change arrived.
+    """
 
     at: float
     query: bytes
@@ -54,13 +60,16 @@ class Watched:
 
     def seen_in(self, answer: bytes) -> bool:
         if self.rdtype == "A" and not self.shows:
-            return answer[6:8] == b"\0\0"  # how many records: placed nowhere
+            return answer[6:8] == b"\0\0"  # no records: the task has no machine
         return self.shows in answer
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`at`: when COMMIT returned. `polled_s`: for how long at most the answer had shown it before."""
+    """A change that an answer has shown. `at`: when COMMIT returned. `took_s`: seconds from then until the answer.
+
+    `polled_s`: seconds since the last answer without the change, by which `took_s` may be too large.
+    """
 
     at: float
     took_s: float
@@ -68,7 +77,10 @@ class Seen:
 
 
 class Watcher(threading.Thread):
-    """Asks for names whose changes it is reported of until their answers show them. `lost`: that never did."""
+    """A thread that receives committed changes, and repeats a query for each until the answer shows the change.
+
+    `seen`: changes that were shown. `lost`: changes that were not shown within 10 s.
+    """
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
@@ -83,7 +95,7 @@ class Watcher(threading.Thread):
         self._number = 0
 
     def end(self) -> None:
-        """What is under way is still waited for."""
+        """Stop the thread after the changes that it still watches are shown or lost."""
         self._ended.set()
         self.join(LOST_S + 5)
         self.told.close()
@@ -124,7 +136,7 @@ class Watcher(threading.Thread):
         number = int.from_bytes(answer[:2])
         one = self._open.get(number)
         if one is None:
-            return  # of a question asked again before its first answer came
+            return  # a second answer to a query that was repeated
         if one.seen_in(answer):
             del self._open[number]
             self.seen.append(Seen(one.at, now - one.at, now - (one.unseen_at or one.at)))
@@ -133,7 +145,7 @@ class Watcher(threading.Thread):
 
 
 def measure(cases: list[str], questions: Path) -> Iterator[dict[str, Any]]:
-    """`questions`: of all names, for dnsperf."""
+    """Run the cases, and yield their results. `questions`: a file for dnsperf with a query for each name."""
     with databases() as engines_home:
         make_cell()
         with a_resolver(engines_home) as (resolver, port):
@@ -142,7 +154,7 @@ def measure(cases: list[str], questions: Path) -> Iterator[dict[str, Any]]:
             told = str(watcher.told.getsockname()[1])
             with ExitStack() as stack:
                 writers = [stack.enter_context(_writer(engines_home, told, str(part))) for part in range(WRITERS)]
-                # Then all five changes are made, each of tasks that had the one before.
+                # From then on all five kinds of changes are made.
                 time.sleep(LAG_S * (STAGES - 1) + 1)
                 bench = _Bench(resolver, port, watcher, writers)
                 if CASES[0] in cases:
@@ -157,7 +169,7 @@ class _Bench:
         self.resolver, self.port, self.watcher, self.writers = resolver, port, watcher, writers
 
     def made(self) -> tuple[int, float]:
-        """Changes until now, and how late they are, in seconds."""
+        """Return the number of changes that the writers have made, and by how many seconds they are late."""
         told = [one.ask("told") for one in self.writers]
         return sum(one["changes"] for one in told), max(one["late_s"] for one in told)
 
@@ -212,7 +224,7 @@ class _Bench:
 
 
 class _Period:
-    """What happened within a block."""
+    """The figures of a `with` block: changes, CPU time of the resolver, and the changes that were seen."""
 
     def __init__(self, bench: _Bench) -> None:
         self.bench = bench
@@ -252,7 +264,7 @@ def _writer(home: Path, told: str, part: str) -> AbstractContextManager[FleetPro
 
 
 def make_cell() -> None:
-    """1,000 jobs of 100 tasks on 5,000 machines, placed and up: as rows, without their history."""
+    """Create 1,000 jobs of 100 tasks that are up on 5,000 machines, as rows without events."""
     import django
     from django.core.management import call_command
     from django.db import connection
@@ -286,7 +298,7 @@ def make_cell() -> None:
 
 @contextmanager
 def a_resolver(home: Path) -> Iterator[tuple[Program, int]]:
-    """The process of production, on one core, when it has loaded all names."""
+    """Run the production resolver on one core, and yield it and its port once it has loaded all names."""
     from tests.bench.dns import SERVER_CORE
 
     with _udp() as free:

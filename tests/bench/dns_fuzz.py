@@ -1,18 +1,19 @@
-"""`dns-fuzz`: a million malformed packets for a resolver, and whether it minds (§2.6).
+"""`dns-fuzz`: packets per second when a resolver gets a million malformed packets, and whether it survives them (§2.6).
 
-`tests.malformed` says what is sent and what counts as malformed; seeded. Cases, each with `value` in packets/s:
+`tests.malformed` creates the packets from a seed, and says which count as malformed. Cases:
 
-    in-process   through the server's way of datagrams: rate, short path, long path
-    limited      the same under BORG_DNS_RATE=1 and from no private network, a tenth as many
-    udp, tcp     over real sockets to a process with 100,000 names, a fifth and a twentieth as many
+    in-process   all packets go through the server's functions in this process, without sockets
+    limited      a tenth of them, from a public address, with the limit `BORG_DNS_RATE=1`
+    udp, tcp     a fifth and a twentieth of them, over real sockets, to a resolver with 100,000 names
 
-`failed` says where an exception came from, which answer to a malformed question was longer than twice the question,
-that the process ended or does not answer right after, or that memory grew. `largest_ordinary`: of the answers to those
-that are well-formed questions by chance or design, the longest by its question. `slowest_ms`: of CPU, for one packet.
+`failed` reports an exception, an answer to a malformed packet that is more than twice as long as the packet, a server
+that has ended or gives no correct answer afterwards, or memory that grew by more than 64 MiB. `largest_malformed` and
+`largest_ordinary`: the largest ratio of answer to query length, for malformed and for well-formed packets.
+`slowest_ms`: the largest CPU time for one packet.
 
-    BENCH_PACKETS=100000    so many instead of a million
+    BENCH_PACKETS=100000    number of packets instead of a million
     BENCH_SEED=2            other packets
-    BENCH_CASES=udp,tcp     only the cases that begin so
+    BENCH_CASES=udp,tcp     run only cases whose name begins with one of these
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from tests.bombarded import Bombarded, Findings
 from tests.malformed import Packet, packets, questions
 
 SHARES = {"in-process": 1, "limited": 10, "udp": 5, "tcp": 20}
-BATCH, MOST_UNREAD = 24, 60_000  # packets, octets: what a socket's buffer holds with ease
-MOST_GROWTH = 64 * 2**20  # of memory, while nine tenths of the packets come
+BATCH, MOST_UNREAD = 24, 60_000  # packets and octets that fit into the buffer of a socket
+MOST_GROWTH = 64 * 2**20  # bytes of memory, during the last nine tenths of the packets
 _SENTINEL = 0xFFFF
 _WAIT_S, _TRIES = 2.0, 5
 _COMPLAINT = re.compile(rb"not answered|Traceback|never retrieved|\berror\b")
@@ -121,7 +122,7 @@ def _tcp(number: int) -> dict[str, Any]:
 
 
 def _batches(number: int) -> Iterator[list[Packet]]:
-    """With ids by which their answers are known."""
+    """Yield `number` packets in batches of at most 24. The DNS id of each packet is its position in the batch."""
     batch: list[Packet] = []
     size = 0
     for packet in islice(_made(), number):
@@ -137,7 +138,7 @@ def _batches(number: int) -> Iterator[list[Packet]]:
 
 
 def _send_datagrams(sock: socket.socket, port: int, batch: list[Packet], findings: Findings) -> None:
-    """A question that is answered for certain comes last: then all are."""
+    """Send a batch over UDP, then a valid query. When that is answered, all other answers have arrived too."""
     to = ("127.0.0.1", port)
     for packet in batch:
         sock.sendto(packet.wire, to)
@@ -152,21 +153,21 @@ def _send_datagrams(sock: socket.socket, port: int, batch: list[Packet], finding
             continue
     else:
         findings.failed["no answer to a question after a batch"] += 1
-    while select.select([sock], [], [], 0)[0]:  # of questions that were asked again
+    while select.select([sock], [], [], 0)[0]:  # answers to queries that were repeated
         sock.recv(65_535)
     for number, packet in enumerate(batch):
         findings.note(packet, answers.get(number, []))
 
 
 def _send_streams(port: int, batch: list[Packet], findings: Findings) -> None:
-    """A stream ends with the first message that deserves no answer; those behind it go over another."""
+    """Send a batch over TCP. After a packet that the server does not answer, send the rest over a new connection."""
     answers: dict[int, list[bytes]] = {}
     done = 0
     while done < len(batch):
         wires = [packet.wire for packet in batch[done:]] + [_question(_SENTINEL)]
         last = done - 1
         with socket.create_connection(("127.0.0.1", port), _WAIT_S * _TRIES) as sock:
-            with suppress(BrokenPipeError, ConnectionResetError):  # what was answered is still there to be read
+            with suppress(BrokenPipeError, ConnectionResetError):  # the answers can still be read
                 sock.sendall(b"".join(len(wire).to_bytes(2) + wire for wire in wires))
             stream = sock.makefile("rb")
             while (answer := _message(stream)) is not None:
@@ -218,7 +219,7 @@ def _question(identity: int) -> bytes:
 
 
 def _address() -> bytes:
-    """What it is answered with."""
+    """Return the address in the correct answer to `_question`, as four bytes."""
     return socket.inet_aton(address_of(machine_of(0, 0)))
 
 

@@ -1,15 +1,16 @@
-"""`dns-outage`: PostgreSQL and Redis are away, questions go on, and what comes after is soon in the answers (§2.6).
+"""`dns-outage`: how soon a resolver is up to date after an outage of PostgreSQL and Redis (§2.6).
 
-100,000 names; `python -m naming.server` on one core, asked 500 times a second without a pause. Cases:
+The resolver has 100,000 names and one core, and gets 500 queries per second all the time. Cases:
 
-    away      PostgreSQL and Redis stopped for ten minutes (BENCH_SECONDS for another time)
-    hanging   PostgreSQL stands still (SIGSTOP) for 20 s, as on a disk that doesn't answer; Redis with it
-    killed    PostgreSQL killed: it recovers its log first; Redis stays
-    deaf      Redis alone is away for 20 s
+    away      PostgreSQL and Redis are stopped for ten minutes (BENCH_SECONDS changes this)
+    hanging   SIGSTOP freezes both for 20 s, as a disk that does not respond would
+    killed    PostgreSQL is killed and must recover from its log; Redis continues
+    deaf      only Redis is stopped, for 20 s
 
-Value: seconds from PostgreSQL's return (it answers a query of ours) until the resolver is `ok` again, or until the
-slowest of the changes is answered that are committed from then on, ten a second for three seconds; whichever is more.
-It fails above 1 s, and for an answer that is lost or wrong. `p99_ms`: of the answers while it was away.
+The value is the larger of two times in seconds: from the first answer of PostgreSQL until the resolver reports `ok`,
+and the slowest time from a commit to the answer that shows it. For this, ten changes per second are committed for three
+seconds after the outage. A case fails if the value is above 1 s, or if an answer was lost or wrong. `p99_ms`: p99 of
+the answer times during the outage.
 """
 
 from __future__ import annotations
@@ -46,13 +47,16 @@ READY_S = 60.0
 
 
 class Asker(threading.Thread):
-    """Asks for random tasks' addresses at a steady rate. Latencies in s of what was answered; `wrong`: not NOERROR."""
+    """A thread that queries the addresses of random tasks at a steady rate, and counts the answers.
+
+    `took`: answer times in seconds. `lost`: queries without an answer. `wrong`: answers that are not NOERROR.
+    """
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
         self._socket = socket.socket(type=socket.SOCK_DGRAM)
         self._socket.connect(("127.0.0.1", port))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**22)  # what comes after a pause comes at once
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**22)  # after a pause all answers arrive at once
         self._socket.setblocking(False)
         self._sent: dict[int, float] = {}
         self._ended = threading.Event()
@@ -73,7 +77,7 @@ class Asker(threading.Thread):
                 due = max(due + 1 / RATE, now - 0.1)
                 number = self.asked % 65_536
                 if number in self._sent:
-                    self.lost += 1  # 131 s ago, and no answer yet
+                    self.lost += 1  # sent 131 s ago, and still without an answer
                 self._sent[number] = now
                 self._send(number.to_bytes(2) + self._queries[self.asked % len(self._queries)])
             select.select([self._socket], [], [], max(0.0, due - time.monotonic()))
@@ -81,7 +85,7 @@ class Asker(threading.Thread):
     def _send(self, query: bytes) -> None:
         try:
             self._socket.send(query)
-        except OSError:  # nobody listens: it will count as lost
+        except OSError:  # no server listens, so the query will count as lost
             time.sleep(0.01)
 
     def _read(self) -> None:
@@ -96,7 +100,7 @@ class Asker(threading.Thread):
                 self.wrong += bool(answer[3] & 15)
 
     def figures(self) -> dict[str, Any]:
-        """Since the last ones."""
+        """Return the figures since the last call, and start to count again."""
         now = time.monotonic()
         late = [number for number, sent in list(self._sent.items()) if now - sent > LOST_S]
         for number in late:
@@ -175,7 +179,7 @@ def _result(case: str, asker: Asker, port: int) -> dict[str, Any]:
 
 
 class _Changes:
-    """Makes changes in this process, and asks until they are answered."""
+    """Commit changes of a task's health in this process, and measure how long until the DNS answers show them."""
 
     def __init__(self, port: int) -> None:
         self.took: list[float] = []
@@ -226,7 +230,7 @@ class _Changes:
 
 
 class Engines:
-    """PostgreSQL and Redis of `databases`, taken away and brought back. After each, PostgreSQL answers."""
+    """PostgreSQL and Redis of `databases`. Each method makes one outage, and returns when PostgreSQL answers again."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -261,7 +265,7 @@ class Engines:
         self._answers()
 
     def _processes(self, name: str) -> list[psutil.Process]:
-        """Of this bench's own engines alone: children of this process that live in its home."""
+        """Return the processes of this bench's own PostgreSQL or Redis, the main process first."""
         data = str(self._home / name)
         found = [one for one in psutil.Process().children() if one.cwd() == data]
         return [process for one in found for process in (one, *one.children(recursive=True))]
@@ -294,7 +298,7 @@ class Engines:
             engine.wait_ready(READY_S)
 
     def _answers(self) -> None:
-        """Returns at PostgreSQL's first answer."""
+        """Wait until PostgreSQL answers a query."""
         from django.db import DatabaseError, connection
 
         def answered() -> bool:

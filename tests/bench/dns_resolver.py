@@ -1,8 +1,10 @@
-"""A resolver with 1,000 jobs of 100 tasks on 5,000 machines, for `tests.bench.dns`. Run as a script.
+"""A resolver with 1,000 jobs of 100 tasks on 5,000 machines, which `tests.bench.dns` starts as a separate process.
 
-dns_resolver.py PORT CORE [empty|guarded]    until it is ended; `empty`: without names; `guarded`: with cookies, NSID, a
-                                             key of the name, not the secret, of `tests.malformed.KEY`: a packet
-                                             that is spoiled back into a transfer of it all would take its time
+    dns_resolver.py PORT CORE [empty|guarded]
+
+It runs until it is ended. `empty`: it has no names. `guarded`: it has DNS cookies, a server id (NSID), and a TSIG key
+with the name, but not the secret, of `tests.malformed.KEY`. With that secret, a malformed packet could by chance be a
+valid request for the whole zone, whose transfer takes long.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def news() -> Iterator[events.Event]:
 
 
 class Standing:
-    """A cell that never changes, told once and not held, as PostgreSQL's rows are not held by a resolver."""
+    """A source of names for a cell that never changes. It creates the events again for each snapshot, and stores
+    none."""
 
     def __init__(self, *, empty: bool) -> None:
         self._empty = empty
@@ -78,7 +81,7 @@ class Standing:
         time.sleep(timeout_s)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the source holds no connection."""
 
 
 def main() -> None:

@@ -1,16 +1,18 @@
-"""`dns-secondary`: Knot follows a cell of 100,000 names of which 1,000 change every second (§2.6).
+"""`dns-secondary`: how well Knot, as a secondary, follows a cell with 100,000 names and 1,000 changes per second
+(§2.6).
 
-The resolver has one core and news made in its process, ten changes a revision; Knot is reported of each serial and
-takes steps (IXFR, TSIG). Cases:
+The resolver has one core. The changes are made in its process, ten per revision. It notifies Knot of each serial, and
+Knot fetches incremental transfers (IXFR, with TSIG). Cases:
 
-    secondary-lag-p99     ms from the first SOA of a serial here to one at least as new at Knot, 30 s long; Knot itself
-                          takes a second or more for a step into 700,000 records, so it fails where lag only grows
-    latency-meanwhile     ms, p99 of answers here at 2,000 queries/s under the same changes
-    whole-zone            s for an AXFR of everything, and p99 of answers meanwhile
-    latency-while-kept    ms, p99 of answers at 2,000 queries/s under the same changes while names are written to a file
-                          twice a second (in service once a minute), and without; no secondary
+    secondary-lag-p99     p99 of the time (ms) from the first SOA of a serial at the resolver until Knot has it, during
+                          30 s. Knot needs a second or more per transfer in a zone of 700,000 records, so the case fails
+                          only if the lag keeps growing
+    latency-meanwhile     p99 of the resolver's answer times (ms) at 2,000 queries per second, under the same changes
+    whole-zone            seconds for a full transfer (AXFR), and p99 of the answer times during transfers
+    latency-while-kept    as `latency-meanwhile`, without a secondary, while the names are saved to a file twice per
+                          second (in production once per minute). `without`: the same without the file
 
-At the end the changes stop and both zones are compared, record by record. Needs `knotd`, `kdig` and `dnsperf`.
+At the end the changes stop, and the bench compares all records of both zones. It needs `knotd`, `kdig` and `dnsperf`.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ APEX = f"{CELL}.{ZONE}"
 
 
 class Churning:
-    """A cell whose tasks fall ill and recover, `CHANGES` a second, until its end; told once and not held."""
+    """A source of names for a cell whose tasks become unhealthy and healthy again, `CHANGES` times per second."""
 
     def __init__(self) -> None:
         self._random = random.Random(5)
@@ -102,7 +104,7 @@ class Churning:
         time.sleep(EVENTS / CHANGES)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the source holds no connection."""
 
 
 def measure() -> Iterator[dict[str, Any]]:
@@ -203,7 +205,7 @@ def _lag(port: int, secondary: int, *processes: psutil.Process) -> dict[str, Any
             for serial in [serial for serial in first if serial <= at]:
                 if (since := first.pop(serial)) > 0:
                     lags.append(now - since)
-                first[serial] = 0.0  # known, and done with
+                first[serial] = 0.0  # this serial is counted
         time.sleep(0.005)
     shares = [round((_cpu_s(each) + before) / SECONDS, 2) for each, before in zip(processes, used, strict=True)]
     waited += _waited_s(processes[0].pid)
@@ -231,7 +233,7 @@ def _lag(port: int, secondary: int, *processes: psutil.Process) -> dict[str, Any
 
 
 def _whole(server: Any, questions: Path, first_s: float) -> dict[str, Any]:
-    """While somebody takes the whole zone again and again."""
+    """Measure the answer times while another client transfers the whole zone again and again."""
     from tests.bench.dns import latencies
     from tests.real.naming.test_secondaries import SECRET
 
@@ -305,7 +307,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _waited_s(pid: int) -> float:
-    """How long its main thread could have run, and had no core."""
+    """Return the seconds for which the main thread of a process was ready to run but had no core."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
@@ -326,7 +328,11 @@ def _until(reached: Any, what: str) -> float:
 
 
 def main() -> None:
-    """The primary: PORT SECONDARY CORE [FOLDER]. Lines on standard input let names change, and stop that."""
+    """Run the resolver. Arguments: PORT SECONDARY CORE [FOLDER].
+
+    SECONDARY: the port of Knot, or 0. FOLDER: where the names are saved. The line `go` on standard input starts the
+    changes, any other line stops them.
+    """
     import uvloop
 
     from naming.dns.primary import Peers

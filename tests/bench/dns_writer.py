@@ -1,12 +1,15 @@
-"""Changes names of a cell as its link and its master do, at a steady rate, for `tests.bench.dns_changes`.
+"""Change names of a cell at a steady rate, with the functions of the link and the master, for
+`tests.bench.dns_changes`.
 
-dns_writer.py PORT PART PARTS    a JSON object a line on standard output for each line read: what was done until then
+    dns_writer.py PORT PART PARTS
 
-Run as a script, PARTS of it at a time: each has tasks of its own, and makes its part of the changes. A transaction
-changes ten names (BENCH_EVENTS): of tasks that follow each other in no way, as reports of ten machines or what a pass
-decides. Each task goes through five changes, two seconds apart: unhealthy, healthy, evicted, placed elsewhere, up.
-Some changes are asked to anyone who listens on UDP port PORT of the loopback, as JSON: when COMMIT returned, the
-question, and what its answer will show.
+PARTS processes run at the same time. Each has its own tasks, and makes its part of 1,000 changes per second. A
+transaction changes ten unrelated tasks (BENCH_EVENTS). Each task goes through five changes, two seconds apart:
+unhealthy, healthy, evicted, placed on another machine, up.
+
+For about half of the transactions, the process sends one change as JSON to UDP port PORT of the loopback: when COMMIT
+returned, the name to query, and what the answer will show. For each line on standard input it prints the number of
+changes so far as JSON.
 """
 
 from __future__ import annotations
@@ -22,17 +25,20 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-CHANGES = 1_000  # a second, of all parts together
+CHANGES = 1_000  # per second, over all parts
 EVENTS = int(os.environ.get("BENCH_EVENTS", "10"))
 EVERY_S = EVENTS / CHANGES
 LAG_S = 2.0  # between two changes of one task
-SAMPLED = 0.5  # of the transactions, one change of each
+SAMPLED = 0.5  # share of the transactions of which one change is sent
 STAGES = 5
 PORT_LOW = 20_000
 
 
 class Writer:
-    """`tell(at, task id, type, shows)` hears of a change; `at` is by the monotonic clock."""
+    """Make the changes of one part of the tasks.
+
+    `tell(at, task id, record type, shows)` is called after a commit. `at`: seconds of the monotonic clock.
+    """
 
     def __init__(self, cell_id: int, tell: Callable[[float, int, str, str], None], *, part: int, parts: int) -> None:
         from scheduling.models import Cell, Machine, Task
@@ -55,7 +61,7 @@ class Writer:
         self.late_s = 0.0
 
     def step(self, number: int) -> None:
-        """The `number`th transaction; nothing while the first tasks have not come so far."""
+        """Commit transaction `number`. Do nothing if the tasks of its block are not yet ready for their next change."""
         stage = number % STAGES
         block = number // STAGES - stage * round(LAG_S / self.every_s / STAGES)
         if block < 0:
@@ -68,7 +74,7 @@ class Writer:
             self.send_report(self.at, chosen, *shows(chosen))
 
     def _committed(self, change: Callable[[], Callable[[int], tuple[str, str]]]) -> Any:
-        """Does it, and notes when COMMIT returned: before the notice, which is sent then."""
+        """Run `change` in a transaction and return its result. `self.at` is set when COMMIT returns."""
         from django.db import transaction
 
         with transaction.atomic():
@@ -90,7 +96,7 @@ class Writer:
         return lambda _: ("TXT", "serving=yes")
 
     def _report(self, ids: Sequence[int], health: str) -> None:
-        """As the shard writes what its machines say, one task on each."""
+        """Write reports of ten machines about one task each, with the function of the link shard."""
         from scheduling.core.vocabulary.states import Observation
         from scheduling.link.shard import writer
         from scheduling.link.views.diff import ReportChanges
@@ -120,7 +126,7 @@ class Writer:
         return lambda _: ("A", "")
 
     def _place(self, ids: Sequence[int]) -> Callable[[int], tuple[str, str]]:
-        """As the master commits a plan, its re-check included."""
+        """Place the tasks with the master's function, which checks the plan again and commits it."""
         from scheduling.core.vocabulary.plan import Assignment, Plan
         from scheduling.core.vocabulary.requirement import split_task_id
         from scheduling.journal import journal
@@ -136,7 +142,7 @@ class Writer:
             self.where[one] = machine
             self.incarnations[one] += 1
         while assignments:
-            # Of what another part placed meanwhile on the same machines, as much is handed back.
+            # The commit rejects a placement if another part has used the capacity. Repeat those.
             plan = Plan(journal.newest(self.cell_id), tuple(assignments))
             assignments = commit.commit(self.cell_id, plan, principal=ME).refused
         return lambda one: ("A", addresses[one])

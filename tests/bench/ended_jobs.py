@@ -1,11 +1,15 @@
-"""`ended_jobs`: what an ended job takes in PostgreSQL and in the archive, and how long it takes to find it there.
+"""`ended_jobs`: the storage that an ended job needs in PostgreSQL and in the archive, and the time to find it there.
 
-The bench fills one cell with `BENCH_JOBS` jobs (default: 100,000) of two tasks each, which ended over fifty days. Each
-name is used by ten of them.
+The bench fills one cell with `BENCH_JOBS` jobs (default: 100,000) of two tasks, which ended over fifty days. Ten jobs
+share each name.
 
-Cases: `archive` (jobs per second of CPU of the archiver), `bytes-per-job` in PostgreSQL before, in the index and in the
-files, `recall` (ms, until a job is back in PostgreSQL), `list` (ms, a page of 100 jobs), and `without-index` (ms, to
-find one name in the columns of all files, as would be needed without the index).
+Cases:
+* `archive`: jobs per second of the archiver's CPU time;
+* `bytes-per-job`: bytes per job in the index of the archive in PostgreSQL. `before`: bytes in PostgreSQL before the
+  jobs were archived. `file`: bytes in the files;
+* `recall`: ms until an archived job is back in PostgreSQL;
+* `list`: ms for a page of 100 archived jobs;
+* `without-index`: ms to find one name in all files, as if there were no index.
 
     BENCH_JOBS=500000
 """
@@ -113,7 +117,7 @@ def _measure(number: int) -> Iterator[dict[str, Any]]:
 
 
 def _timed(case: str, calls: list[Callable[[], Any]]) -> dict[str, Any]:
-    """Return the mean and the largest CPU time of calls in this process."""
+    """Return the mean and the largest CPU time, in ms, of the calls in this process."""
     took = []
     for call in calls:
         began = time.process_time()

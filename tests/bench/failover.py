@@ -1,9 +1,9 @@
-"""`failover`: how long a full-size cell places nothing after its master was killed (§3.1).
+"""`failover`: for how long no task of a full-size cell is placed after its master was killed (§3.1).
 
-Case `master-cold` (s): from SIGKILL to the next placement. The supervisor starts the master again, and there is no
-standby. `runs` has each run, `load` how many processes wanted a core in the minute before.
+Case `master-cold`: seconds from SIGKILL until the next placement. The supervisor starts a new master, and there is no
+standby. The value is the median; `runs` lists all runs, and `load` is the load average afterwards.
 
-    BENCH_RUNS=1 python -m tests.bench failover     once instead of five times
+    BENCH_RUNS=1 python -m tests.bench failover     one run instead of five
 """
 
 from __future__ import annotations

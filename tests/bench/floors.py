@@ -1,9 +1,9 @@
-"""Lower bounds for compaction: the fewest machines that could hold a cell's work, whatever the scheduler does.
+"""Lower bounds for compaction: the smallest number of machines that could hold a cell's work, for any scheduler.
 
-A bound looks at a set of hard constraints, and at the tasks whose constraint is in the set. Only machines that satisfy
-a constraint of the set can hold them. Together these machines need the CPU and the RAM that the tasks ask for. A job
-with one task per machine needs as many of them as it has tasks. In the bench some tasks may stay pending, so a bound
-leaves out those that ask for most. The floor is the largest of the bounds, over all sets of constraints and resources.
+A bound considers a set of hard constraints, and the tasks whose constraints are in the set. Only machines that satisfy
+one of these constraints can hold these tasks. Together, these machines need the CPU and the RAM that the tasks request.
+A job with at most one task per machine needs as many machines as it has tasks. In the bench some tasks may stay
+pending, so a bound leaves out the largest tasks. The floor is the largest bound over all sets and resources.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Demand = tuple[Constraint, ...]
 
 
 def floor(workload: Workload, machines: Sequence[events.MachineSet], *, may_wait: int = 0) -> int:
-    """Return how many of the `machines`, in this order, are needed at least. `may_wait`: tasks that may stay pending.
+    """Return a lower bound of how many of the `machines`, taken in this order, the work needs.
 
-    One more than there are, if the work cannot fit.
+    `may_wait`: number of tasks that may stay pending. The result is one more than all machines if the work cannot fit.
     """
     capacity = np.array([(m.capacity[CPU], m.capacity[RAM]) for m in machines], dtype=np.float64)
     allowed = _allowed(workload, machines)
@@ -52,7 +52,7 @@ def floor(workload: Workload, machines: Sequence[events.MachineSet], *, may_wait
 
 
 def must_wait(workload: Workload, machines: Sequence[events.MachineSet]) -> int:
-    """Return how many tasks stay pending at least, if all `machines` are used."""
+    """Return a lower bound of how many tasks stay pending if all `machines` are used."""
     low, high = 0, workload.tasks
     while low < high:
         middle = (low + high) // 2
@@ -69,7 +69,7 @@ def hard(requirement: Requirement) -> Demand:
 
 
 def _first_with(reached: NDArray[np.float64], needed: float) -> int:
-    """Return how many elements it takes until the running sum reaches what is needed."""
+    """Return how many leading elements are needed until the running sum in `reached` is at least `needed`."""
     return int(np.searchsorted(reached, needed)) + 1 if needed > 0 else 0
 
 
@@ -83,7 +83,7 @@ def _allowed(workload: Workload, machines: Sequence[events.MachineSet]) -> dict[
 
 
 def _sizes(workload: Workload) -> dict[Demand, NDArray[np.float64]]:
-    """By hard constraints: CPU and RAM of each task [N, 2]."""
+    """Return the CPU and RAM of each task, as rows of an array [N, 2], by the hard constraints of the tasks."""
     rows: dict[Demand, list[NDArray[np.float64]]] = defaultdict(list)
     for job in workload.jobs:
         for group in job.groups:
@@ -93,7 +93,7 @@ def _sizes(workload: Workload) -> dict[Demand, NDArray[np.float64]]:
 
 
 def _sets(demands: list[Demand]) -> Iterator[tuple[Demand, ...]]:
-    """All sets of constraints, and all tasks together. Tasks without constraints can use every machine."""
+    """Yield every set of hard constraints, and finally all constraints together with the tasks that have none."""
     constrained = [demand for demand in demands if demand]
     for number in range(1, len(constrained) + 1):
         yield from combinations(constrained, number)

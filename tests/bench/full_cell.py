@@ -1,7 +1,7 @@
-"""A full-size cell as a home of `make up`: 10,000 machines, 5,000 jobs, 150,000 tasks that are up, a million events.
+"""A full-size cell as a folder for `make up`: 10,000 machines, 5,000 jobs, 150,000 running tasks, one million events.
 
-It is made once, kept in `build/full-cell` until the migrations or this file change, and copied for every use. The
-master places the tasks; machines exist as rows alone.
+The cell is created once and kept in `build/full-cell`, until a migration is added or this file changes. Each benchmark
+gets a copy. The master places the tasks. The machines are rows without Borglets.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WITHIN_S = 900.0
 
 @contextmanager
 def full_cell() -> Iterator[Installation]:
-    """Start an installation on a copy of the full-size cell. `users.json` in its home has the users of `User`."""
+    """Start an installation on a copy of the full-size cell, and yield it. `users` returns its users."""
     home = FOLDER / _stamp() / "home"
     if not home.is_dir():
         shutil.rmtree(FOLDER, ignore_errors=True)
@@ -49,7 +49,7 @@ def full_cell() -> Iterator[Installation]:
 
 
 def users(where: Installation) -> list[dict[str, str]]:
-    """Return `{"name", "tenant", "token", "session"}` of each user; the last one is an SRE."""
+    """Return `{"name", "tenant", "token", "session"}` of each user. The last user is an SRE."""
     found: list[dict[str, str]] = json.loads((where.home / "users.json").read_text())
     return found
 
@@ -82,7 +82,7 @@ def _in_a_process(work: Callable[[Path], None], home: Path) -> None:
 
 
 def submit_jobs(bench: Bench, jobs: int, tasks: int) -> None:
-    """Submit jobs with so many tasks in all, and wait until all tasks run."""
+    """Submit `jobs` jobs with `tasks` tasks in total, and wait until all tasks run."""
     rng = np.random.default_rng(SEED)
     # Most jobs are small, and few have most of the tasks (§5.1).
     sizes = np.maximum(1, rng.pareto(1.05, jobs) * 5).clip(max=2_000)
@@ -122,9 +122,9 @@ def _file(number: int, tasks: int, rng: np.random.Generator) -> dict[str, object
 
 
 def fill_journal(bench: Bench, wanted: int, *, restarts: int = 0) -> int:
-    """Report restarts of all tasks until the journal has so many events. Every task is up then.
+    """Write events of restarting tasks until the journal has at least `wanted` events. All tasks are up afterwards.
 
-    `restarts`: how often the tasks have restarted before. Returns how often they have restarted now.
+    `restarts`: the number of restarts of each task before. Return the new number.
     """
     from quota.vocabulary.permissions import system
     from scheduling.journal import journal
@@ -150,7 +150,8 @@ def fill_journal(bench: Bench, wanted: int, *, restarts: int = 0) -> int:
 
 
 def create_users(where: Installation) -> None:
-    """Create an owner for each tenant and an SRE, and write them to `users.json` in the home."""
+    """Create one owner per tenant and one SRE, and write their tokens and sessions to `users.json` in the home
+    folder."""
     from django.contrib.auth import get_user_model
     from django.test import Client
 
@@ -176,7 +177,7 @@ def create_users(where: Installation) -> None:
 
 
 def vacuum() -> None:
-    """Collect statistics of all tables and write a checkpoint."""
+    """Run VACUUM ANALYZE on all tables, and write a checkpoint of PostgreSQL."""
     from django.db import connection
 
     with connection.cursor() as cursor:

@@ -1,10 +1,11 @@
-"""A fifth of a real Borg cell, May 2011, as machines and job specs.
+"""A sample of one fifth of a real Borg cell of May 2011, as machines and job files.
 
-Source: Google's published cluster trace ClusterData2011_2 (John Wilkes, Charles Reiss; CC-BY 4.0), prepared as two
-files, `cell_machines_dev20.csv.gz` and `cell_tasks_t0_dev20.csv.gz`, found below `$BORG_DATA` (../shared/data).
-Units: 1.0 CPU = 64 cores, 1.0 RAM = 256 GiB, 1.0 disk = 4 TiB; requests round up, capacities down.
+Source: Google's published cluster trace ClusterData2011_2 (John Wilkes, Charles Reiss; CC-BY 4.0), in two files,
+`cell_machines_dev20.csv.gz` and `cell_tasks_t0_dev20.csv.gz`, in the folder `$BORG_DATA/google2011` (default:
+../shared/data/google2011). Units of the trace: 1.0 CPU = 64 cores, 1.0 RAM = 256 GiB, 1.0 disk = 4 TiB. Requests are
+rounded up, and capacities down.
 
-    python -m tests.bench.google2011 machines OUT.csv        a fleet for MACHINES=simulated:OUT.csv
+    python -m tests.bench.google2011 machines OUT.csv        write a file for MACHINES=simulated:OUT.csv
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def folder() -> Path:
 
 @cache
 def machines() -> list[dict[str, Any]]:
-    """One dict a machine, keys as `COLUMNS`."""
+    """Return one dict per machine, with the keys `COLUMNS`."""
     return [
         {
             "hostname": f"m{row['machine']}",
@@ -64,7 +65,7 @@ def write_machines(target: Path) -> None:
 
 @cache
 def specs() -> list[dict[str, Any]]:
-    """One job file a job, in file order; tasks that differ in size are overrides."""
+    """Return one job file per job, in the order of the trace. Tasks with another size than most are `overrides`."""
     jobs: dict[str, list[dict[str, str]]] = {}
     for row in trace_rows(folder() / FIFTH_TASKS):
         jobs.setdefault(row["job"], []).append(row)
@@ -94,7 +95,7 @@ def _spec(job: str, rows: list[dict[str, str]]) -> dict[str, Any]:
 def _limit(row: dict[str, str]) -> dict[str, Any]:
     return {
         "cpu": f"{math.ceil(float(row['cpu']) * CPU_MILLI)}m",
-        # The trace has tasks that ask for nothing of these; a job file has to ask for something.
+        # Some tasks of the trace request no RAM or disk. A job file must request at least one byte.
         "ram": max(1, math.ceil(float(row["mem"]) * RAM_BYTES)),
         "disk": max(1, math.ceil(float(row["disk"]) * DISK_BYTES)),
     }

@@ -1,30 +1,32 @@
-"""`growth`: how figures grow with the size and the age of a cell, as exponents.
+"""`growth`: how CPU times grow with the size and the age of a cell, as exponents.
 
-Three cells are measured with the rows of `tests.bench.full_cell`: 1,000 machines and 50,000 events; the same cell with
-200,000 events; 4,000 machines and 200,000 events. Each machine has 15 tasks. An older cell has more ended jobs too.
+Three cells are measured, with the kind of rows of `tests.bench.full_cell`: 1,000 machines and 50,000 events; the same
+cell with 200,000 events; 4,000 machines and 200,000 events. Each machine has 15 tasks. An older cell also has more
+ended jobs.
 
 The value of a case is log(figure / figure of the smaller cell) / log(size / smaller size): 0 if the figure does not
 grow, 1 if it grows linearly. `small` and `large` are the two figures: CPU milliseconds of the processes that did the
-work, because other users of a machine change them less than they change `wall_ms`, the elapsed times. `of` has the two
-sizes (machines) or ages (events), and `wanted` the exponent that needs no explanation. A fixed cost, for example of
-a request, makes an exponent smaller, so compare `small` and `large` too.
+work. `wall_ms` has the elapsed times, which depend more on other users of the machine. `of` has the two sizes
+(machines) or ages (events). `wanted` is the largest exponent that is expected. A fixed cost, for example of a request,
+makes an exponent smaller, so compare `small` and `large` too.
 
-Cases, each once as `…-size-exponent` and once as `…-age-exponent`:
+Cases, each as `…-size-exponent` and as `…-age-exponent`:
 
     pages, lists, whole       GET of pages, of REST endpoints, and of endpoints that return all tasks. The value is
-                              that of the steepest path of 5 ms or more; `steepest` lists five, `sum` adds up all
+                              that of the path that grows most, among paths of 5 ms or more. `steepest` lists five
+                              paths, and `sum` is the sum over all paths
     commit-single             one small job, from the request until it is placed
     commit-2000               one job of 2,000 tasks, from the request until all are placed
-    validate                  `manage.py validate` without the start of its process
-    load                      a master's warm state, loaded from the rows
+    validate                  the function behind `manage.py validate`
+    load                      loading the master's state from the rows
     restart                   CPU of a new master, from SIGKILL of the old one until the next job is placed
     backup                    `make backup` of the running installation
-    pass-loaded, pass-unchanged   as in `tests.bench.pass_`, with 2,500 and 10,000 machines, without processes and rows.
-                              The age is the number of events after the cell was loaded. There is no `wall_ms`
+    pass-loaded, pass-unchanged   the cases of `tests.bench.pass_`, in memory, with 2,500 and 10,000 machines. The age
+                              is the number of events since the cell was loaded. There is no `wall_ms`
 
-Ages leave out what months add outside the journal: invoices, metered hours, notices.
+The ages do not include data outside the journal that grows over months: invoices, metered hours, notices.
 
-    BENCH_CASES=pass,pages      only the cases that begin so
+    BENCH_CASES=pass,pages      run only cases whose name begins with one of these
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ from tests.bench.installation import Installation, installation
 from tests.bench.pass_ import FINISHING, REFILL_EVERY, LoadedCell
 from tests.bench.wanted import wanted
 
-# (machines, events, ended jobs). The second cell is the first one, later.
+# (machines, events, ended jobs). The second is the first cell at a later time.
 SMALL, AGED, LARGE = (1_000, 50_000, 1_000), (1_000, 200_000, 4_000), (4_000, 200_000, 4_000)
 TASKS_PER_MACHINE, JOBS_PER_MACHINE, TASKS_OF_ENDED = 15, 1, 5
 PASS_SMALL, PASS_LARGE = 2_500, 10_000
@@ -63,11 +65,11 @@ SAMPLES, WARM_UP, SINGLES, COMMITTED, REPEATS, PASSES = 12, 2, 30, 2_000, 3, 20
 # A figure below this is mostly noise and fixed costs.
 LEAST_MS = 5.0
 ROOT = Path(__file__).parents[2]
-# The answers have a line or more for each task of the cell or of a tenant. All cells have the same number of tenants.
+# Endpoints whose answers list every task of the cell or of a tenant. All cells have equally many tenants.
 WHOLE = [path for path in api.ENDPOINTS if "/feeds/" in path or path == "/bns/{cell}"]
 # The schema does not depend on the cell, and each web process makes it at its first request.
 LISTS = [path for path in api.ENDPOINTS if path not in (*WHOLE, "/api/v1/schema/")]
-# Exponents by size and by age that need no explanation. Pages, passes and commits shall not grow.
+# The largest expected exponents by size and by age. Pages, passes and commits should not grow.
 WANTED = {
     "pages": (0.3, 0.3),
     "lists": (0.3, 0.3),
@@ -96,7 +98,10 @@ Pair = tuple[Figure, Figure]
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of one cell. `paths`: by case, the figures by path."""
+    """The figures of one cell at one age.
+
+    `figures`: by case. `paths`: for the cases `pages`, `lists` and `whole`, the figures of each path.
+    """
 
     machines: int
     events: int
@@ -117,7 +122,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def exponent(small: float, large: float, ratio: float) -> float:
-    """Return the power of `ratio` by which a figure grows. NaN if a figure is zero."""
+    """Return x such that large / small = ratio ** x. NaN if a figure is zero."""
     return round(math.log(large / small) / math.log(ratio), 2) if small > 0 and large > 0 else math.nan
 
 
@@ -149,7 +154,8 @@ def _results(small: Measured, aged: Measured, large: Measured, cases: Sequence[s
 
 
 def steepest(paths: dict[str, Pair], ratio: float) -> tuple[Pair, dict[str, Any]]:
-    """Return the figures of the path that grows most, and what the result says about the others."""
+    """Return the two figures of the path that grows most, and further fields of the result: sums and the five
+    steepest."""
     noticeable = {path: pair for path, pair in paths.items() if pair[1].cpu_ms >= LEAST_MS} or paths
     grown = {path: exponent(a.cpu_ms, b.cpu_ms, ratio) for path, (a, b) in noticeable.items()}
     order = sorted(grown, key=lambda path: -grown[path])
@@ -167,7 +173,7 @@ def steepest(paths: dict[str, Pair], ratio: float) -> tuple[Pair, dict[str, Any]
 
 
 def passes(machines: int, ages: Sequence[int]) -> Iterator[Measured]:
-    """Measure passes over one loaded cell each time so many events came after it was loaded."""
+    """Measure scheduling passes over one loaded cell, each time it reaches one of the `ages` (events since loading)."""
     cell = LoadedCell(machines, clock=time.process_time)
     loaded_at, rounds = cell.state.revision, 0
     for age in ages:
@@ -188,7 +194,7 @@ def passes(machines: int, ages: Sequence[int]) -> Iterator[Measured]:
 
 
 def _round(cell: LoadedCell, number: int) -> float:
-    """CPU seconds of a round's timed part."""
+    """Run one round of `LoadedCell`, and return the CPU seconds of its scheduling pass."""
     if number % REFILL_EVERY == 0:
         cell.refill()
     return cell.round()[0]
@@ -217,7 +223,8 @@ def _in_a_process(cells: Sequence[tuple[int, int, int]]) -> list[Measured]:
 
 
 def measure_cells(cells: Sequence[tuple[int, int, int]]) -> Iterator[Measured]:
-    """Measure one installation at each of its ages. All have the same number of machines."""
+    """Measure one installation at several ages. Each of `cells` is (machines, events, ended jobs), with equal
+    machines."""
     machines, jobs = cells[0][0], cells[0][0] * JOBS_PER_MACHINE
     with installation() as where:
         rows = commit.Bench(where, machines=machines)
@@ -238,7 +245,7 @@ def measure_cells(cells: Sequence[tuple[int, int, int]]) -> Iterator[Measured]:
 
 
 def _end_jobs(rows: commit.Bench, number: int) -> None:
-    """Submit, place and end so many small jobs."""
+    """Submit `number` small jobs, wait until they are placed, and end them."""
     spec = rows.spec(TASKS_OF_ENDED, priority=100)
     for first in range(0, number, full_cell.BULK):
         files = [spec() for _ in range(min(full_cell.BULK, number - first))]
@@ -248,7 +255,7 @@ def _end_jobs(rows: commit.Bench, number: int) -> None:
 
 
 class Point:
-    """One cell at one age: what is measured of it."""
+    """The measurements of one cell at one age."""
 
     def __init__(self, where: Installation, rows: commit.Bench, client: api.Bench) -> None:
         self.where, self.rows, self.client = where, rows, client
@@ -275,7 +282,10 @@ class Point:
     def _paths(
         self, patterns: Sequence[str], make: Callable[[str, dict[str, str]], http_load.Request]
     ) -> dict[str, Figure]:
-        """Ask for each path one after the other, with jobs of the usual size. Raises if an answer is not 200."""
+        """Return the CPU and elapsed time per request of each path. Raises if an answer is not 200.
+
+        The paths contain jobs of usual size.
+        """
         found = {}
         for pattern in patterns:
             paths = iter([self._path(pattern, number) for number in range(WARM_UP + SAMPLES)])
@@ -302,7 +312,7 @@ class Point:
         return pattern.format(cell=self.rows.cell, tenant=tenant, job=job, machine=f"bench{number}")
 
     def _usual_jobs(self) -> list[tuple[str, str]]:
-        """Name and tenant of jobs with about as many tasks as the mean, in an order that cells of any size share."""
+        """Return (name, tenant) of all jobs, those first whose number of tasks is closest to the mean."""
         if not hasattr(self, "_usual"):
             from scheduling.models import Job
 
@@ -334,7 +344,10 @@ class Point:
         return min((one() for _ in range(REPEATS)), key=lambda figure: figure.cpu_ms)
 
     def _fastest(self, work: Callable[[], None]) -> Figure:
-        """The least CPU of this process, its children and its database sessions, of three runs."""
+        """Run `work` three times, and return the run with the least CPU.
+
+        The CPU includes this process, its children and its database sessions.
+        """
 
         def one() -> Figure:
             before, own, began = self._served(own=True), _own_cpu_s(), time.monotonic()
@@ -373,8 +386,10 @@ class Point:
         return [one.pid for one in self.where.processes() if f"cell.{self.rows.cell}" in one.cmdline()]
 
     def _served(self, *, own: bool = False) -> dict[int, float]:
-        """CPU seconds so far of the web processes and the sessions of PostgreSQL, by pid. `own`: of the latter alone,
-        with that of this process."""
+        """Return the CPU seconds so far of the web processes and of PostgreSQL's sessions, by pid.
+
+        With `own`, return those of PostgreSQL's sessions only, including the session of this process.
+        """
         found = {}
         for pid, command in self._commands():
             session = command.startswith("postgres: ") and "[local]" in command
@@ -383,7 +398,10 @@ class Point:
         return found if own else _without(found, self._own_session())
 
     def _all(self) -> dict[int, float]:
-        """CPU seconds so far of all processes of the installation, by pid, without what this process asks for."""
+        """Return the CPU seconds so far of all processes of the installation, by pid.
+
+        The database session of this process is left out.
+        """
         return _without({pid: _cpu_s(pid) for pid, _ in self._commands()}, self._own_session())
 
     def _commands(self) -> Iterator[tuple[int, str]]:
@@ -401,7 +419,7 @@ class Point:
 
 
 def _cpu_s(pid: int) -> float:
-    """CPU seconds of all threads of a process so far, in nanoseconds' precision. Zero if it has ended."""
+    """Return the CPU seconds of a process so far, with nanosecond precision. Zero if the process has ended."""
     try:
         return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
     except OSError:

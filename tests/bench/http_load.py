@@ -1,4 +1,4 @@
-"""A small HTTP client for load: keep-alive connections, and requests that are due at fixed times."""
+"""A small HTTP client for load tests, with connections that stay open and requests that are due at fixed times."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Request:
-    """`kind` names the requests that are counted together; `headers` are complete lines without their end.
+    """One HTTP request. `kind`: a name under which similar requests are counted together.
 
-    `user`: whose connections it uses. Users share none.
+    `headers`: complete lines without line ends. `user`: requests of different users never share a connection.
     """
 
     kind: str
@@ -37,7 +37,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """`seconds` run from the moment when the request was due. Status 0: no answer."""
+    """The result of one request. `status`: 0 if there was no answer. `seconds`: since the request was due. `size`:
+    bytes."""
 
     kind: str
     path: str
@@ -48,7 +49,7 @@ class Answer:
 
 @dataclass
 class Connections:
-    """Open connections to one server, used again by later requests."""
+    """Open connections to one server, which later requests of the same user use again."""
 
     host: str
     port: int
@@ -57,7 +58,8 @@ class Connections:
     )
 
     async def send(self, request: Request, due: float) -> Answer:
-        """Send one request. `due`: seconds of the event loop's clock."""
+        """Send one request and return its answer. `due`: when it should have been sent, in seconds of the event loop's
+        clock."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(GIVE_UP_S):
@@ -88,7 +90,7 @@ class Connections:
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[int, int, bool]:
-    """Read one answer: its status, the size of its body, and whether the connection stays open."""
+    """Read one answer. Return its status, the size of its body, and whether the connection stays open."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
     status = int(head[0].split()[1])
     headers = dict(line.split(": ", 1) for line in head[1:] if ": " in line)
@@ -107,7 +109,7 @@ async def _read(reader: asyncio.StreamReader) -> tuple[int, int, bool]:
 async def at_rate(
     connections: Connections, per_second: float, seconds: float, draw: Callable[[], Request]
 ) -> list[Answer]:
-    """Send requests at a fixed rate, whether or not earlier ones were answered, as users do."""
+    """Send requests at a fixed rate, without waiting for earlier answers, and return all answers."""
     loop = asyncio.get_running_loop()
     begin = loop.time() + 0.05
     running = []
@@ -122,7 +124,10 @@ async def at_rate(
 async def by_clients(
     connections: Connections, clients: int, number: int, draw: Callable[[], Request]
 ) -> tuple[list[Answer], float]:
-    """Send `number` requests by `clients` clients that each wait for their answer; the seconds that all took."""
+    """Send `number` requests from `clients` concurrent clients, each of which waits for its answers.
+
+    Return the answers and the seconds that all requests took.
+    """
     loop = asyncio.get_running_loop()
     left = iter(range(number))
     answers: list[Answer] = []
@@ -137,7 +142,7 @@ async def by_clients(
 
 
 def run(work: Callable[[Connections], Awaitable[T]], host: str, port: int) -> T:
-    """Run `work` with connections in an event loop of its own."""
+    """Run `work` with connections to the server in a new event loop, and return its result."""
 
     async def all_of_it() -> T:
         connections = Connections(host, port)
@@ -150,6 +155,6 @@ def run(work: Callable[[Connections], Awaitable[T]], host: str, port: int) -> T:
 
 
 def share(values: Sequence[float], part: float) -> float:
-    """Return the quantile `part` of the values: 0.99 for p99. NaN for none."""
+    """Return a quantile of the values, for example `part=0.99` for p99. NaN if there are no values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else float("nan")

@@ -1,4 +1,4 @@
-"""A whole installation of its own for a bench: `make up` on a fresh home and free ports, stopped at the end."""
+"""A complete installation for a benchmark: `make up` with its own home folder and free ports, stopped at the end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Installation:
         return Client(Profile(profile, table["url"], entry["token"], table["cell"], entry.get("tenant", "")))
 
     def manage(self, *arguments: str) -> None:
-        """Run a command of `manage.py` with the environment of the web process. Raises when it fails."""
+        """Run a command of `manage.py` in the environment of the web process. Raises if the command fails."""
         web = next(one for one in self.processes() if "portal.web" in one.cmdline())
         root = Path(__file__).parents[2]
         subprocess.run(
@@ -56,12 +56,13 @@ class Installation:
         return [root, *root.children(recursive=True)]
 
     def memory_mib(self) -> list[tuple[str, float, float]]:
-        """Return the name of each process, its PSS, which counts shared pages once in all processes, and its RSS."""
+        """Return (name, PSS, RSS) of each process, in MiB. PSS divides the size of shared pages among their
+        processes."""
         found = [(process.name(), process.memory_full_info()) for process in self.processes()]
         return [(name, memory.pss / 2**20, memory.rss / 2**20) for name, memory in found]
 
     def cpu_s(self) -> float:
-        """CPU seconds used so far by everything that runs now."""
+        """Return the CPU seconds so far of all processes that run now."""
         return sum(sum(process.cpu_times()[:2]) for process in self.processes())
 
 
@@ -69,7 +70,7 @@ class Installation:
 def installation(
     *, home: Path | None = None, machines: str = "", ready_within_s: float = _READY_S
 ) -> Iterator[Installation]:
-    """Start everything, yield when it is ready, stop it as Ctrl-C does. A given home is kept."""
+    """Start an installation, yield it when it is ready, and stop it with SIGINT. A given `home` is not deleted."""
     with tempfile.TemporaryDirectory(prefix="borg-bench-") as folder:
         Path(folder).chmod(0o711)
         where = home or Path(folder) / "home"

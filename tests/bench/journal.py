@@ -1,18 +1,17 @@
-"""`journal`: rows and bytes that a cell at steady state writes to its journal, per task and day, by kind of event.
+"""`journal`: rows and bytes that a cell in a steady state writes to its journal, per task and day, by kind of event.
 
-The bench runs a cell of 1,000 tasks on 40 machines with a real PostgreSQL and Redis. The code of the shards compares
-the reports of the machines with the rows and writes the changes. The reclamation cycle of the master reads the usage
-and changes reservations. The clock is virtual, one step of 5 s after another; the first hour is not counted.
+The bench runs a cell of 1,000 tasks on 40 machines with a real PostgreSQL and Redis. The code of the link shards
+compares the machines' reports with the rows, and writes the changes. The reclamation cycle of the master reads the
+usage and changes reservations. Time is virtual, in steps of 5 s. The first hour is not counted.
 
-Cases (rows per task and day; `bytes`: of the rows' content per task and day; `kinds`: both by kind of event):
-* `services`, `batch`, `google2011`: the kinds of load in `tests.bench.journal_load`.
-
-`reserved`: mean reservation as a share of the limit, CPU, RAM and disk. `short`: share of the time in which a task uses
-more than its reservation, for the same resources. Both show whether the estimates have become worse.
+Cases `services`, `batch` and `google2011`: the kinds of load in `tests.bench.journal_load`. The value is the number of
+rows per task and day. `bytes`: their size per task and day. `kinds`: both by kind of event. `reserved`: mean
+reservation as a share of the limit, for CPU, RAM and disk. `short`: the share of time in which a task uses more than
+its reservation. A change of the code must not make these two worse.
 
     BENCH_HOURS=6         virtual hours that are counted
     BENCH_TASKS=1000      number of tasks
-    BENCH_CASES=batch     only this case
+    BENCH_CASES=batch     run only this case
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def measure() -> Iterator[dict[str, Any]]:
         import django
         from django.core.management import call_command
 
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # the loop of the bench runs nothing else meanwhile
+        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # no other code runs in the event loop of the bench
         django.setup()
         call_command("migrate", verbosity=0)
         for name in cases:
@@ -71,7 +70,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock stands at `now` until the bench moves it."""
+    """An event loop with a virtual clock: `time()` returns `now`, which the bench changes."""
 
     now = 0.0
 
@@ -80,7 +79,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Wire:
-    """A connection to a machine that sends nothing."""
+    """A fake connection to a machine, which sends nothing."""
 
     congested = False
 
@@ -90,7 +89,8 @@ class _Wire:
 
 
 class _Cell:
-    """Rows of running tasks, the parts of a shard and of a master that write to the journal, and the load."""
+    """A cell with running tasks, the code of a shard and a master that writes to the journal, and the simulated
+    load."""
 
     def __init__(self, name: str, tasks: int) -> None:
         from scheduling.link.shard.installed_packages import InstalledIntake
@@ -120,7 +120,7 @@ class _Cell:
         self.reserved, self.short, self.steps = np.zeros(3), np.zeros(3), 0
 
     def _place(self) -> None:
-        """Place all tasks with the events that a pass and the first reports would write, so that everything runs."""
+        """Place all tasks, with the events that a scheduling pass and the first reports write. All tasks run then."""
         from quota.vocabulary.permissions import system
         from scheduling.core.vocabulary.plan import Assignment
         from scheduling.core.vocabulary.states import Observation
@@ -152,7 +152,7 @@ class _Cell:
         return self._result(first or 0, hours)
 
     def _connect(self) -> None:
-        """Connect all machines, with a view of the tasks that run there."""
+        """Connect all machines to the shard. Each machine runs its tasks, and some of these are unstable."""
         from borglet.messages import TaskKey
         from scheduling.link.shard.connection import Connection
         from scheduling.link.views.diff import ExpectedTask, View
@@ -184,7 +184,7 @@ class _Cell:
         self.figures: dict[int, tuple[Any, ...]] = {}
 
     def _report(self, now: float) -> None:
-        """Let each machine report whose tasks or packages have changed."""
+        """Send a report of each machine whose tasks or packages have changed. `now`: virtual time in seconds."""
         from borglet.messages import EndCause, Exit, Phase, Report, TaskReport, decode_to_shard, encode
         from scheduling.link.views.last_report import merge_report
 
@@ -208,7 +208,7 @@ class _Cell:
                 self.intake.compare(held)
 
     def _write(self, now: float) -> None:
-        """Do a turn of the shard and the turns of the reclaimer."""
+        """Write the changes to the journal: first those of the shard, then those of the reclaimer."""
         from quota.vocabulary.bands import DEFAULT_BANDS
         from scheduling.journal import journal
         from scheduling.link.shard import writer
@@ -233,7 +233,8 @@ class _Cell:
             self.state.apply_all((r.event, r.revision, r.time.timestamp()) for r in records)
 
     def _use(self) -> None:
-        """Store the usage of all tasks in Redis, as the shards do."""
+        """Store the usage of all tasks in Redis in the shards' format, and add to the sums of `reserved` and
+        `short`."""
         from scheduling.journal import wakeups
         from scheduling.usage import live
 
@@ -284,5 +285,5 @@ class _Cell:
         }
 
 
-# Of a row beside `data`: its header, its other columns and its entries in the indexes.
+# Bytes of a row besides `data`: its header, its other columns, and its index entries.
 _ROW_BYTES = 200

@@ -1,12 +1,12 @@
-"""What the tasks of a cell use, and how they behave: three kinds of load for the bench `journal`. Pure.
+"""Usage and failures of a cell's tasks: three kinds of load for the bench `journal`. The module does no I/O.
 
-* `services`: usage follows the day, with noise that lasts for minutes and with short bursts. A few tasks fail their
-  health check every minute or two, and a few restart again and again.
-* `batch`: tasks alternate between busy and idle phases of minutes, with heavy-tailed noise, and their memory grows in
-  steps. Fewer tasks flap, and for longer; more tasks restart.
-* `google2011`: priorities of the tasks of Google's cell of 2011, with the usage of the simulator, which has the
-  means of Google's trace of 2019 and changes every five minutes. Tasks fail as often as in the simulator, and machines
-  exchange a package as often as jobs arrived per machine. No rule of coalescing was chosen on this load.
+* `services`: usage rises and falls daily, with noise over minutes and with short bursts. A few tasks fail their health
+  check every minute or two, and a few restart again and again.
+* `batch`: tasks alternate between busy and idle phases of minutes, with large random peaks, and their memory grows in
+  steps. Fewer tasks fail health checks, but for longer. More tasks restart.
+* `google2011`: priorities as in Google's cell of 2011, with the usage of the simulator, whose means are those of
+  Google's trace of 2019, and which changes every five minutes. Tasks fail as often as in the simulator. A machine
+  exchanges one package as often as a job arrived per machine. The rules that save journal rows were not tuned with it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """How often tasks change. `flapping`, `restarting`: shares of the tasks. `healthy_s`, `unhealthy_s`: mean lengths
-    of the phases of a flapping task. `run_s`, `backoff_s`: mean run of a restarting task, and the time until its next
-    start. `moves`: how often a machine exchanges one package for another per day.
+    """How often tasks fail and restart.
+
+    `flapping`: share of the tasks whose health check fails from time to time. `healthy_s`, `unhealthy_s`: mean lengths
+    of their phases. `restarting`: share of the tasks that exit again and again. `run_s`: mean time until such a task
+    exits. `backoff_s`: time until its next start. `moves`: exchanges of one package for another, per machine and day.
     """
 
     flapping: float
@@ -49,7 +51,7 @@ GOOGLE2011 = Behaviour(0.0, 0.0, 0.0, Drawn.failing, Drawn.median_s, 60.0, 672_0
 
 @dataclass(slots=True)
 class Seen:
-    """What a Borglet would report about a task at a moment."""
+    """The state of a task that a Borglet would report at one moment."""
 
     phase: Phase = Phase.UP
     health: Health = Health.UNKNOWN
@@ -61,7 +63,7 @@ _START_S = 3.0
 
 
 class UnstableTask:
-    """A task that restarts again and again: because its check fails (`flapping`), or because it exits."""
+    """A task that restarts again and again: because its health check fails (`flapping`), or because it exits."""
 
     def __init__(self, behaviour: Behaviour, rng: np.random.Generator, *, flapping: bool) -> None:
         self.checked = flapping
@@ -75,7 +77,7 @@ class UnstableTask:
         return self.seen
 
     def _live(self, behaviour: Behaviour, rng: np.random.Generator) -> Iterator[float]:
-        """Change `seen` again and again, and yield each time for how many seconds it stays as it is."""
+        """Change `seen` to the next state, and yield the seconds that it lasts, without end."""
         while True:
             if self.checked:
                 self.seen.health = Health.HEALTHY
@@ -95,7 +97,8 @@ class UnstableTask:
 
 
 class ServiceUsage:
-    """Usage of N services as shares of their limits. `step` returns [N, 3] for the next moment, `every_s` later."""
+    """The usage of N service tasks over time. `step` returns shares of their limits [N, 3] after another `every_s`
+    seconds."""
 
     def __init__(self, tasks: int, rng: np.random.Generator, every_s: float) -> None:
         self._rng, self._every_s, self._now = rng, every_s, 0.0
@@ -125,7 +128,8 @@ class ServiceUsage:
 
 
 class BatchUsage:
-    """Usage of N batch tasks, like `ServiceUsage`."""
+    """The usage of N batch tasks over time. `step` returns shares of their limits [N, 3] after another `every_s`
+    seconds."""
 
     def __init__(self, tasks: int, rng: np.random.Generator, every_s: float) -> None:
         self._rng, self._every_s = rng, every_s
@@ -142,14 +146,17 @@ class BatchUsage:
         grows = rng.random(n) < dt / 1200.0
         self._ram[grows] *= rng.uniform(1.02, 1.3, int(grows.sum()))
         full = self._ram > 0.95
-        self._ram[full] = rng.beta(1.4, 2.6, int(full.sum())) * 0.4  # the next input begins
+        self._ram[full] = rng.beta(1.4, 2.6, int(full.sum())) * 0.4  # the task begins with new data
         cpu = np.where(self._busy, self._level, 0.03) * rng.lognormal(0.0, 0.35, n)
         self._disk = np.clip(self._disk + rng.normal(0, 0.002, n), 0.02, 0.95)
         return np.column_stack([np.clip(cpu, 0.0, 1.3), np.clip(self._ram, 0.01, 1.0), self._disk])
 
 
 class Google2011Usage:
-    """Usage of N tasks whose priorities are drawn from those of Google's cell, like `ServiceUsage`."""
+    """The simulator's usage of N tasks, with priorities drawn from Google's cell of 2011.
+
+    `step` returns shares of their limits [N, 3] after another `every_s` seconds.
+    """
 
     def __init__(self, tasks: int, rng: np.random.Generator, every_s: float) -> None:
         self._every_s, self._now, self._drawn = every_s, 0.0, Drawn()
@@ -157,7 +164,7 @@ class Google2011Usage:
         shares = np.array([number for _, number in known], dtype=np.float64)
         self._priority = rng.choice([priority for priority, _ in known], tasks, p=shares / shares.sum())
         self._ids = np.arange(1, tasks + 1)
-        # Usage is drawn in whole numbers, so the limit of the drawing is large.
+        # `demand` returns integers, so a large limit is needed for precise shares.
         self._limit = np.full((tasks, 3), 2**40)
 
     def step(self) -> Floats:

@@ -1,18 +1,21 @@
-"""`link`: a cell of 10,000 machines with 15 tasks each, over the real protocol (§3.3).
+"""`link`: connections and polls of a cell of 10,000 machines with 15 tasks each, over the real protocol (§3.3).
 
-Real shards, fleets of simulated machines that join, dial in over TLS and WebSocket and answer every poll, and rows in
-a durable PostgreSQL. All of it shares this machine.
+Real link shards run with a durable PostgreSQL. Fleets of simulated machines join, connect over TLS and WebSocket, and
+answer every poll. All processes share this machine.
 
-Cases: `attach-first` (s, from the first dial until the shards have polled every machine), `attach-again` (the same,
-from the moment at which restarted shards listen, with nothing changed: the journal must stay as it is),
-`poll-interval-p95` (s, as machines see it, for a minute in which nothing changes: the journal must stay as it is),
-`shard-rss` (MiB, all shard processes), `cut-1000-reconciled` (s, from the return of a tenth of the machines, cut off
-for a minute under a master that reschedules their tasks, until each task runs once, where rows say).
+Cases:
+* `attach-first`: seconds from the first connection until the shards have polled every machine;
+* `attach-again`: the same after a restart of the shards. The journal must not change, because no task changed;
+* `poll-interval-p95`: seconds between two polls of a machine, for a minute in which no task changes. The journal must
+  not change;
+* `shard-rss`: resident memory of all shards in MiB;
+* `cut-1000-reconciled`: a tenth of the machines loses its connections for a minute, and the master places their tasks
+  on other machines. Seconds from their return until each task runs exactly once, on the machine of its row.
 
     BENCH_SMALL=1           1,000 machines instead of 10,000
-    BENCH_MACHINES=2000     so many machines, a multiple of ten; a tenth of them is cut
-    BENCH_SHARDS=2          so many shards
-    BENCH_CASES=poll,shard  only the cases that begin so
+    BENCH_MACHINES=2000     number of machines, a multiple of ten
+    BENCH_SHARDS=2          number of shards
+    BENCH_CASES=poll,shard  run only cases whose name begins with one of these
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ CUT_S = float(os.environ.get("BENCH_CUT_S", "60"))
 PORT_LOW = 20_000
 WAIT_S = 600.0
 RECONCILED_S = 120.0
-# By then a master has read its state and watched for long enough to judge who is silent.
+# After this time a master has loaded its state, and can mark silent machines as down.
 MASTERED_S = 30.0
 _LIMIT = (500, 2**30, 2**30, 0, 0, 1)
 _CAPACITY = {"cpu": 16_000, "ram": 2**36, "disk": 2**40}
@@ -70,7 +73,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 class _Cell:
-    """Rows: machines that joined, and tasks that run there."""
+    """The rows of a cell: machines that have joined, and tasks that run on them."""
 
     def __init__(self, home: Path, machines: int) -> None:
         import django
@@ -109,13 +112,14 @@ class _Cell:
         return int(Cell.objects.values_list("revision", flat=True).get(pk=self.cell.id))
 
     def up(self) -> int:
-        """Tasks that run, as rows say."""
+        """Return the number of tasks whose row says that they run."""
         from scheduling.models import Task
 
         return Task.objects.filter(state="running", up=True).count()
 
     def settled(self) -> bool:
-        """Every task runs, every machine is up, and nothing is still to stop anywhere."""
+        """Return whether every task runs, every machine is up, and no old incarnation of a task must still be
+        stopped."""
         from scheduling.models import Departure, Machine
 
         return (
@@ -125,21 +129,24 @@ class _Cell:
         )
 
     def story(self) -> str:
-        """What keeps the cell from being settled, for anyone who has to find out why."""
+        """Return a text for error messages: how many machines, tasks and pending stops are in each state."""
         from scheduling.models import Departure, Task
 
         tasks = Counter(Task.objects.values_list("state", "phase", "up"))
         return f"machines {self.states()}, tasks {dict(tasks)}, departures {Departure.objects.count()}"
 
     def incarnations(self) -> dict[str, str]:
-        """Incarnation -> hostname, of what should run."""
+        """Return the machine's hostname of each running task by its key "job uid/index/incarnation", from the rows."""
         from scheduling.models import Task
 
         rows = Task.objects.filter(state="running").values_list("job__uid", "index", "incarnation", "machine__hostname")
         return {f"{uid.hex}/{index}/{number}": hostname for uid, index, number, hostname in rows}
 
     def evictions(self, *, after: int) -> list[tuple[float, tuple[int, int]]]:
-        """When which tasks (job, index) lost their machine that was gone: seconds since the epoch, ascending."""
+        """Return (time, (job, index)) of each task that was evicted after a revision because its machine failed.
+
+        Times are seconds since the epoch, in ascending order.
+        """
         from scheduling.models import Event
 
         found = Event.objects.filter(
@@ -165,7 +172,7 @@ class _Bench:
         return self.serving.programs
 
     def attach(self) -> dict[str, Any]:
-        """Wait until all machines are polled for the first time and their tasks are up."""
+        """Wait until all machines were polled once and all tasks are up. Return the result of `attach-first`."""
         cell = self.cell
         until(lambda: self._polled() == cell.machines, what="a poll of each machine", seconds=WAIT_S)
         polled_s, shard_s = time.monotonic() - self.began, _cpu_s(self.shards) - self.joined_s
@@ -178,7 +185,7 @@ class _Bench:
         }
 
     def attach_again(self) -> dict[str, Any]:
-        """Restart the shards, and wait until they have polled all machines. Nothing has changed meanwhile."""
+        """Restart the shards, wait until they have polled all machines, and return the result of `attach-again`."""
         before = self.cell.revision()
         self.serving.stop()
         for one in self.fleets:
@@ -209,8 +216,8 @@ class _Bench:
         return sum(one.ask("connected") for one in self.fleets)
 
     def quiet(self) -> Iterator[dict[str, Any]]:
-        """A minute in which nothing changes."""
-        time.sleep(2 * INTERVAL_S)  # what the start left to say is said
+        """Measure a minute in which no task changes. Yield the results of `poll-interval-p95` and `shard-rss`."""
+        time.sleep(2 * INTERVAL_S)  # the reports of the start are written
         before = self.cell.revision()
         shard_s, fleet_s, began = _cpu_s(self.shards), _cpu_s(self.fleets), time.monotonic()
         for one in self.fleets:
@@ -252,7 +259,8 @@ class _Bench:
         }
 
     def cut(self) -> dict[str, Any]:
-        """A tenth of the machines is cut off for a minute, and comes back."""
+        """Break the connections of a tenth of the machines for a minute, and return the result of
+        `cut-1000-reconciled`."""
         cell, (_, gone) = self.cell, self.fleets
         from scheduling.policy.cell_settings import CellSettings
 
@@ -291,20 +299,21 @@ class _Bench:
         }
         if result["evicted_a_s"] > 1.2 * rate:
             result["failed"] = f"{result['evicted_a_s']} tasks a second were evicted, {rate} are allowed"
-        # One that was placed on another machine of those cut, not yet known to be down, is evicted again.
+        # A task can be evicted twice: the master may place it on another machine without connection.
         tasks = len({task for _, task in evicted})
         if len(moved) != tasks:
             result["failed"] = f"{tasks} tasks were evicted and {len(moved)} have a new incarnation"
         return result
 
     def _mastered(self) -> bool:
-        """A master holds the lease."""
+        """Return whether a master holds the lease of the cell."""
         from scheduling.models import Lease
 
         return Lease.objects.filter(cell=self.cell.cell).exclude(holder="").exists()
 
     def _once(self) -> bool:
-        """Each task is placed and has one incarnation with processes, the one that rows say, where rows say."""
+        """Return whether each task has processes of exactly one incarnation, that of its row, on the machine of its
+        row."""
         if not self.cell.settled() or len(self.cell.incarnations()) != self.cell.machines * TASKS_A_MACHINE:
             return False
         live: dict[str, str] = {}
@@ -321,7 +330,7 @@ def _cpu_s(programs: Any) -> float:
 
 
 def _quantile(counted: Counter[int], share: float) -> float:
-    """Seconds; `counted` by ms."""
+    """Return a quantile in seconds. `counted`: how often each number of milliseconds occurred."""
     left = share * counted.total()
     for ms in sorted(counted):
         left -= counted[ms]
@@ -331,7 +340,7 @@ def _quantile(counted: Counter[int], share: float) -> float:
 
 
 def _most_within(times: list[float], seconds: float) -> int:
-    """The largest number of `times`, ascending, that lie within so many seconds."""
+    """Return the largest number of `times` (ascending) in any span of `seconds` seconds."""
     most = first = 0
     for last, at in enumerate(times):
         while times[first] <= at - seconds:

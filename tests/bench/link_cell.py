@@ -1,4 +1,5 @@
-"""What the bench `link` measures on: a cell as rows, link shards, a master and fleets, each a process of its own."""
+"""Parts of the bench `link`: rows of a cell, and processes for link shards, a master and fleets of simulated
+machines."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _END_S = 30.0
 
 
 class Program:
-    """A process of the bench, and what it used."""
+    """A process that the bench started, with its CPU time and memory."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -51,7 +52,7 @@ class Program:
 
 
 class FleetProgram(Program):
-    """`tests.bench.link_machines`."""
+    """A process that runs `tests.bench.link_machines`. `ask` sends one command and returns its answer."""
 
     def ask(self, command: str) -> Any:
         assert self.process.stdin is not None
@@ -64,7 +65,10 @@ class FleetProgram(Program):
         return json.loads(line)
 
     def live(self, path: Path) -> dict[str, tuple[str, int]]:
-        """Incarnation -> (hostname, run) of all that has processes. An incarnation on two machines raises."""
+        """Return (hostname, run) of each incarnation of a task that has processes. `run`: its number of starts.
+
+        Raises `RuntimeError` if an incarnation runs on two machines. The fleet writes the list to the file `path`.
+        """
         self.ask(f"live {path}")
         found: dict[str, tuple[str, int]] = {}
         for line in path.read_text().splitlines():
@@ -77,7 +81,7 @@ class FleetProgram(Program):
 
 @contextmanager
 def program(home: Path, name: str, *arguments: str, kind: type[Program] = Program, **env: str) -> Iterator[Any]:
-    """`python -m …` until the block ends; its log is `home/name.log`."""
+    """Run `python -m` with the arguments during the `with` block. The log is `home/name.log`."""
     pipe = subprocess.PIPE if kind is FleetProgram else subprocess.DEVNULL
     with (home / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
@@ -93,7 +97,7 @@ def program(home: Path, name: str, *arguments: str, kind: type[Program] = Progra
 
 
 class Shards:
-    """Link shards on one port, which run inside the `with` block. `url`: their address."""
+    """Several link shards on one port, which run during the `with` block. `url`: their address."""
 
     def __init__(self, home: Path, number: int) -> None:
         self._home, self._number, self._port = home, number, _free_port()
@@ -129,7 +133,7 @@ class Shards:
 
 @contextmanager
 def master(home: Path, cell: str) -> Iterator[Program]:
-    """A Celery worker for the master of a cell, as `make up` starts it."""
+    """Run a Celery worker for the master of a cell during the `with` block, as `make up` does."""
     import portal.celery  # noqa: F401 - who tells tasks where the broker is
     from scheduling import celery_tasks
     from scheduling.master import schedulers
@@ -168,7 +172,7 @@ def write_machines(home: Path, machines: Sequence[MachineSpec]) -> None:
 
 
 def place(machines: int, *, port_low: int) -> None:
-    """Every pending task runs on a machine, evenly: what placing it would have written, without its history."""
+    """Place every pending task, evenly over the machines: change the rows, but write no events."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -187,7 +191,7 @@ def place(machines: int, *, port_low: int) -> None:
 
 
 def until(reached: Callable[[], Any], *, what: str, seconds: float, every_s: float = 0.2) -> float:
-    """Seconds that it took. Raises `TimeoutError`."""
+    """Wait until `reached` returns a true value, and return the seconds. Raises `TimeoutError` after `seconds`."""
     began = time.monotonic()
     while not reached():
         if time.monotonic() - began > seconds:

@@ -1,14 +1,15 @@
-"""A fleet of simulated machines in a process of its own, which a bench tells what to do line by line.
+"""A process with a fleet of simulated machines, which the bench `link` controls by lines on standard input.
 
-    connected             how many are
-    polled                how many were polled since the start, or since `unpoll`
+    connected             return the number of connected machines
+    polled                return how many machines were polled since the start, or since `unpoll`
     unpoll                forget which machines were polled
-    record                keep the intervals of polls from now on
-    intervals             those kept, in ms: {interval: how often}
-    cut | mend            break every connection; let them come back
-    live FILE             write there what has processes: one line `job/index/incarnation hostname run` each
+    record                record the intervals between polls from now on
+    intervals             return the recorded intervals: {milliseconds: how often}
+    cut | mend            break all connections; allow them again
+    live FILE             write the incarnations that have processes to FILE, one per line:
+                          `job/index/incarnation hostname run`
 
-Each line is answered by one of JSON.
+The process answers each line with one line of JSON.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from borglet.messages import Poll
 
 
 class CuttableFleet(Fleet):
-    """A fleet whose network can fail."""
+    """A fleet of machines whose network can fail."""
 
     _network: asyncio.Event | None = None  # set while the network works
 
     def cut(self) -> None:
-        """Break all connections, and let none begin until `mend`. Tasks continue to run."""
+        """Break all connections, and prevent new ones until `mend` is called. Tasks continue to run."""
         self._network = asyncio.Event()
         for machine in self.machines:
             machine.link.drop()
@@ -56,7 +57,7 @@ class CuttableFleet(Fleet):
 
 
 class Machines:
-    """One fleet and the record of its polls."""
+    """One fleet, and the record of when its machines were polled."""
 
     def __init__(self, home: Path, url: str) -> None:
         self._intervals: Counter[int] | None = None
@@ -66,7 +67,7 @@ class Machines:
             self._observe(machine.agent)
 
     def _observe(self, agent: Agent) -> None:
-        """Count the intervals between two polls of each session."""
+        """Record each poll of a machine, and the interval since the previous poll of the same session."""
         polled, last = agent.polled, (0, 0.0)
 
         def observed(session: int, poll: Poll) -> None:

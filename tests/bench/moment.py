@@ -1,20 +1,20 @@
-"""`moment`: how long it takes to open a past moment of a cell with a million events.
+"""`moment`: the time to rebuild the state of a cell at a past moment, with a journal of one million events.
 
-The simulator makes the events: in a cell of 2,000 machines, jobs arrive, tasks end, and tasks preempt others
-(`tests.bench.moment_journal`). The events are in the journal of a real PostgreSQL. Checkpoints are saved with the
-default settings of a cell.
+The simulator makes the events: in a cell of 2,000 machines jobs arrive, tasks end, and tasks preempt others
+(`tests.bench.moment_journal`). The journal is in a real PostgreSQL, and checkpoints are saved with the default settings
+of a cell. A separate process, the process of moments, rebuilds the states.
 
-Cases:
-* `first` (s): a process of moments is started and answers its first request;
-* `random` (s): random moments, so that most begin at a checkpoint;
-* `step` (s): steps by one event, backwards and forwards, each list after a random moment;
-* `page` (s): the whole page of random moments for an SRE, with the process of moments.
+Cases, in seconds:
+* `first`: a new process of moments starts and answers its first request;
+* `random`: random moments, most of which begin with another checkpoint;
+* `step`: moments one event apart, forwards and backwards, beginning at a few random moments;
+* `page`: the whole web page of random moments, for an SRE.
 
 `value` is the median and `most` the maximum. `cpu_s`, `most_cpu_s`: the CPU time of this process and the process of
-moments, without PostgreSQL. On a machine that others use, compare these. `replayed_s`: the median time to rebuild the
-state.
+moments, without PostgreSQL. Compare these if other users share the machine. `replayed_s`: the median time in which the
+events were applied.
 
-    BENCH_CASES=random     only these cases
+    BENCH_CASES=random     run only these cases
     BENCH_EVENTS=100000    a shorter journal
 """
 
@@ -61,7 +61,8 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def _make() -> tuple[Any, dict[str, int]]:
-    """Simulate a cell until it has enough events. Return the cell, and the sizes of the cell and of its history."""
+    """Simulate a cell until its journal is long enough. Return the cell, and the numbers of events, checkpoints and
+    tasks."""
     from scheduling.models import Cell
     from scheduling.policy.cell_settings import CellSettings
     from tests.bench.moment_journal import Jobs, Recorder, machines
@@ -133,7 +134,7 @@ def _page(cell: Any) -> Iterator[_Sample]:
 
 
 class _Moments:
-    """A process of moments, and the requests that are sent to it."""
+    """A process of moments, which rebuilds past states of the cell, and a client of this process."""
 
     def __init__(self, cell: Any) -> None:
         from scheduling.history.moments.process import MomentProcess
@@ -161,7 +162,7 @@ class _Moments:
 
 
 def _timed(work: Callable[[], object], process: Any) -> tuple[float, float]:
-    """Run `work`. Return its wall time, and the CPU time of this process and of `process`, in seconds."""
+    """Run `work`. Return the elapsed seconds, and the CPU seconds of this process and of `process`."""
     begin, cpu_s = time.perf_counter(), _cpu_s(process)
     work()
     return time.perf_counter() - begin, _cpu_s(process) - cpu_s

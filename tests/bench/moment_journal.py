@@ -1,4 +1,5 @@
-"""A simulated cell whose events are written to the journal of a real PostgreSQL, with its checkpoints."""
+"""A simulated cell for the bench `moment`: its events are written to the journal of a real PostgreSQL, with
+checkpoints."""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ GIB = 2**30
 SETTINGS = Settings(pass_every_s=5.0, look_every_s=300.0)
 PROD_SHARE, LARGE_SHARE = 0.03, 0.02
 TENANTS = 20
-# The schedule of checkpoints is looked at so often, as in production.
+# Seconds between two checks whether a checkpoint is due, as in production.
 _LOOK_S = 300.0
 _LINES = 50_000
 
 
 def machines(number: int) -> list[events.MachineSet]:
-    """Return machines with 16 cores and 64 GiB, in racks of 40."""
+    """Return `number` machines with 16 cores and 64 GiB of RAM, in racks of 40."""
     capacity = vector(16_000, 64 * GIB, 1024 * GIB)
     return [
         events.MachineSet(
@@ -49,7 +50,10 @@ def vector(cpu: int, ram: int, disk: int) -> tuple[int, ...]:
 
 
 class Jobs:
-    """Jobs that arrive at random times from `begin` on. A few are prod, and a few ask for half a machine per task."""
+    """Jobs that arrive at random times after `begin` (seconds since the epoch).
+
+    Three per cent have the priority of production, and two per cent request half a machine per task.
+    """
 
     def __init__(self, *, begin: float, hours: int, per_hour: int, tasks: int, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -78,7 +82,8 @@ class Jobs:
 
 
 class Recorder:
-    """Writes the events of a simulation to the journal of `cell`, and saves checkpoints when `settings` require it."""
+    """The journal of a simulation: writes its events to PostgreSQL, and saves checkpoints as often as `settings`
+    require."""
 
     def __init__(self, cell: Cell, *, begin: dt.datetime, settings: CellSettings) -> None:
         self.cell, self.begin, self.settings = cell, begin.timestamp(), settings
@@ -105,7 +110,7 @@ class Recorder:
 
     @property
     def count(self) -> int:
-        """Return the number of events, as the journal of a simulation does."""
+        """Return the number of events. The simulation reads this attribute of its journal."""
         return self.written
 
     def append(self, revision: int, time: float, event: events.Event) -> None:

@@ -1,11 +1,13 @@
-"""`neighbours`: by how much a batch task that spins on every core raises a latency-sensitive task's p99.
+"""`neighbours`: by how much a batch task that uses every core raises the p99 response time of a latency-sensitive task.
 
-Both are tasks of the `process` runtime on this machine: `request_server` (149.37 requests/s, about 1 ms of work each,
-priority 200), and a spinner with one process a core. Windows with and without the spinner alternate; each pair gives a
-rise of the p99, in %, whose median is the value. Cases: `batch` (priority 110), `best-effort` (priority 0).
-A pair during which processes that are not tasks took more than a tenth of a core is disturbed: another follows, and it
-is left out, unless `PAIRS` quiet ones are not to be had in `MOST_PAIRS`. Needs control groups with an idle class
-(`isolation.cpu_classes`), and fails where the median is 10 % or more.
+Both are tasks of the `process` runtime on this machine: `request_server` (149.37 requests per second, about 1 ms of CPU
+each, priority 200), and a task with one busy loop per core. The bench alternates between windows of 3 s with and
+without the busy task. Each pair of windows gives the rise of the p99 in per cent, and the value is the median.
+
+Cases: `batch` (the busy task has priority 110) and `best-effort` (priority 0). A pair is disturbed if other processes
+of the machine used more than a tenth of a core. Disturbed pairs are left out, unless fewer than `PAIRS` of `MOST_PAIRS`
+pairs are quiet. The bench needs control groups with an idle class (`isolation.cpu_classes`), and fails if the median is
+10 % or more.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ MOST_PAIRS = 22
 OUTSIDE_MILLI = 100
 WINDOW_S = 3.0
 SETTLE_S = 0.3
-# No multiple of the kernel's tick (250 Hz, or 100, 300, 1,000): what goes wrong near a tick would else be met by all
-# requests of one run, and by none of another.
+# Not a multiple of the kernel's tick (100, 250, 300 or 1,000 Hz). Otherwise a delay near a tick would affect all
+# requests of one run, and none of another.
 RATE_PER_S = 149.37
 BLOCKS = 1200
 MOST_PERCENT = 10.0
@@ -86,7 +88,7 @@ async def _measure(case: str, home: Path) -> dict[str, Any]:
                     spun.append(used[key])
                     await _stop(runtime, key)
             windows.append(found)
-        await asyncio.sleep(1.5)  # the last window's requests are reported
+        await asyncio.sleep(1.5)  # until the requests of the last window are in the log
         requests = await _requests(runtime)
         isolation = runtime.attributes()["isolation.cpu_classes"]
     finally:
@@ -131,13 +133,13 @@ def _result(
 
 
 def _busy_s() -> float:
-    """CPU seconds that all processes of the machine used since its start."""
+    """Return the CPU seconds that all processes of the machine have used since it started."""
     ticks = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def _quantile(requests: list[tuple[float, float]], began: float, ended: float, share: float) -> float:
-    """Latency in ms, of the requests due in a window."""
+    """Return a quantile of the response times, in ms, of the requests that were due between `began` and `ended`."""
     found = sorted(latency for due, latency in requests if began <= due < ended)
     assert len(found) > 0.8 * RATE_PER_S * WINDOW_S, f"{len(found)} requests in {ended - began:.1f} s"
     return found[min(len(found) - 1, int(len(found) * share))]
@@ -167,7 +169,7 @@ async def _stop(runtime: ProcessRuntime, key: TaskKey) -> None:
 
 
 async def _requests(runtime: ProcessRuntime) -> list[tuple[float, float]]:
-    """(due in s, latency in ms) of all that was answered."""
+    """Return (due in seconds, response time in ms) of each answered request, from the log of `request_server`."""
     offset, text = 0, ""
     while True:
         chunk = await runtime.read_log(LogRequest("r", SERVER, "stdout", offset=offset, limit_bytes=MIB))

@@ -1,21 +1,21 @@
-"""Alibaba's GPU cell, packed by its published protocol: how much of its GPUs can be given away. Per cent.
+"""The share of GPUs, in per cent, that the scheduler can allocate in Alibaba's GPU cell, by a published protocol.
 
 Source: the `openb` trace of Alibaba (Apache-2.0), published with "Beware of Fragmentation: Scheduling GPU-Sharing
-Workloads with Fragmentation Gradient Descent" (Weng et al., USENIX ATC 2023), found below `$BORG_DATA`.
+Workloads with Fragmentation Gradient Descent" (Weng et al., USENIX ATC 2023), in the folder `$BORG_DATA/openb`.
 
-Protocol: the machines with GPUs alone (1,213; 6,212 GPUs); pods of the default list are drawn with replacement until
-they ask for 130 % of the GPUs, shuffled, and tried one after the other in that order; nobody leaves, who doesn't fit
-stays pending; 10 seeds. A pod asks for a share of one GPU (milli-units), or for whole ones. Here the arrivals are one
-queue of equal priority, decided in order by one pass with the default policy. The figure is the GPUs given away, in %
-of all, when pods for 130 % have arrived; `at_100` when those for 100 % have.
+Protocol: the cell has only the machines with GPUs (1,213 machines, 6,212 GPUs). Pods of the default list are drawn with
+replacement until they request 130 % of the GPUs, and then shuffled. They are tried in this order. No pod ends, and a
+pod that does not fit stays pending. There are 10 seeds. A pod requests a share of one GPU, or whole GPUs.
 
-`openb-default-online-100` and `-130`: the same arrivals, one pod per pass, as published. Each pod is placed, and the
-placement is applied to the cell, before the next one arrives. The scheduler then sees nothing of the pods to come. The
-figure of a scheduler that places the whole queue in one pass is not comparable with those of the paper.
-`whole-machines-online-100` and `-130`: as before, but each pod that asks for several GPUs is in the list ten times.
+Cases:
+* `openb-default-130`: one scheduling pass places the whole queue, at equal priority, with the default policy. The value
+  is the share of allocated GPUs when pods for 130 % have arrived. `at_100`: the same for 100 %;
+* `openb-default-online-100` and `-130`: the same pods, with one pass per pod, as in the paper. Each pod is placed
+  before the next one arrives, so only these cases can be compared with the paper's figures;
+* `whole-machines-online-100` and `-130`: the same, but each pod with several GPUs is ten times in the list of pods.
 
-`published`: what the paper's authors measured for other schedulers, at 100 and 130 %. First fit in the order of the
-file reaches 94.2 and 94.4, so beating best fit proves little.
+`published`: the paper's figures for other schedulers, at 100 and 130 %. First fit in the order of the file reaches 94.2
+and 94.4, so a result above that of best fit proves little.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ONLINE = tuple(f"{name}-online-{arrived}" for name in ("openb-default", "whole-m
 
 
 def measure_case(case: str) -> dict[str, Any]:
-    """The one case `openb-default-130`."""
+    """Measure the case `openb-default-130`, and return its result."""
     done = [_packed(seed) for seed in range(3 if os.environ.get("BENCH_SMALL") == "1" else SEEDS)]
     failed = sum(broken for _, _, broken in done)
     at_100, at_130 = (np.array(column) for column in zip(*[(one[0], one[1]) for one in done], strict=True))
@@ -78,7 +78,7 @@ def measure_case(case: str) -> dict[str, Any]:
 
 
 def measure_online(case: str) -> dict[str, Any]:
-    """One of the cases of `ONLINE`, whose name ends with the per cent that have arrived."""
+    """Measure a case of `ONLINE`, and return its result. The name ends with the per cent of GPUs that pods request."""
     seeds = range(3 if os.environ.get("BENCH_SMALL") == "1" else SEEDS)
     repeated = 10 if case.startswith("whole-machines") else 1
     done = [_packed_online(seed, repeated) for seed in seeds]
@@ -100,9 +100,10 @@ def measure_online(case: str) -> dict[str, Any]:
 
 @cache
 def _packed_online(seed: int, repeated: int) -> tuple[float, float, int]:
-    """GPUs given away in % of all when pods for 100 % and for 130 % have arrived, one pod per pass; broken placements.
+    """Schedule the pods of one seed, one pod per pass.
 
-    A pod that does not fit leaves: it would not fit later either, because nobody leaves.
+    Return the allocated GPUs in % of all when pods for 100 % and for 130 % have arrived, and the number of placements
+    with wrong devices. A pod that does not fit is killed: it would not fit later, because no pod ends.
     """
     arriving = arrivals(seed, repeated)
     work = workload(arriving)
@@ -144,20 +145,20 @@ def _folder() -> Path:
 
 @cache
 def machines() -> tuple[events.MachineSet, ...]:
-    """The machines with GPUs; the GPU's model is their attribute `gpu`."""
+    """Return the machines with GPUs. Their attribute `gpu` is the model of the GPU."""
     return tuple(trace.cell_machines(_folder(), "openb_node_list_gpu_node.csv"))
 
 
 @cache
 def pods() -> tuple[Requirement, ...]:
-    """What each pod of the default list asks for."""
+    """Return the requirement of each pod of the default list."""
     return tuple(map(trace.requirement, trace.rows(_folder() / trace.PODS)))
 
 
 def arrivals(seed: int, repeated: int = 1) -> list[Requirement]:
-    """Pods drawn with replacement until they ask for ARRIVING times the GPUs, in random order.
+    """Return pods in random order, drawn with replacement until they request `ARRIVING` times all GPUs.
 
-    `repeated`: how often each pod that asks for several GPUs is in the list that pods are drawn from.
+    `repeated`: how often each pod that requests several GPUs is in the list from which pods are drawn.
     """
     several = [pod for pod in pods() if pod.limit[ACCELERATORS] > DEVICE]
     listed = (*pods(), *several * (repeated - 1))
@@ -177,7 +178,8 @@ def _gpus() -> int:
 
 
 def workload(arriving: Sequence[Requirement]) -> Workload:
-    """A job of one task a pod, all of one tenant, so that they are tried in the order of their ids."""
+    """Return the machines, and one job with one task per pod. All jobs have one tenant, so they are tried in this
+    order."""
     return Workload(
         machines(),
         tuple(
@@ -199,7 +201,11 @@ def workload(arriving: Sequence[Requirement]) -> Workload:
 
 
 def _packed(seed: int) -> tuple[float, float, int]:
-    """GPUs given away in % of all when pods for 100 % and for 130 % have arrived; broken placements."""
+    """Schedule the pods of one seed in one pass.
+
+    Return the allocated GPUs in % of all when pods for 100 % and for 130 % have arrived, and the number of placements
+    with wrong devices.
+    """
     arriving = arrivals(seed)
     state = workload(arriving).load()
     plan = schedule_pass(state, Policy(max_assignments=2**40), now=0.0, rng=np.random.default_rng(seed))
@@ -217,7 +223,7 @@ def _shares(arriving: Sequence[Requirement], placed: Sequence[Assignment]) -> tu
 
 
 def without_devices(arriving: Sequence[Requirement], placed: Sequence[Assignment]) -> int:
-    """Placements that name too few devices, unknown ones, or some that others hold already."""
+    """Return the number of placements with too few devices, unknown devices, or devices that others already use."""
     held: dict[tuple[int, int], int] = defaultdict(int)
     broken = 0
     for one in placed:

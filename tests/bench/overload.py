@@ -1,8 +1,9 @@
-"""A fleet attaches while every core is busy with other work: is it all there soon after, and was nothing killed?
+"""`overload`: how soon all machines of a fleet are attached if every core of the host is busy while the cell starts.
 
-`make up MACHINES=simulated:N` starts on a fresh home beside one busy loop per core, which runs for `OVERLOAD_SECONDS`
-(300). `OVERLOAD_MACHINES` (10,000) is N. Both come from the environment. A negative value means that all machines were
-attached before the loops ended.
+`make up MACHINES=simulated:N` starts with a new home folder beside one busy loop per core. The loops run for
+`OVERLOAD_SECONDS` seconds (default: 300), and N is `OVERLOAD_MACHINES` (default: 10,000). The value is the seconds from
+the end of the loops until all machines are attached. It is negative if they were attached before. The result also
+counts processes that were restarted meanwhile.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def measure() -> Iterator[dict[str, Any]]:
         )
         during = attached = _attached(up)
         took_s = time.monotonic() - end
-        # Watched until the loops end even when all are attached, because a process may be killed after that.
+        # Wait until the loops end even if all machines are attached, because a process may be killed later.
         while time.monotonic() < end or (attached < machines and time.monotonic() < end + _ATTACHED_WITHIN_S):
             time.sleep(1.0)
             before, attached = attached, _attached(up)
@@ -62,7 +63,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def _attached(up: Installation) -> int:
-    """Machines that the link serves now, the real one of this host not counted. 0 while the link does not answer."""
+    """Return how many simulated machines are connected to the link. 0 if the link does not answer."""
     return max(0, _figure(up, "borg_link_connections") - 1)
 
 
@@ -77,13 +78,13 @@ def _figure(up: Installation, name: str) -> int:
         with urlopen(f"https://127.0.0.1:{up.link_port}/metrics", context=untrusting, timeout=20) as answer:
             text = answer.read().decode()
     except OSError:
-        return 0  # the link is not up yet, or too busy to answer
+        return 0  # the link is not up yet, or is too busy
     found = re.search(rf"^{name} ([0-9.e+]+)$", text, re.MULTILINE)
     return int(float(found.group(1))) if found else 0
 
 
 def _incidents(home: Path) -> dict[str, Any]:
-    """What went wrong meanwhile, out of the logs of the processes."""
+    """Return counts of problems in the logs of the processes, such as restarts and machines that were marked down."""
     logs = {path.stem: path.read_text(errors="replace") for path in (home / "log").glob("*.log")}
     everything = "\n".join(logs.values())
     supervisor = logs.get("up", "")

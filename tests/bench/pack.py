@@ -1,17 +1,19 @@
-"""`pack`: a whole cell from scratch, in memory, every policy on (§3.4, §5.1). Seconds of one `schedule_pass`.
+"""`pack`: seconds of one scheduling pass that packs a whole cell from scratch in memory, with every policy (§3.4,
+§5.1).
 
-Cases: `google2011x5` (the real cell, see `tests.bench.cells`), `synthetic-100k` (100,000 machines, 1,000,000 tasks of
-its distribution), and the real cell with one technique of §3.4 switched off: `-no-cache`, `-no-classes`, `-no-random`,
-with `factor`, how much longer it takes than with all of them.
+Cases:
+* `google2011x5`: the real cell (see `tests.bench.cells`);
+* `synthetic-100k`: 100,000 machines and 1,000,000 tasks, drawn from the real cell;
+* `google2011x5-no-cache`, `-no-classes`, `-no-random`: the real cell with one technique of §3.4 switched off. `factor`:
+  how many times longer the pass takes.
 
-Each case runs in a process of its own with one thread; loading is not timed. As a master's, a pass explains a few of
-the classes it leaves pending, and begins without a memory; `all_explained` is the time of one that explains all of
-them. `peak_mib` is the process' peak
-resident memory with everything in it. Afterwards `tests.bench.proof` counts again what the plan says; a task left
-pending that would fit, or a broken rule, fails the bench.
+Each case runs in a separate process with one thread. The time to load the cell is not counted. The pass begins with an
+empty cache, and explains only a few of the task classes that stay pending. `all_explained`: seconds of a pass that
+explains all of them. `peak_mib`: the largest resident memory of the process. Afterwards `tests.bench.proof` checks the
+plan: a pending task that would fit, or a broken rule, fails the bench.
 
-    BENCH_CASES=google2011x5-no      only the cases that begin so
-    python -m tests.bench.pack CASE        one case in this process
+    BENCH_CASES=google2011x5-no            run only cases whose name begins with this
+    python -m tests.bench.pack CASE        run one case in this process
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from tests.bench.proof import prove
 from tests.bench.wanted import wanted
 
 RUNS = 5
-BUDGET_S = 300.0  # of one case: slow ones have fewer runs than RUNS
+BUDGET_S = 300.0  # per case: slow cases have fewer runs than RUNS
 EVERYTHING = 2**40
 _ONE_THREAD = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -59,7 +61,7 @@ CASES = {
     "google2011x5-no-classes": Case(cells.google2011, Search(classes=False), runs=1),
     "google2011x5-no-random": Case(cells.google2011, Search(randomise=False), runs=1),
 }
-SMALL = ("google2011x5",)  # what BENCH_SMALL=1 leaves
+SMALL = ("google2011x5",)  # the cases with BENCH_SMALL=1
 
 
 def measure() -> Iterator[dict[str, Any]]:
@@ -81,7 +83,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def run(name: str) -> dict[str, Any]:
-    """One case, here and now."""
+    """Run one case in this process, and return its result."""
     case = CASES[name]
     workload = case.build()
     state = workload.load()
@@ -120,15 +122,15 @@ def run(name: str) -> dict[str, Any]:
 
 
 def _timed(state: CellState, policy: Policy, runs: int) -> tuple[Plan, list[float], list[float]]:
-    """The last plan, and wall and CPU seconds of each run after the first, which is warm-up.
+    """Run the pass `runs` times after one warm-up. Return the last plan, and the elapsed and CPU seconds of each run.
 
-    A case whose first run alone is beyond the budget has no other, and that one counts.
+    If a run takes very long, fewer runs follow. If the warm-up alone exceeds `BUDGET_S`, it is the only run and counts.
     """
     times: list[float] = []
     cpu: list[float] = []
     began = time.perf_counter()
     for number in range(runs + 1):
-        plan = None  # no two plans at once: the peak is that of one pass
+        plan = None  # free the last plan, so that the peak memory is that of one pass
         gc.collect()
         start, start_cpu = time.perf_counter(), time.process_time()
         plan = schedule_pass(

@@ -1,8 +1,11 @@
-"""packages: how long until every machine has a package that all want at once, and how often the store gives it.
+"""`packages`: seconds until every machine has a package that all machines need at once, and the load of the package
+store.
 
-Simulated (see `swarm`): machines with lines of 1 Gbit/s, a package of 200 MiB, a store with one such line. A store
-alone would need `alone` seconds: the sum of all copies over its line. Growth is reported as the time beyond a tenth of
-the machines. Also with a tenth of the machines out of reach and a tenth that serve something else.
+The network is simulated (see `tests.bench.swarm`): each machine has a line of 1 Gbit/s, and the store has one such
+line. The package has 200 MiB. Machines also fetch it from each other. `alone_s`: the seconds if the store sent all
+copies. `store_copies`: the copies that it did send. In the cases `…-hostile`, a tenth of the machines cannot be
+reached, and a tenth sends wrong content. A case fails if the store sends more than 24 copies, or if ten times as many
+machines need much more time.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from collections.abc import Iterator
 from tests.bench.swarm import Swarm, World
 
 SIZES = (10, 100, 1000)
-# Copies that the store may give, whatever the number of machines.
+# Copies that the store may send, for any number of machines.
 MOST_COPIES = 24
-# Each tenfold may add so many times what one copy over one line takes.
+# Ten times as many machines may take longer by this multiple of the time of one copy over one line.
 MOST_ADDED = 14.0
 
 

@@ -1,16 +1,16 @@
-"""`pass`: a pass over a loaded cell, and what came in since the last one (§3.4). Milliseconds.
+"""`pass`: milliseconds of a scheduling pass over a loaded cell, including the events since the last pass (§3.4).
 
-10,000 machines of the real cell's mix (`tests.bench.cells`), packed until nothing more fits; 1,000 pending tasks in 50
-classes: 40 large ones that hardly fit anywhere, and 10 usual ones. Each round
+The cell has 10,000 machines of the real cell (`tests.bench.cells`), packed until no more task fits. 1,000 tasks of 50
+classes (different requests) are pending: 40 classes hardly fit on any machine, and 10 are common. Each round does this:
 
-    1,000 random tasks finish ─► absorbed ─► schedule_pass ─► placements applied ─► queue filled up to 1,000 again
-                                 └────── timed ────────┘      └ `-with-commit` ┘    └──── never timed ──┘
+    1,000 random tasks finish ─► events applied ─► schedule_pass ─► placements applied ─► queue filled up to 1,000 again
+                                 └─────── timed ───────┘            └ `-with-commit` ┘    └───── never timed ─────┘
 
-As a master's, passes share a memory and explain a few classes each. Every tenth round, untimed, what finished comes
-back where there is room, and a pass takes notice: the cell stays loaded.
+As in a master, the passes share a cache, and each explains only a few classes. After every tenth round, the finished
+tasks are placed again where they fit, so that the cell stays full. This is not timed.
 
-Cases: `loaded-10k-p50`, `-p99`; `loaded-10k-with-commit-p50`, `-p99`: its placements' way back as events inside too;
-`unchanged-p50`: the same queue, no news; `empty-p50`: nothing pending, no news.
+Cases: `loaded-10k-p50`, `-p99`: a round as above. `loaded-10k-with-commit-p50`, `-p99`: the time to apply the
+placements is included. `unchanged-p50`: the same queue without new events. `empty-p50`: no pending tasks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REFILL_EVERY = 10
 WARM_UP = 3
 QUIET_ROUNDS = 50
 SEED = 2011
-FIRST_JOB = 1_000_000  # of the jobs that fill the queue
+FIRST_JOB = 1_000_000  # id of the first job that fills the queue
 
 
 def measure() -> Iterator[dict[str, Any]]:
@@ -85,14 +85,15 @@ def _result(case: str, times: Sequence[float], percentile: int, facts: dict[str,
 
 
 class LoadedCell:
-    """A cell under load, and who stands in for the tasks that finish, the commit and the people who submit."""
+    """A full cell in memory, and code that finishes tasks, commits plans and submits tasks in place of the other
+    processes."""
 
     def __init__(self, machines: int = MACHINES, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self.rng = np.random.default_rng(SEED)
         self.policy = Policy(max_assignments=2**40)
         self.now = 0.0
-        self.memory, self.explainer = PassCache(), Explainer(ExplainBudget())  # as a master has them
+        self.memory, self.explainer = PassCache(), Explainer(ExplainBudget())  # as in a master
         whole = cells.google2011()
         chosen = np.sort(self.rng.permutation(len(whole.machines))[:machines])
         self.state = replace(whole, machines=tuple(whole.machines[m] for m in chosen)).load()
@@ -111,7 +112,7 @@ class LoadedCell:
         self.state.apply_all((event, first + i, self.now) for i, event in enumerate(news))
 
     def plan(self) -> tuple[float, Plan]:
-        """Seconds of a pass, and its plan."""
+        """Run one scheduling pass. Return its seconds and the plan."""
         began = self.clock()
         plan = schedule_pass(
             self.state, self.policy, now=self.now, rng=self.rng, memory=self.memory, explainer=self.explainer
@@ -119,7 +120,10 @@ class LoadedCell:
         return self.clock() - began, plan
 
     def round(self) -> tuple[float, float, Plan]:
-        """Seconds of absorption and pass; seconds of the plan's way back as events; the plan."""
+        """Finish some tasks, run a pass, and apply its plan.
+
+        Return the seconds to apply the ends and run the pass, the seconds to apply the plan, and the plan.
+        """
         self.now += 1.0
         news = self._finishing()
         began = self.clock()
@@ -175,9 +179,11 @@ class LoadedCell:
     # --- the queue
 
     def _choose_classes(self) -> list[tuple[int, Requirement]]:
-        """(priority, requirement) by class: large ones that hardly fit anywhere, and usual ones of the running mix.
+        """Return (priority, requirement) of the 50 classes of the queue: large ones that hardly fit anywhere, and
+        common ones.
 
-        The large ones are classes that the packed cell left pending, grown to 3/4 up to all of its commonest machine.
+        The large ones are pending classes of the packed cell, enlarged to between 3/4 and all of the most common
+        machine.
         """
         waiting, running = self._classes(PENDING), self._classes(RUNNING)
         sizes, number = np.unique(self.state.machines.capacity[self.state.machines.order], axis=0, return_counts=True)
@@ -191,7 +197,7 @@ class LoadedCell:
         return [*large, *sorted(running, key=lambda pair: -running[pair])[: CLASSES - len(large)]]
 
     def _classes(self, state: int) -> dict[tuple[int, Requirement], int]:
-        """How many tasks in that state have a priority and requirement."""
+        """Return the number of tasks in this state for each (priority, requirement)."""
         tasks = self.state.tasks
         slots = np.flatnonzero(tasks.state == state)
         pairs = np.stack([tasks.job_priority[tasks.job[slots]].astype(np.int64), tasks.shape[slots]])
@@ -222,7 +228,8 @@ class LoadedCell:
             )
 
     def _fill_queue(self) -> None:
-        """To PENDING_TASKS, each class to its share. A user who was preempted waits too, and counts."""
+        """Submit tasks until `PENDING_TASKS` are pending, in equal parts for each class. Preempted tasks are pending
+        too."""
         tasks = self.state.tasks
         jobs = [tasks.jobs[FIRST_JOB + number] for number in range(CLASSES)]
         have = [int((tasks.state[job.tasks] == PENDING).sum()) for job in jobs]
@@ -246,7 +253,7 @@ class LoadedCell:
         )
 
     def refill(self) -> None:
-        """What finished is resubmitted and placed where it was, if there is room; a pass takes notice."""
+        """Submit the finished tasks again and place them on their old machines if they fit there. Then run a pass."""
         machines = self.state.machines
         for ended in self.finished:
             job = self.state.tasks.jobs[ended.job_id]
@@ -262,7 +269,7 @@ class LoadedCell:
 
 
 def _grown(requirement: Requirement, machine: Sequence[int], share: float) -> Requirement:
-    """Its CPU or RAM, whichever is more, as that share of the machine's; the rest in proportion."""
+    """Return the requirement, scaled so that its CPU or RAM, whichever is scarcer, is `share` of the machine's."""
     factor = share / max(requirement.limit[r] / machine[r] for r in (CPU, RAM))
     limit = tuple(min(int(value * factor), full) for value, full in zip(requirement.limit, machine, strict=True))
     return msgspec.structs.replace(requirement, limit=limit)

@@ -1,19 +1,19 @@
-"""`peers`: the same work done by Borg and by the programs that people use for it, side by side in one run.
+"""`peers`: Borg beside PowerDNS, Knot and Slurm, which do the same work in the same run.
 
-    dns        queries per second on one core: PowerDNS and Knot. See `tests.bench.dns`
-    accepted   jobs of one task, one request each, 16 clients, accepted per second: Slurm. `server_cpu_ms` is the CPU of
-               the servers per job, here of the web process and PostgreSQL, and of slurmctld there. Each client of
-               Slurm starts `sbatch` for each job. Slurm answers before the job is saved on disk, and Borg afterwards.
-               All jobs wait: Slurm holds them, and for Borg's no machine is large enough
-    hello      seconds from the submission of a job of three HTTP servers until all three answer (`tasks_up` of Borg):
-               Slurm with one slurmd on this machine, which starts them as one job with `srun`
+    dns        queries per second on one core, compared with PowerDNS and Knot. See `tests.bench.dns`
+    accepted   accepted jobs per second, compared with Slurm: jobs of one task, one request per job, 16 clients.
+               `server_cpu_ms`: CPU of the servers per job, which are the web process and PostgreSQL here, and slurmctld
+               there. Each client of Slurm starts `sbatch` for each job. Slurm answers before the job is saved on disk,
+               and Borg afterwards. All jobs stay pending: Slurm holds them, and in Borg no machine is large enough
+    hello      seconds from the submission of a job of three HTTP servers until all of them answer (in Borg: until
+               `tasks_up` is 3). Slurm starts them with `srun`, as one job, on one slurmd on this machine
 
-Cases are `WORK-borg` and `WORK-PROGRAM`; `borg_to_this` is Borg's value divided by the program's. If a program is not
-installed, its result has no value, and `missing` says what to install. The exit status is 0 even then. Nomad is not in
-Debian, so there is no comparison with it yet.
+Cases are `WORK-borg` and `WORK-PROGRAM`. `borg_to_this` is Borg's value divided by the program's. If a program is not
+installed, its result has no value, `missing` says what to install, and the exit status is still 0. Debian has no
+package of Nomad, so there is no comparison with it yet.
 
-    BENCH_CASES=dns,hello-slurm     only the cases that begin so. The cases of Borg that they need run too
-    BENCH_ROUNDS=1                  so many rounds of the DNS servers instead of three
+    BENCH_CASES=dns,hello-slurm     run only cases whose name begins with one of these, and those of Borg beside them
+    BENCH_ROUNDS=1                  number of rounds of the DNS servers instead of three
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.ports import free_port
 
 SUBMISSIONS, CLIENTS, HELLOS = 1_000, 16, 5
 READY_S, WITHIN_S = 30.0, 60.0
-# Case -> the commands that it needs, and where they come from.
+# For each case: the commands that it needs, and the packages with them.
 NEEDS = {
     "dns-powerdns": (("dnsperf", "pdns_server"), "Debian's packages dnsperf, pdns-server and pdns-backend-bind"),
     "dns-knot": (("dnsperf", "knotd"), "Debian's packages dnsperf and knot"),
@@ -88,7 +88,7 @@ def _dns(servers: list[str]) -> Iterator[dict[str, Any]]:
         for result in dns.speeds(
             home, dns.write_questions(home), cases, rounds=int(os.environ.get("BENCH_ROUNDS", "3"))
         ):
-            # The bench `dns` says which rate is too low; here only the comparison counts.
+            # The bench `dns` checks the rates. Here only the comparison counts.
             result.pop("failed", None)
             yield {**result, "case": "dns-" + result["case"].removesuffix("-qps")}
 
@@ -179,7 +179,7 @@ class _HelloBorg:
         self.spec = jobfile.read("examples/hello.jsonnet")
 
     def run(self, number: int) -> float:
-        """Return the seconds until three healthy servers are up, and end them."""
+        """Submit the job, wait until three healthy servers are up, and return the seconds. Then kill the job."""
         client, tenant, name = self.client, self.client.profile.tenant, f"hello{number}"
         path = f"/api/v1/cells/{client.profile.cell}/jobs/"
         began = time.monotonic()
@@ -192,7 +192,7 @@ class _HelloBorg:
 
 
 class _Slurm:
-    """A slurmctld and a slurmd of this user, on this machine."""
+    """A small Slurm cluster on this machine: a slurmctld and a slurmd, which run as this user."""
 
     def __init__(self, home: Path, controller: psutil.Process) -> None:
         self.home, self.controller = home, controller
@@ -205,7 +205,7 @@ class _Slurm:
         return done.stdout
 
     def hello(self, number: int) -> float:
-        """Return the seconds until three servers answer, and end them."""
+        """Submit the job, wait until three servers answer, and return the seconds. Then cancel the job."""
         ports = [free_port() for _ in range(3)]
         server = f"set -- {' '.join(map(str, ports))}; shift $SLURM_PROCID; exec python3 -m http.server $1"
         (self.home / "server.sh").write_text(server + "\n")
@@ -221,7 +221,7 @@ class _Slurm:
         return took
 
     def accepted(self) -> dict[str, Any]:
-        # Held jobs wait: only their acceptance is measured.
+        # Held jobs do not start, so that only their acceptance is measured.
         submit = ("sbatch", "--hold", "--output=/dev/null", "--wrap=sleep 1")
         with ThreadPoolExecutor(CLIENTS) as clients:
             list(clients.map(lambda _: self.command(*submit), range(CLIENTS)))

@@ -1,4 +1,4 @@
-"""What is true of a plan that packed a whole workload from scratch, counted again from events and assignments alone.
+"""Independent checks of a plan that packed a whole workload from scratch, computed from its events and assignments.
 
 Nothing here calls the scheduler: capacity, limits, constraints and bounds are read from the workload's events.
 """
@@ -20,10 +20,11 @@ from tests.bench.cells import PROD_FROM, Workload
 
 @dataclass(frozen=True)
 class Proof:
-    """`fits_left`: tasks left pending that would fit some machine as it is, or by preempting whom they may.
+    """The result of the checks. `placed`: placed tasks. `prod_unplaced`: production tasks without a machine.
 
-    `violations`: machines over capacity, tasks on machines that break a hard constraint, and tasks beyond their
-    job's bound on a machine. Both must be 0.
+    `fits_left`: pending tasks that would fit on some machine, as it is or by allowed preemptions. `violations`:
+    machines over capacity, tasks on machines that break a hard constraint, and tasks beyond their job's bound per
+    machine. Both must be 0.
     """
 
     placed: int
@@ -33,7 +34,7 @@ class Proof:
 
 
 def prove(workload: Workload, plan: Plan, policy: Policy) -> Proof:
-    """Count it all. Machine ids are 1 … M in order, job ids 1 … J, as `tests.bench.cells` gives them."""
+    """Check a plan. Machines must have the ids 1 … M and jobs the ids 1 … J, in order, as in `tests.bench.cells`."""
     count = _Count(workload, plan, policy)
     return Proof(
         placed=len(plan.assignments),
@@ -44,7 +45,7 @@ def prove(workload: Workload, plan: Plan, policy: Policy) -> Proof:
 
 
 class _Count:
-    """One row a task, jobs in order and tasks by index: `job`, `shape`, `priority`, `machine` (-1: pending)."""
+    """Arrays with one row per task, ordered by job and index: `job`, `shape`, `priority`, `machine` (-1: pending)."""
 
     def __init__(self, workload: Workload, plan: Plan, policy: Policy) -> None:
         self.machines = workload.machines
@@ -132,7 +133,10 @@ class _Count:
 
 
 def _holds(constraint: Constraint, machine: object) -> bool:
-    """The two relations that the cells of the benches use."""
+    """Return whether a machine satisfies a constraint with the relation PRESENT or EQUAL.
+
+    Raises `NotImplementedError` for other relations, which the cells of the benches do not use.
+    """
     value = getattr(machine, "attributes", {}).get(constraint.attribute) or getattr(machine, constraint.attribute, None)
     if constraint.relation is Relation.PRESENT:
         return value is not None

@@ -1,18 +1,18 @@
-"""`quota`: admissions a second through REST in bulk, quota charged and checked in the same transaction (§2.5).
+"""`quota`: admitted jobs per second over REST in bulk requests, with quota charged in the same transaction (§2.5).
 
-A whole `make up` with durable commits and 1,000 machines as rows, whose Borglets are left out: the master places what
-is admitted while more comes in. Clients at once send requests of 100 jobs of one task each, in an order shuffled by a
-seed. A part of the asks is beyond quota, and rejected with its shortfall, holders and a ready order. In the end the
-charges of every tenant are checked: what is in use is what its live jobs ask for, and exactly what its quota allows.
+A complete installation runs with durable commits, and with 1,000 machines as rows without Borglets. The master places
+admitted jobs at the same time. Four clients send requests of 100 jobs of one task each, in an order that a seed
+shuffles. Some jobs are beyond the quota, and the portal rejects them. At the end the bench checks each tenant: the
+charged amounts must equal those of its live jobs, and its whole quota must be used.
 
-Cases: `many-tenants`: 1,000 tenants of one cell, ten jobs each, a tenth of them with quota for five; an SRE's token, as
-a system that submits for others has. `hot-tenant`: one tenant, 9,500 of whose 10,000 jobs have quota; its own token.
+Cases: `many-tenants`: 1,000 tenants with ten jobs each, a tenth of them with quota for only five jobs; the client has
+an SRE's token. `hot-tenant`: one tenant with 10,000 jobs, 9,500 of which have quota; the client has its own token.
 
-`value`: jobs admitted a second, from the first request to the last answer, rejected ones not counted. `request_ms_p50`,
-`request_ms_p99`: of a request of 100. `refused_share`. `load`: processes that wanted a core in the minute before.
+`value`: admitted jobs per second, from the first request to the last answer. `request_ms_p50`, `request_ms_p99`: time
+of a request of 100 jobs. `refused_share`: the share of rejected jobs. `load`: the load average before.
 
-    BENCH_RUNS=1 python -m tests.bench quota      once each instead of three times
-    BENCH_CASES=many                              only the cases that begin so
+    BENCH_RUNS=1 python -m tests.bench quota      number of runs instead of three
+    BENCH_CASES=many                              run only cases whose name begins with this
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 class _Admissions(Bench):
-    """Tenants beside the cell of the bench `commit`, and clients that submit for them."""
+    """The installation of the bench `commit`, with tenants, their quota, and clients that submit jobs for them."""
 
     def __init__(self, where: Installation) -> None:
         super().__init__(where, machines=MACHINES)
@@ -83,7 +83,7 @@ class _Admissions(Bench):
         self.clear()
 
     def run(self, case: str) -> dict[str, Any]:
-        """All asks of a case once: what came of them. Raises when a charge is wrong."""
+        """Submit all jobs of a case once, and return the figures. Raises `RuntimeError` if a charge is wrong."""
         if case == "hot-tenant":
             tenants, token = ["hot"] * HOT_JOBS, self._token_of("hot")
             expected = {"hot": HOT_ADMITTED}
@@ -129,7 +129,8 @@ class _Admissions(Bench):
         return found
 
     def _send(self, requests: Sequence[list[dict[str, Any]]], token: str | None) -> dict[str, Any]:
-        """From as many clients at once as there are, each with a connection of its own."""
+        """Send the requests from `CLIENTS` concurrent clients, each with its own connection. Return times and
+        counts."""
         clients: queue.SimpleQueue[Client] = queue.SimpleQueue()
         profile = self.client.profile
         for _ in range(CLIENTS):
@@ -158,7 +159,7 @@ class _Admissions(Bench):
         }
 
     def _check(self, expected: dict[str, int]) -> None:
-        """What is charged is what live jobs ask for, and what quota allows, tenant by tenant."""
+        """Check that each tenant has as many live jobs as its quota allows, and is charged exactly for these."""
         from django.db import connection
 
         with connection.cursor() as cursor:

@@ -1,15 +1,16 @@
-"""`quota-race`: 32 buyers race for the last core of a cell, each a thread with a connection of its own (§2.5).
+"""`quota-race`: 32 buyers order the last free core of a cell at the same time (§2.5). Each is a thread with a
+connection.
 
-Round after round every buyer orders the same core at the same moment, through the services, with durable commits. Kinds
-of rounds take turns: it begins at once and is charged; it begins tomorrow and is held; it waits for an SRE, who says
-no; it is ordered at a quote; and anyone who gets it takes it back at once, while the others still try. After each round
-the winner gives it back. Somebody gets it, never two at once; in the end nothing is held, and the ledger adds up.
+In each round every buyer orders the same core, through the services, with durable commits. There are five kinds of
+rounds, in turn: the quota begins at once (`at-once`); it begins tomorrow (`tomorrow`); an SRE must approve the order
+and rejects it (`refused`); the order has a quote (`quoted`); the winner cancels its order at once while others still
+try (`handed-round`). After each round the winner returns the core. The core must have a buyer in each round, and never
+two at once. At the end no credits may be reserved, and the ledger must balance.
 
-`value`: attempts a second, from the start of a round to its last answer. `attempts`, `won`, `rounds`; `order_ms_p50`,
-`order_ms_p99`: of one attempt, waiting for the cell's market included. `load`: processes that wanted a core in the
-minute before.
+`value`: attempts per second. `attempts`, `won`, `rounds`: counts. `order_ms_p50`, `order_ms_p99`: the time of one
+attempt, including the wait for the lock of the cell's market. `load`: the load average before.
 
-    BENCH_ATTEMPTS=1000 python -m tests.bench quota-race      fewer than 10,000
+    BENCH_ATTEMPTS=1000 python -m tests.bench quota-race      fewer attempts than 10,000
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ ATTEMPTS = 10_000
 KINDS = ("at-once", "tomorrow", "refused", "quoted", "handed-round")
 CELL = "race"
 CORE = (1_000, 0, 0, 0, 0, 0)
-ROOM_MILLI, SOLD_MILLI = 10_000, 8_500  # of 9.5 cores that may be sold, 8.5 are
+# Capacity and sold amount in milli-cores. 5 % of the capacity are not sold, so one core is left.
+ROOM_MILLI, SOLD_MILLI = 10_000, 8_500
 _BEGIN = dt.datetime(2027, 5, 1, tzinfo=dt.UTC)
 _WAIT_S = 60.0
 _CORE_MOVES = ("order.placed", "order.cancelled", "order.rejected")
@@ -48,7 +50,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 class Race:
-    """One cell with one core left, and so many teams that want it and have the money."""
+    """A cell with one core left to sell, and `buyers` teams that have enough credits for it."""
 
     def __init__(self, buyers: int) -> None:
         from django.db import transaction
@@ -81,7 +83,7 @@ class Race:
         self.took_s: list[float] = []
         self._results: list[tuple[str, Any]] = [("", None)] * buyers
         self._quotes: list[Any] = [None] * buyers
-        # Rounds begin and end for all at once; the main thread is one more.
+        # All buyers and the main thread begin and end each round together.
         self._gate = threading.Barrier(buyers + 1, timeout=_WAIT_S)
         self._kind, self._now = KINDS[0], _BEGIN
         self._done = False
@@ -176,7 +178,7 @@ class Race:
                 self.took_s.append(time.monotonic() - began)
 
     def _settle(self, number: int) -> int:
-        """Look at the round, and give the core back. Returns how many got it."""
+        """Check the results of a round, return the core to the market, and return the number of winners."""
         from quota import clock
         from quota.market.orders import order_cancel, order_reject
         from quota.models import OrderState
@@ -209,14 +211,15 @@ class Race:
         return len(winners)
 
     def _check(self) -> None:
-        """Nothing is held any more, and every credit is somewhere."""
+        """Check that no order is open, no credits are reserved, the ledger balances, and the core never had two
+        owners."""
         from django.db.models import F, Sum
 
         from quota.billing.ledger_check import ledger_check
         from quota.models import Account, Order, OrderState, Record
 
         self.problems += ledger_check()
-        # The stream is in the order of commits: between placing and taking back, nobody else may have the core.
+        # Records are in the order of commits. Between an order and its end, no other order may get the core.
         owner = None
         for kind, data in Record.objects.filter(kind__in=_CORE_MOVES).order_by("revision").values_list("kind", "data"):
             if kind == "order.placed" and owner is not None:
@@ -236,7 +239,7 @@ class Race:
 
 
 def _sold_milli(now: dt.datetime) -> int:
-    """The most that is sold at any instant from `now` on, by rows alone."""
+    """Return the largest number of milli-cores that are sold at any moment from `now` on, according to the rows."""
     from quota.models import Order, OrderState, Quota
 
     waiting = [OrderState.PENDING.value, OrderState.APPROVED.value]

@@ -1,19 +1,20 @@
-"""`reclaim`: the estimate of what tasks will use, the whole cycle, and the capacity that it frees (§5.5).
+"""`reclaim`: the speed of reclamation, and the capacity that it frees (§5.5).
 
-Cases:
-* `estimate-150k` (ms): one look of the estimator at 150,000 tasks, one thread, samples found by id included;
-* `cycle-150k` (ms): the usage of 12,260 machines is read from Redis, the estimator looks at it, and all changes are
-  committed to PostgreSQL with durable commits. All estimates fall meanwhile, so the number of changes is the largest
-  possible one. `look_ms`, `longest_ms`: the parts for which a pass waits; `cpu_ms`: the CPU time of this process;
-  `quiet_ms`: a cycle without changes; `absorb_ms`: the changes are applied to the state in memory; `own_process`: what
-  it would cost to keep a state in memory for the cycle alone;
-* `placeable`, `-baseline`, `-aggressive` (% of the tasks): the real cell (`tests.bench.cells`) is packed by limits. Its
-  tasks then have the usage that the trace of 2019 has for their band. The result is the share of the unplaced tasks
-  that find a machine once reservations have settled and passes place no more. `first`: after one pass. Reservations
-  change as `ReservationPace` writes them; `placeable-unpaced`: each change that matters is written, as before decision
-  0313. `changes`: the number of reservations that were written.
+Reclamation estimates what tasks will use, and lowers their reservations, so that other tasks fit. Cases:
+* `estimate-150k`: ms of one estimate for 150,000 tasks in one thread;
+* `cycle-150k`: ms of one cycle: the usage of 12,260 machines is read from Redis, estimates are made, and all changes
+  are written to PostgreSQL with durable commits. All estimates fall at once, which is the largest number of changes.
+  `look_ms`, `longest_ms`: the parts during which a scheduling pass must wait. `cpu_ms`: CPU time of this process.
+  `quiet_ms`: a cycle without changes. `absorb_ms`: the time to apply the changes to the state in memory.
+  `own_process`: the cost of another copy of the state, if the cycle ran in a separate process;
+* `placeable`, `-baseline`, `-aggressive`: three settings of reclamation. The real cell (`tests.bench.cells`) is packed
+  by limits. Its tasks then use as much as tasks of their priority band in Google's trace of 2019. The value is the
+  share, in per cent, of the unplaced tasks that find a machine after the reservations have fallen and several passes
+  have run. `first`: the share after one pass. `changes`: the number of reservations that were written, at the pace of
+  `ReservationPace`;
+* `placeable-unpaced`: as `placeable`, but every change that matters is written, as before decision 0313.
 
-    BENCH_CASES=placeable,estimate     only the cases that begin so
+    BENCH_CASES=placeable,estimate     run only cases whose name begins with one of these
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from tests.bench.wanted import wanted
 RUNS = 5
 TASKS = 150_000
 EVERY_S = 5.0
-# Usage over request, means of Google's 2019 sample: (lowest priority, CPU, RAM). Real work spreads widely around them.
+# Mean usage / request in Google's trace of 2019: (lowest priority, CPU, RAM). Single tasks differ widely from it.
 RATIOS = ((0, 0.15, 0.12), (100, 0.34, 0.36), (116, 0.61, 0.48), (120, 0.42, 0.63))
 CONCENTRATION, WOBBLE = 4.0, 0.2
 SETTLING_S, LOOK_S = 5400.0, 30.0
@@ -70,7 +71,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def timed(case: str, times: list[float], **more: Any) -> dict[str, Any]:
-    """The median of `times`, seconds, without the first, in ms."""
+    """Return a result with the median of `times` (seconds) in ms. The first time is a warm-up and is left out."""
     counted = [1000 * each for each in times[1:]]
     return {
         "case": case,
@@ -90,7 +91,7 @@ def timed(case: str, times: list[float], **more: Any) -> dict[str, Any]:
 def estimate() -> dict[str, Any]:
     used = Used(_full_cell(), np.random.default_rng(0))
     history, times, cpu, lowered = UsageHistory(), [], [], 0
-    for _ in range(61):  # until everything decays
+    for _ in range(61):  # until all reservations fall
         history.look(used.state.tasks, used.samples(), MEDIUM, passed_s=EVERY_S)
     for _ in range(RUNS + 1):
         samples = used.samples()
@@ -105,7 +106,7 @@ def estimate() -> dict[str, Any]:
 
 
 def _full_cell() -> CellState:
-    """The real cell's machines with 150,000 tasks on them, wherever."""
+    """Return a state with the machines of the real cell and 150,000 tasks, distributed over them in turn."""
     real = cells.google2011(constraints=False)
     state = CellState()
     for event in real.machines:
@@ -131,7 +132,7 @@ def _full_cell() -> CellState:
 
 @dataclass
 class Used:
-    """What every running task uses, by the ratios of its band; drawn again for those that came since."""
+    """The simulated usage of every running task, drawn from the mean usage of its priority band."""
 
     state: CellState
     rng: np.random.Generator
@@ -141,7 +142,7 @@ class Used:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take in who runs now."""
+        """Read which tasks run now, and draw the usage of tasks that are new."""
         tasks = self.state.tasks
         self.slots = np.flatnonzero(tasks.state == RUNNING)
         ids = tasks.id[self.slots].tolist()
@@ -151,7 +152,7 @@ class Used:
         self._ratio.update((ids[n], drawn[k]) for k, n in enumerate(new))
         self._mean = np.array([self._ratio[identity] for identity in ids]).reshape(-1, 2)
         self._mean = self._mean * tasks.shapes.limit[tasks.shape[self.slots]][:, [CPU, RAM]]
-        # Machine by machine, as it comes from Redis.
+        # Ordered by machine, as the samples from Redis.
         self._order = np.argsort(tasks.machine[self.slots], kind="stable")
 
     def _draw(self, priority: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -220,8 +221,9 @@ def placeable(case: str, preset: Preset, pace: ReservationPace | None) -> dict[s
 
 
 def _settle(state: CellState, used: Used, history: UsageHistory, preset: Preset, pace: ReservationPace | None) -> int:
-    """Estimate reservations for `SETTLING_S` virtual seconds. With `pace`, write each change when it is due; without,
-    write all changes at the end. Return how many reservations were written.
+    """Estimate reservations for `SETTLING_S` virtual seconds, and return how many reservations were written.
+
+    With `pace`, each change is written when it is due. Without it, all changes are written at the end.
     """
     tasks, written = state.tasks, 0
     for _ in range(round(SETTLING_S / LOOK_S)):
@@ -236,7 +238,7 @@ def _settle(state: CellState, used: Used, history: UsageHistory, preset: Preset,
 
 
 def _write(state: CellState, found: Reservations, chosen: NDArray[np.int64]) -> int:
-    """Set the reservations of the tasks that `chosen` selects from `found`. Return their number."""
+    """Set the reservations of the tasks that `chosen` selects from `found`, and return their number."""
     tasks, slots = state.tasks, found.slots[chosen]
     if not len(slots):
         return 0
@@ -251,7 +253,7 @@ def _write(state: CellState, found: Reservations, chosen: NDArray[np.int64]) -> 
 
 
 def _apply(state: CellState, plan: Plan) -> None:
-    """Victims first, then who takes their place."""
+    """Apply the plan to the state: evict the victims of each placement, then place its task."""
 
     def send(event: events.Event) -> None:
         state.apply(event, revision=state.revision + 1, time=0.0)
@@ -281,7 +283,7 @@ def _apply(state: CellState, plan: Plan) -> None:
 
 
 def _asked(state: CellState) -> tuple[int, int, int]:
-    """Tasks pending, and the CPU and RAM that they ask for."""
+    """Return the number of pending tasks, and the CPU and RAM that they request."""
     slots = np.flatnonzero(state.tasks.state == PENDING)
     limits = state.tasks.shapes.limit[state.tasks.shape[slots]]
     return len(slots), int(limits[:, CPU].sum()), int(limits[:, RAM].sum())

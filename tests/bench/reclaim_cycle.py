@@ -1,4 +1,4 @@
-"""`reclaim`, case `cycle-150k`: rows in a durable PostgreSQL, usage in Redis, and a reclaimer between them."""
+"""The case `cycle-150k` of the bench `reclaim`: a reclaimer with a durable PostgreSQL, and usage in Redis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from tests.bench.databases import databases
 
 MACHINES, JOBS, TASKS_A_JOB = 12_260, 150, 1_000
-SETTLE_LOOKS = 130  # of 5 s each: each task has run for over 300 s, and its reservation is far too large
+SETTLE_LOOKS = 130  # of 5 s each. Then each task has run for over 300 s, and its reservation is far too large
 RUNS = 5
 
 
@@ -27,7 +27,7 @@ def cycle() -> dict[str, Any]:
 
 
 class _Cell:
-    """150,000 running tasks as rows, and who stands in for their Borglets and for the master."""
+    """A cell with rows of 150,000 running tasks, and code that reports their usage in place of Borglets."""
 
     def __init__(self) -> None:
         from quota.models import Tenant
@@ -72,7 +72,7 @@ class _Cell:
         self.machine_ids = [machine.id for machine in made]
 
     def _run(self) -> None:
-        """Everything runs: what placing it would have written, without its history."""
+        """Change the rows of all tasks to "running", without events."""
         from django.db import connection
 
         with connection.cursor() as cursor:
@@ -91,7 +91,7 @@ class _Cell:
             cursor.execute("VACUUM ANALYZE scheduling_jobspec")
 
     def _usage(self) -> None:
-        """As link shards leave it: a fifth to a half of the limit, machine by machine."""
+        """Draw the usage of each task, 20 % to 50 % of its limit, in the format that link shards store per machine."""
         from scheduling.usage import live
 
         tasks = self.state.tasks
@@ -121,7 +121,7 @@ class _Cell:
         client.hset(f"borg:usage:{self.cell.id}", mapping=mapping)
 
     def cycle(self) -> tuple[list[float], int]:
-        """Seconds of each turn of one cycle, and how many reservations they changed."""
+        """Run one cycle. Return the seconds of each of its turns, and how many reservations were written."""
         from quota.vocabulary.bands import DEFAULT_BANDS
         from scheduling.policy.cell_settings import CellSettings
 

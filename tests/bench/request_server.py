@@ -1,11 +1,10 @@
-"""A latency-sensitive workload: a server, and its client, as one task. Run as a script; it needs nothing but Python.
+"""A latency-sensitive workload that runs as one task: a server and its client. The script needs only Python.
 
-Requests are due at a fixed rate, whether or not earlier ones were answered (as users are); the server spends a fixed
-amount of work on each. A request's latency runs from the moment it was due, so that a client that wakes late, and
-anyone who waits behind a slow request, count too. Once a second a line: `[[due, latency in ms], …]`; `due` in seconds
-of CLOCK_MONOTONIC.
+    request_server.py RATE_PER_S BLOCKS
 
-    request_server.py RATE_PER_S BLOCKS      BLOCKS of 1 KiB are hashed for each request
+The client sends requests at a fixed rate, and the server hashes BLOCKS of 1 KiB for each of them. A response time
+begins when the request is due, so it includes the delay of a client that wakes up late, or of an earlier slow request.
+Once per second the script prints a line `[[due, response time in ms], …]`, with `due` in seconds of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations

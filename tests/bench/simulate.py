@@ -1,13 +1,13 @@
-"""`simulate`: 29 days of Google's cell in the simulator. CPU seconds of one core.
+"""`simulate`: CPU seconds of one core that the simulator needs for 29 days of Google's cell.
 
-All 672,074 jobs of the trace arrive in a cell of full size (12,477 machines, with their real failures and returns).
-Each has one task, whose request is that of a task of the fifth with the same scheduling class, drawn with seed 2011.
-Passes take place every 5 virtual seconds, so that half of the tasks wait about 2 s and nine tenths about 5 s, as in
-the original. Reservations are estimated every five minutes, from usage in windows of five minutes as in the trace.
+All 672,074 jobs of the trace of 2011 arrive in a cell of full size: 12,477 machines, with the failures and returns of
+the trace. Each job has one task, with the request of a random task of the same scheduling class (seed 2011). A
+scheduling pass runs every 5 virtual seconds, so that half of the tasks wait about 2 s and nine tenths at most about 5
+s, as in the trace. Reservations are estimated every five minutes, because the trace has the usage of five minutes.
 
-Cases: `google2011-29days`; `google2011-day-same-journal`: whether two runs of the first day have equal digests; and
-`google2011-day-tasks-10`, `-100`: the first day with that many tasks per job. `BENCH_SMALL=1` shortens all to 0.1 days.
-`wall_s`: seconds of the clock, which other processes of the machine make longer.
+Cases: `google2011-29days`; `google2011-day-same-journal`: two runs of the first day must have equal digests of their
+journals; `google2011-day-tasks-10`, `-100`: the first day with 10 or 100 tasks per job. `BENCH_SMALL=1` shortens all
+cases to 0.1 days. `wall_s`: elapsed seconds, which depend on other users of the machine.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _same(days: float) -> dict[str, Any]:
 
 
 def _run(days: float, tasks_per_job: int) -> tuple[float, float, Simulation]:
-    """Simulate that many days. Return the CPU time and the wall time in seconds, and the simulation."""
+    """Simulate `days` days. Return the CPU seconds, the elapsed seconds, and the simulation."""
     folder = Path(os.environ.get("BORG_DATA", "../shared/data")) / "google2011"
     machines, workload = google2011.month(folder, days=days, tasks_per_job=tasks_per_job)
     state = CellState()

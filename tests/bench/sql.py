@@ -1,15 +1,16 @@
-"""`sql`: every ready query of Infrastore over 100 million windows of usage, in a process of its own with two threads.
+"""`sql`: seconds of the ready-made queries of Infrastore, the SQL archive of a cell, over 100 million rows of usage.
 
-The archive is made once below `build/`: 100 days with a million windows each, and the events of 3,472 tasks. Cases:
-* `week` (s): the slowest ready query with `:since` seven days before the end; the target is 2 s;
-* `all` (s): the same over all days; the target is 15 s;
-* `tenant-week` (s): the same for one of 40 tenants, whose rows are copied into memory first.
+The archive is created once in the folder `build/`: 100 days with one million usage windows each, and the events of
+3,472 tasks. Each query runs in a separate process with two threads. Cases:
+* `week`: the slowest query over the last seven days; the target is 2 s;
+* `all`: the slowest query over all days; the target is 15 s;
+* `tenant-week`: as `week`, for one of 40 tenants, whose rows are copied into memory first; the target is 2 s.
 
-Each time contains the start of the process. `cpu_s`: the most CPU time of a query over all its threads, which a busy
-machine changes less. `queries`: the wall time and the CPU time of each query.
+Each time includes the start of the process. `cpu_s`: the largest CPU time of a query, which depends less on other users
+of the machine. `queries`: elapsed time and CPU time of each query.
 
     BENCH_ROWS=10000000     fewer rows
-    BENCH_CASES=week        only the cases that begin so
+    BENCH_CASES=week        run only cases whose name begins with this
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _run(text: str, since: dt.datetime, users: tuple[str, ...] | None) -> None:
 
 
 def _cpu_s() -> float:
-    """Return the CPU time of all processes that have ended."""
+    """Return the CPU seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,8 +1,12 @@
-"""`start`: how fast an installation is ready, a job runs, and a real cell's production work runs.
+"""`start`: how soon an installation is ready, a job runs, and the production jobs of a real cell run.
 
-Cases: `ready` and `ready-second` (s), `pss` (MiB, an empty installation after 60 s; `floor`: if no server wrote to a
-page that it shares), `hello-p50` (s, from submission until all three tasks are healthy), `idle` (% of one core),
-`google2011-prod-running` (s, a fifth of a real cell on simulated machines).
+Cases:
+* `ready`: seconds until a new installation is ready. `ready-second`: seconds of its second start;
+* `pss`: memory in MiB of an idle installation after 60 s. `floor`: the memory if the processes shared all pages that
+  they inherit;
+* `hello-p50`: seconds from the submission of a job until its three tasks are healthy, median;
+* `idle`: CPU of an installation without work, in % of one core;
+* `google2011-prod-running`: seconds until all production tasks of a fifth of a real cell run on simulated machines.
 """
 
 from __future__ import annotations
@@ -82,7 +86,7 @@ def _hello(where: Installation) -> Iterator[dict[str, Any]]:
 
 
 def _rest(where: Installation) -> Iterator[dict[str, Any]]:
-    time.sleep(5.0)  # what the runs before left to do is done
+    time.sleep(5.0)  # until the work of the earlier runs is done
     before, began = where.cpu_s(), time.monotonic()
     time.sleep(IDLE_S)
     used = 100 * (where.cpu_s() - before) / (time.monotonic() - began)

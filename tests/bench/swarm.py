@@ -1,9 +1,10 @@
-"""A cell whose machines all want one package at once: the real tracker, the real choice of sources, simulated wires.
+"""A simulation of machines that all fetch one package at once: the product's code chooses sources, the network is fake.
 
-    machine ── Choosing.step ─► Ask ─► Tracker.sources    Try ─► a transfer that shares its source's line with others
+    machine ── Choosing.step ─► AskForSources ─► Tracker.sources
+            └─ Choosing.step ─► Try ─► a transfer that shares the line of its source with other transfers
 
-A source's line is divided evenly among its transfers, and no transfer is faster than its receiver's line. Virtual
-time: nothing is written, nobody waits; the same seed gives the same figures.
+The bandwidth of a source is divided equally among its transfers, and no transfer is faster than the line of its
+receiver. Time is virtual, and nothing is written. The same seed gives the same figures.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ PORT = 7000
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """How the simulated cell is made. Lines in bytes/s."""
+    """The parameters of the simulated cell."""
 
     machines: int
     size_bytes: int = 200 * 2**20
-    line_bytes_s: float = 125e6  # of a machine, each way: 1 Gbit/s
+    line_bytes_s: float = 125e6  # bytes per second of a machine in each direction: 1 Gbit/s
     store_bytes_s: float = 125e6
-    install_s: float = 1.0  # between the last byte and serving others: unpacking
-    ask_s: float = 0.01  # until the link answers
-    spread_s: float = 0.5  # within which all begin
-    liars: float = 0.0  # share of machines that serve something else
-    away: float = 0.0  # share of machines that nobody can reach
+    install_s: float = 1.0  # unpacking, between the last byte and serving others
+    ask_s: float = 0.01  # until the link answers a request for sources
+    spread_s: float = 0.5  # all machines begin within this time
+    liars: float = 0.0  # share of machines that send wrong content
+    away: float = 0.0  # share of machines that cannot be reached
     seed: int = 1
 
 
 @dataclass(slots=True)
 class Outcome:
-    installed_at: list[float] = field(default_factory=list)  # seconds, in order
+    installed_at: list[float] = field(default_factory=list)  # seconds, ascending
     store_copies: int = 0
-    busiest_store: int = 0  # transfers from it at once
+    busiest_store: int = 0  # largest number of concurrent transfers from the store
     asked: int = 0
     failed: dict[str, int] = field(default_factory=dict)
     gave_up: list[str] = field(default_factory=list)
@@ -60,7 +61,7 @@ class _Transfer:
 
 
 class Swarm:
-    """One run. Machines are numbered from 1; 0 is the store."""
+    """One run of the simulation. Machines have the numbers 1 … N, and the store has the number 0."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -139,7 +140,7 @@ class Swarm:
             self._share(number)
 
     def _share(self, source: int) -> None:
-        """Divide the source's line again among its transfers."""
+        """Divide the bandwidth of a source equally among its transfers, and schedule their new ends."""
         sending = self._sending[source]
         if not sending:
             return
@@ -156,7 +157,7 @@ class Swarm:
         assert isinstance(detail, tuple)
         transfer, version = detail
         if transfer.version != version:
-            return  # its rate has changed since
+            return  # the rate has changed since this end was scheduled
         del self._sending[transfer.source][machine]
         self._share(transfer.source)
         if transfer.source in self._liars:

@@ -1,12 +1,12 @@
-"""`upgrade`: a cell with a month of events in one old partition is migrated, and archives for the first time.
+"""`upgrade`: the longest wait of SQL statements while an old cell is migrated and archived for the first time.
 
-The database is in the state of the release before the archive. It has `BENCH_EVENTS` events (3 million) of the last 30
-days. While a writer commits revisions, as a master does, `manage.py migrate` partitions the journal per cell, and then
-`manage.py archive` copies the month.
+The database has the schema of the release before the archive, with `BENCH_EVENTS` events (default: 3 million) of the
+last 30 days in one partition. A writer commits revisions all the time, as a master does. Meanwhile `manage.py migrate`
+divides the journal into partitions per cell, and then `manage.py archive` copies the month.
 
-Cases: `migrate` and `archive` (ms, the longest wait of a statement of the writer meanwhile; `seconds` the step took;
-`quiet_ms` is the longest wait within 20 s before, which shows how busy the machine was).
-The target is that no statement waits longer than 1 s: a master that waits so long makes no pause that users notice.
+Cases `migrate` and `archive`: the longest wait of one of the writer's statements in ms. The target is 1 s, a pause of
+the master that users do not notice. `seconds`: the time of the command. `quiet_ms`: the longest wait in 20 s before,
+which shows how busy the machine was.
 
     BENCH_EVENTS=5000000
 """
@@ -60,7 +60,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def _fill(number: int) -> int:
-    """Write a cell with events of the last 30 days, in ascending order of time, and return its id."""
+    """Create a cell with `number` events of the last 30 days, in ascending order of time, and return its id."""
     from django.db import connection
     from django.db.migrations.executor import MigrationExecutor
 
@@ -88,7 +88,7 @@ def _check(number: int) -> None:
 
 
 class _Writer:
-    """Commits revisions of a cell one after the other in a thread. `slowest_s`: the longest time of a statement."""
+    """A thread that commits revisions of a cell, one after the other. `slowest_s`: the longest time of a statement."""
 
     def __init__(self, cell: int) -> None:
         self._cell, self.slowest_s, self._stopped = cell, 0.0, threading.Event()

@@ -1,7 +1,8 @@
-"""Further cells made from the fifth of the real Borg cell, so that packing is measured on work that was not tuned to.
+"""Changed copies of a real cell, so that packing is also measured on work for which the scheduler was not tuned.
 
-Each function returns the production and monitoring work of one cell. `seed` draws what the cell has at random. The
-parameters of the scheduler were chosen with the seeds of `CHOSEN_ON`; the bench reports other seeds.
+Each function returns the production and monitoring jobs of one cell. The base is a sample of one fifth of Google's cell
+of 2011. `seed` determines all random choices. The scheduler's parameters were chosen with the seeds of `CHOSEN_ON`, and
+the bench reports other seeds.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ from tests.bench.cells import Workload
 CHOSEN_ON = (1, 2, 3)
 REPORTED = 2011
 PRIORITY = 200
-# The CPU that the work of a changed cell asks for, as a share of what the machines have.
+# The CPU that the jobs of a changed cell request, as a share of the capacity of its machines.
 ASKED = 0.70
-# Large jobs with one task per machine: how many machines of the cell they need, from and to.
+# The smallest and largest share of the machines that an added job with one task per machine needs.
 APART_FROM, APART_TO = 0.20, 0.45
 _CPU_M = (400, 800, 1600, 2400)
 _RAM_PER_CPU_M = 2_500_000
 
 
 def fifth(seed: int) -> Workload:
-    """The fifth as it is, not cloned. Its attributes and constraints are drawn with `seed`."""
+    """Return the sample of one fifth of Google's cell, unchanged. `seed` determines its random attributes and
+    constraints.
+    """
     return cells.google2011(1, constraints=False, seed=seed).prod()
 
 
 def anti_affine(seed: int) -> Workload:
-    """Large jobs with one task per machine are added, until half of all tasks belong to them."""
+    """Return the sample cell with additional large jobs that allow one task per machine and have half of all tasks."""
     rng = np.random.default_rng(seed)
     base = fifth(seed)
     half = base.tasks
@@ -54,7 +57,7 @@ def anti_affine(seed: int) -> Workload:
 
 
 def ram_scarce(seed: int) -> Workload:
-    """Every task asks for as much more RAM as makes RAM the resource that ends first."""
+    """Return the sample cell with larger RAM requests, so that RAM is used up before CPU."""
     base = fifth(seed)
     most = max(machine.capacity[RAM] for machine in base.machines)
     factor = (asked(base, CPU) + 0.06) / asked(base, RAM)
@@ -62,7 +65,7 @@ def ram_scarce(seed: int) -> Workload:
 
 
 def small_machines(seed: int) -> Workload:
-    """Only machines of the second largest kind or smaller; tasks that fit on none of them are left out."""
+    """Return the sample cell with small machines only, and without the jobs that have a task too large for them."""
     rng = np.random.default_rng(seed)
     base = fifth(seed)
     kinds = Counter((m.capacity[CPU], m.capacity[RAM]) for m in base.machines)
@@ -87,7 +90,7 @@ def small_machines(seed: int) -> Workload:
 
 
 def redrawn(seed: int) -> Workload:
-    """Each job asks for other amounts per task and has another number of tasks: those of three jobs drawn at random."""
+    """Return the sample cell, with CPU, RAM and number of tasks of each job taken from three other jobs at random."""
     rng = np.random.default_rng(seed)
     base = fifth(seed)
     sizes = [job.groups[0].requirement.limit for job in base.jobs]
@@ -106,7 +109,7 @@ def redrawn(seed: int) -> Workload:
 
 
 def half(seed: int) -> Workload:
-    """A random half of the machines, and a random half of the jobs."""
+    """Return a random half of the machines and a random half of the jobs of the sample cell."""
     rng = np.random.default_rng(seed)
     base = fifth(seed)
     machines = np.sort(rng.permutation(len(base.machines))[: len(base.machines) // 2])
@@ -127,7 +130,7 @@ CELLS: Mapping[str, Callable[[int], Workload]] = {
 
 
 def asked(workload: Workload, resource: int) -> float:
-    """Return the amount that all tasks ask for, as a share of what the machines have."""
+    """Return the amount of a resource that all tasks request, as a share of the capacity of all machines."""
     wanted = sum(group.requirement.limit[resource] * group.size for job in workload.jobs for group in job.groups)
     return wanted / sum(machine.capacity[resource] for machine in workload.machines)
 
@@ -158,7 +161,7 @@ def _changed(workload: Workload, change: Callable[[events.JobSubmitted, Vector],
 
 
 def _shuffled(workload: Workload, rng: np.random.Generator) -> Workload:
-    """The jobs in a random order, and their ids in that order."""
+    """Return the workload with its jobs in a random order, and with new ids 1 … J in that order."""
     order = rng.permutation(len(workload.jobs))
     return replace(
         workload,
@@ -169,7 +172,7 @@ def _shuffled(workload: Workload, rng: np.random.Generator) -> Workload:
 
 
 def _sized(workload: Workload, rng: np.random.Generator, share: float) -> Workload:
-    """Add copies of jobs, or leave jobs out, until the scarcest resource is asked for to about `share`."""
+    """Repeat or leave out random jobs, until they request about `share` of the scarcest resource."""
     jobs, left = [], share
     for at in rng.permutation(np.tile(np.arange(len(workload.jobs)), 4)):
         job = workload.jobs[at]
@@ -182,7 +185,10 @@ def _sized(workload: Workload, rng: np.random.Generator, share: float) -> Worklo
 
 
 def _softened(workload: Workload) -> Workload:
-    """§5.1: constraints and anti-affinity of jobs with more tasks than half the machines are soft."""
+    """Make the constraints and anti-affinity of very large jobs soft, as in §5.1.
+
+    A job is very large if it has more tasks than half of the machines.
+    """
     jobs = []
     for job in workload.jobs:
         if 2 * sum(group.size for group in job.groups) > len(workload.machines):

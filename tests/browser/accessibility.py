@@ -1,7 +1,7 @@
-"""Faults of a page that keep people from using it: the rules of WCAG 2.2 that a program can check.
+"""Accessibility checks of a page: the rules of WCAG 2.2 that a program can check.
 
-Names come from Chromium's own accessibility tree, as screen readers get them, and contrast from the colours that
-Chromium computed. The rules are in `accessibility.js`.
+The names of controls and images are read from Chromium's accessibility tree, which screen readers use too. Contrast is
+computed from the colours that Chromium draws. `accessibility.js` contains the other rules.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEEDS_NAME = CONTROLS | {"image", "img", "form", "region", "table"}
 
 
 def faults(page: Page) -> list[str]:
-    """Return one line per fault of the page, or [] if the page has none."""
+    """Return one line per accessibility fault of the page, or [] if the page has none."""
     found = page.evaluate(
         f"() => {{ const checks = {_RULES.strip()}; return [...checks.rules(), ...checks.contrast()]; }}"
     )

@@ -1,4 +1,5 @@
-"""A browser for real: the system's Chromium, driven by Playwright, at the web process over the test database."""
+"""Fixtures for browser tests: Playwright controls a real Chromium, which visits a real web process on the test
+database."""
 
 from __future__ import annotations
 
@@ -37,9 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
             "Browser tests need PostgreSQL and Redis: run them with "
             "`pytest -p tests.engines --ds=portal.settings.test tests/browser`, or run `make test`."
         )
-    # Playwright's loop lives in the tests' own thread, where Django would then reject to ask the database.
+    # Playwright's event loop runs in the thread of the tests, and Django rejects queries in such a thread.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
-    expect.set_options(timeout=WAIT_MS)  # as for everything else that is waited for
+    expect.set_options(timeout=WAIT_MS)  # the same bound as for other waits
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +57,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def portal(django_db_setup, tmp_path_factory) -> Iterator[str]:
-    same = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}  # above all its quick hasher
+    same = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}  # especially the fast password hasher
     with portal_server.running(tmp_path_factory.mktemp("portal") / "log", **same) as url:
         yield url
 
@@ -67,7 +68,7 @@ def world(transactional_db):
 
 
 def faults_of(context: BrowserContext) -> list[str]:
-    """The errors of scripts and the violations of the policy in a context's pages; the list grows as they happen."""
+    """Return a list to which script errors and policy violations of the context's pages are added as they happen."""
     faults: list[str] = []
     context.on("weberror", lambda error: faults.append(str(error.error)))
     context.on(
@@ -88,7 +89,8 @@ def faults_of(context: BrowserContext) -> list[str]:
 
 @pytest.fixture
 def context(chromium, portal, world) -> Iterator[BrowserContext]:
-    """A fresh browser profile. Errors of a page's scripts and violations of its policy fail the test."""
+    """Yield a new browser profile. The test fails if a page has a script error or violates its
+    Content-Security-Policy."""
     context = chromium.new_context(base_url=portal, viewport={"width": 1280, "height": 900})
     context.set_default_timeout(WAIT_MS)
     faults = faults_of(context)

@@ -1,6 +1,7 @@
-"""An SRE is about to change a band and prices in the console: what it does is shown first, and nothing is made yet.
+"""Tests of previews in the SRE console: it shows the effects of a changed band or price list before it saves the
+change.
 
-That it is made when confirmed is tested in `tests/integration/test_admin_console.py`.
+`tests/integration/test_admin_console.py` tests that a confirmed change is saved.
 """
 
 from __future__ import annotations

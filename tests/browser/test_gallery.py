@@ -1,4 +1,7 @@
-"""The parts of pages in the gallery: accessible, light and dark, wide and narrow, with keys and without scripts."""
+"""Tests of the gallery, the page that shows all parts of which pages are built.
+
+They check accessibility in both themes and two widths, the use by keyboard, and the use without scripts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ JOB = "/jobs/cc/ubar/jfoo/"
 
 @pytest.fixture(scope="module")
 def debugging(django_db_setup, tmp_path_factory) -> Iterator[str]:
-    """The address of a portal with `DEBUG`."""
+    """Yield the address of a portal that runs with `DEBUG`, because the gallery exists only there."""
     log = tmp_path_factory.mktemp("gallery") / "log"
     with portal_server.running(log, DJANGO_SETTINGS_MODULE="portal.settings.test", BORG_DEBUG="1") as url:
         yield url
@@ -55,7 +58,7 @@ def test_the_parts_fit_into_the_console(page) -> None:
 
 
 def _show(page: Page, path: str, theme: str, size: tuple[int, int]) -> None:
-    """Open a page with all tables of its charts and timelines, and take a picture of it."""
+    """Open a page, unfold the tables below its charts and timelines, and save a screenshot of it."""
     SHOTS.mkdir(exist_ok=True)
     page.emulate_media(color_scheme=theme)
     page.set_viewport_size({"width": size[0], "height": size[1]})
@@ -67,7 +70,7 @@ def _show(page: Page, path: str, theme: str, size: tuple[int, int]) -> None:
 
 
 def test_faults_are_found(page) -> None:
-    """The checks of this folder can fail: each planted fault is reported."""
+    """Several accessibility faults are added to a page, and `faults` must report each of them."""
     page.goto("/gallery/")
     page.evaluate("""() => {
         const add = (name, attributes, text = "") => {
@@ -108,7 +111,7 @@ def test_arrow_keys_walk_along_a_timeline_that_is_one_stop_of_the_tab_key(page) 
     page.keyboard.press("ArrowRight")
     expect(links.last).to_be_focused()
     page.keyboard.press("Home")
-    page.keyboard.press("Enter")  # leads to its row in the table, which opens
+    page.keyboard.press("Enter")  # goes to the row of the table, which unfolds
     row = figure.locator("tr:target")
     expect(row).to_be_visible()
     expect(row).to_contain_text("pending")

@@ -1,4 +1,4 @@
-"""What pages look like, measured: texts that overlap, contrast, links among words, and the weight of a first visit."""
+"""Tests that measure pages: overlapping texts, contrast, underlined links, and the bytes of a first visit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration import portal_server, portal_world, rows
 
 MOST_BYTES = 300_000
 JOB = "/jobs/cc/ubar/jfoo/"
-# Luminance and contrast as WCAG 2 has them; a canvas turns any notation of a colour into bytes.
+# Luminance and contrast as WCAG 2 defines them. A canvas converts any notation of a colour into bytes.
 CONTRAST = """(element) => {
     const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
     const bytes = (colour) => {
@@ -46,7 +46,7 @@ OVERLAPS = """() => {
 
 @pytest.fixture
 def large_quota(world):
-    """Quota whose amounts are long when written out."""
+    """Grant quota with amounts that need many digits."""
     for band in ("monitoring", "batch"):
         rows.grant(world.tenant, world.cell, band, amounts=(1_234_567_000, 2**50 + 2**41, 2**50, 0, 0, 2**20))
 
@@ -87,7 +87,10 @@ def test_links_among_words_are_underlined(page, world) -> None:
 
 @pytest.fixture
 def first_visit(chromium, world, tmp_path) -> Iterator[Callable[[str], dict[str, int]]]:
-    """Opens a page of the portal as it runs in production, in a fresh browser; returns bytes on the wire by path."""
+    """Yield a function that opens a page in a new browser, and returns the bytes of each response by its path.
+
+    The portal runs with the settings of production.
+    """
     session = portal_world.signed_in("sre").cookies[settings.SESSION_COOKIE_NAME].value
 
     with portal_server.running(tmp_path / "log", BORG_SECRET_KEY=settings.SECRET_KEY) as url:

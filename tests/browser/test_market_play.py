@@ -1,5 +1,7 @@
-"""A team's first day on the market, played in browsers: rejected, compares, orders too much, orders well, waits, is
-approved by an SRE, runs a job, sees what it uses, and gets the invoice."""
+"""Tests of the quota market in a browser: the first order of a team, from the rejected job to the invoice.
+
+The team compares offers, orders too much, orders less, waits for an SRE's approval, runs the job, and reads its usage.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def world():
 
 @pytest.fixture
 def market(transactional_db):
-    """Every order needs an SRE's word."""
+    """Return a market without approval rules, so that an SRE must approve every order."""
     made = market_world.make(budget=500 * market_world.CREDIT)
     market_of("cc")
     ApprovalRule.objects.all().delete()
@@ -42,7 +44,7 @@ def price(page: Page) -> str:
 
 
 def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> None:
-    # Without quota a job is rejected, with a ready order that would cure it.
+    # Without quota the job is rejected, and the page links to an order that is filled in.
     sign_in(page, "owner")
     page.goto("/submit/")
     page.get_by_label("Job file (YAML or JSON)").fill(JOB)
@@ -50,10 +52,10 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     expect(page.get_by_role("alert").first).to_contain_text("quota")
     page.locator("a[href^='/shop/']").first.click()
     expect(page.get_by_role("textbox", name="Cores")).to_have_value("4")
-    page.wait_for_load_state("load")  # before this, no script watches the fields
+    page.wait_for_load_state("load")  # the scripts react to the fields only after this
     expect(page.locator("#offer")).to_contain_text("4 cores, 8 GiB RAM, 2 GiB disk")
 
-    # The price follows what is typed, without a reload; cheaper ways stand below.
+    # The price changes while the buyer types, without a reload. Cheaper offers are listed below.
     page.evaluate("window.marked = true")
     before = price(page)
     page.get_by_role("textbox", name="Cores").fill("6")
@@ -64,7 +66,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     expect(page.locator("#offer")).to_contain_text("for 7 days")
     expect(page.get_by_role("button", name="a week")).to_have_attribute("aria-pressed", "true")
 
-    # Nonsense is reported at its field, too much at the budget and the cell.
+    # A wrong value is reported at its field. Too large amounts are compared with the budget and the cell.
     page.get_by_role("textbox", name="Cores").fill("-6")
     expect(page.locator("#error-cpu")).to_contain_text("is not an amount")
     expect(page.get_by_role("textbox", name="Cores")).to_have_attribute("aria-invalid", "true")
@@ -75,7 +77,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     expect(page.locator("#error-cpu")).to_contain_text("only 190 cores free")
     expect(page.get_by_role("textbox", name="Cores")).to_be_focused()
 
-    # A quote that holds, then the order, which waits.
+    # The buyer gets a binding price and orders. The order waits for approval.
     page.get_by_role("textbox", name="Cores").fill("6")
     expect(page.locator("#offer")).to_contain_text("6 cores, 8 GiB RAM")
     assert page.evaluate("window.marked === true"), "the page was loaded again"
@@ -87,7 +89,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     order = Order.objects.get()
     assert (order.state, order.approver) == ("pending", "sre")
 
-    # The SRE reads why, looks at what is left, and approves.
+    # The SRE reads the purpose and the remaining capacity, and approves.
     theirs = chromium.new_context(base_url=portal)
     sre = theirs.new_page()
     sign_in(sre, "sre")
@@ -100,7 +102,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     expect(sre.get_by_text("No order waits for your decision.")).to_be_visible()
     theirs.close()
 
-    # The buyer sees it, and the job is admitted now.
+    # The buyer sees the approval, and the job is admitted now.
     page.reload()
     expect(page.get_by_role("heading", name=f"Order {order.pk}")).to_contain_text("active")
     expect(page.get_by_text("sre approved the order")).to_be_visible()
@@ -112,7 +114,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     page.goto("/quota/")
     expect(page.get_by_role("row", name="ubar cc, production").first).to_contain_text("4 cores / 6 cores")
 
-    # An hour later it is known what the job really used.
+    # After an hour the page shows the usage of the job.
     _an_hour(market, Job.objects.get(name="web"))
     page.goto("/shop/?cell=cc&band=production")
     used = page.get_by_role("region", name="Your quota in the band production of cell cc")
@@ -120,7 +122,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     used.get_by_role("link", name="Choose the recommended amounts").click()
     expect(page.get_by_role("textbox", name="Cores")).to_have_value("625m")
 
-    # The month ends, and the invoice says what the order cost.
+    # The month ends, and the invoice shows the price of the order.
     with clock.at(timezone.now() + dt.timedelta(days=40)):
         invoices_close_due(clock.now())
     invoice = Invoice.objects.filter(tenant=market.tenant).order_by("month").first()
@@ -132,7 +134,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
 
 
 def _an_hour(market: market_world.Market, job: Job) -> None:
-    """The job asked for 4 cores and used half a one."""
+    """Meter the last hour: the job had limits of 4 cores and used half a core."""
     hour = timezone.now().replace(minute=0, second=0, microsecond=0) - dt.timedelta(hours=1)
     seconds = 3600
     asked = tuple(value * seconds for value in job.requested)

@@ -1,4 +1,4 @@
-"""Every page of the market, light and dark, wide and narrow, as pictures in `shots/`."""
+"""Screenshots of every page of the quota market, in both themes and two widths. They are saved in `shots/`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def world():
 
 @pytest.fixture
 def furnished(transactional_db):
-    """A market with something of everything that its pages show."""
+    """Return a market with orders, quotes and quota in each state that its pages can show."""
     made = market_world.make()
     now = timezone.now()
     day = dt.timedelta(days=1)

@@ -1,4 +1,7 @@
-"""Pages of money and planning, light and dark, wide and narrow, as pictures in `shots/`; none wider than the screen."""
+"""Screenshots of the pages of billing and capacity planning, in both themes and two widths. They are saved in `shots/`.
+
+No page may be wider than the screen.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ PAGES = {
 
 @pytest.fixture
 def furnished(world):
-    """Two weeks of a cell with days and nights, and a hole in which nobody looked."""
+    """Fill a cell with two weeks of hourly usage that rises and falls daily. Some hours are missing."""
     hour = timezone.now().replace(minute=0, second=0, microsecond=0)
     CellCapacity.objects.update_or_create(cell="cc", defaults={"capacity": list(rows.LARGE), "revision": 1})
     production, batch = (PriorityBand.objects.get(name=name) for name in ("production", "batch"))
@@ -83,7 +86,7 @@ def furnished(world):
 
 
 def _money(world) -> None:
-    """A budget, orders paid, refunded and held, a closed month, a shortfall."""
+    """Create a budget, orders that are paid, refunded and reserved, a closed month, and a shortfall."""
     now = clock.now()
     last_month = (now.replace(day=1) - dt.timedelta(days=10)).replace(hour=9, minute=0)
     Tenant.objects.create(name="ubar-ads", parent=world.tenant)
@@ -142,7 +145,7 @@ def test_pages_of_money_look_right(chromium, portal, furnished, size, theme) -> 
                         getComputedStyle(cell).display,
                     ]"""
                 )
-                # A sheet of paper is as narrow as a telephone, and gets a table all the same.
+                # A sheet of paper is as narrow as a telephone, but still shows a table.
                 assert printed == ["rgb(0, 0, 0)", "rgb(255, 255, 255)", "table-cell"]
                 page.screenshot(path=SHOTS / f"invoice-print-{theme}-{size[0]}.png", full_page=True)
                 page.emulate_media(media="screen")

@@ -1,4 +1,4 @@
-"""Names as people use them: found in any spelling, copied, watched while tasks come and go; and without scripts."""
+"""Tests of the pages of DNS and BNS names: search, copy buttons, live updates, and the use without scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ DNS = "jfoo.ubar.cc.borg.internal"
 
 @pytest.fixture
 def service(world):
-    """Service web over two jobs: jfoo with a placed task, and one whose task serves."""
+    """Create the service `web` of two jobs: `jfoo` has a placed task that does not serve, `other` has a task that
+    serves."""
     portal_world.place(rows.a_job(world.cell, world.tenant, "other", tasks=1), 0, world.machine)
     Job.objects.update(labels={"service": "web"})
     portal_world.report(Job.objects.get(name="other"), 0)

@@ -1,4 +1,7 @@
-"""Every page of names, wide in light and dark, and narrow, as pictures in `shots/`; nothing may stick out sideways."""
+"""Screenshots of every page of DNS and BNS names, wide in both themes, and narrow. They are saved in `shots/`.
+
+No page of Sigma may be wider than the screen.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def portal(django_db_setup, tmp_path_factory) -> Iterator[str]:
-    """A portal whose resolver is stale, and whose secondaries have caught up, lag, know no zone, and are silent."""
+    """Yield the address of a portal whose DNS servers are in different states, for the page that lists them.
+
+    Its resolver has stale data. One secondary has caught up, one lags behind, one lacks the zone, one does not answer.
+    """
     elsewhere = ZoneDirectory(zone="example.org", loaded=True)
     resolver = following(12, names_revision=12, status=Status.STALE)
     with (
@@ -58,7 +64,8 @@ def portal(django_db_setup, tmp_path_factory) -> Iterator[str]:
 
 @pytest.fixture
 def furnished(world):
-    """Jobs whose names answer, fail open, hold nothing; the longest of names."""
+    """Create jobs whose names have answers, have only a task that does not serve, or have no task, and a very long
+    name."""
     web = rows.a_job(world.cell, world.tenant, "web", tasks=6)
     for index in range(5):
         portal_world.place(web, index, world.machine)
@@ -102,7 +109,7 @@ def test_pages_of_names_look_right(chromium, portal, furnished, size) -> None:
 
 
 def _pictures(page: Page, name: str, width: int) -> None:
-    """In light and, where it is wide, in dark: a class of the document is the whole difference."""
+    """Save a screenshot of the page in the light theme, and in the dark theme too if the page is wide."""
     for theme in ("light", "dark") if width == WIDE[0] else ("light",):
         page.evaluate("dark => document.documentElement.classList.toggle('dark', dark)", theme == "dark")
         page.screenshot(path=SHOTS / f"{name}-{theme}-{width}.png", full_page=True)

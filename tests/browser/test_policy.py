@@ -1,4 +1,4 @@
-"""The Content-Security-Policy in a real browser: every page works under it, and planted scripts do not run."""
+"""Tests of the Content-Security-Policy in a real browser: no page violates it, and injected scripts do not run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ELSEWHERE = ("accounts/logout/", "accounts/inactive/", "admin/logout/")
 
 
 def plain_routes() -> list[str]:
-    """The address of every page that has no part that varies."""
+    """Return the path of every page whose address has no variable part."""
     found = {
         f"/{route.path}"
         for route in routes()
@@ -36,7 +36,7 @@ def plain_routes() -> list[str]:
 
 @pytest.fixture
 def attacked(chromium, portal, world) -> Iterator[Page]:
-    """A signed-in user's page, in a context whose violations are expected."""
+    """Yield a page of a signed-in user in a context where violations of the policy do not fail the test."""
     context = chromium.new_context(base_url=portal)
     page = context.new_page()
     sign_in(page)
@@ -58,7 +58,7 @@ def test_no_page_violates_its_policy(page, furnished) -> None:  # noqa: F811
         asked = page.request.get(path)
         assert asked.status < 500, path
         if "text/html" not in asked.headers.get("content-type", "") or not asked.body():
-            continue  # a file, or an address for POST alone
+            continue  # a file, or an address that accepts only POST
         page.goto(path)
         page.wait_for_load_state("load")
 

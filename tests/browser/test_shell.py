@@ -1,4 +1,4 @@
-"""The portal's terminal: a shell in a real task on a real Borglet, typed into by a real browser."""
+"""Tests of the portal's terminal: a real browser types into a shell in a real task on a real Borglet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASK = "/jobs/cc/ubar/jfoo/0/"
 
 @pytest.fixture
 def running(world, tmp_path: Path) -> Iterator[None]:
-    """Task 0 of the world's job runs for real, on machine m1; the operator may open shells."""
+    """Run task 0 of the job on a real Borglet, and give the operator the capability to open shells."""
     tmp_path.chmod(0o711)
     Capability.objects.create(
         user=get_user_model().objects.get(username="operator"), kind="shell", cell="cc", reason="on call"
@@ -52,7 +52,7 @@ def test_a_shell_answers_and_is_in_the_history(page: Page, world, running, theme
     expect(page.get_by_role("status")).to_have_text("Open")
     page.keyboard.type("echo zw$((10+2))lf $BORG_TASK; ls --color=always -la /usr/\n")
     expect(screen(page)).to_contain_text("zw12lf cc/ubar/jfoo/0")
-    # Colours outside the palette come as `style` attributes, which the Content-Security-Policy forbids to texts.
+    # The terminal shows colours outside the palette by `style` attributes, which the policy forbids in HTML texts.
     page.keyboard.type("printf '\\033[38;2;12;200;34m%s\\033[0m\\n' gr''een\n")
     expect(screen(page).locator("span", has_text="green").last).to_have_css("color", "rgb(12, 200, 34)")
     SHOTS.mkdir(exist_ok=True)

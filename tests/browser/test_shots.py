@@ -1,4 +1,7 @@
-"""Every page, light and dark, wide and narrow, as pictures in `shots/`; nothing may stick out sideways."""
+"""Screenshots of the pages of Sigma and of the SRE console, in both themes and two widths. They are saved in `shots/`.
+
+No page of Sigma may be wider than the screen.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ PAGES = {
 
 @pytest.fixture
 def furnished(world):
-    """Something of everything that pages show."""
+    """Fill a cell with at least one row of each kind that the pages show."""
     for number in range(2, 9):
         machine = rows.a_machine(world.cell, f"rack{number % 3}-node-{number:02}", rack=f"rack{number % 3}")
         if number == 4:
@@ -139,7 +142,7 @@ def furnished(world):
 
 
 def _crash(world) -> None:
-    """A job that keeps crashing, one task of which was measured."""
+    """Create a job whose tasks crash again and again, with measured usage of one task."""
     job = rows.a_job(world.cell, world.tenant, "crashing", tasks=2)
     for index in range(2):
         portal_world.place(job, index, world.machine, port=21_000)
@@ -153,7 +156,10 @@ def _crash(world) -> None:
 
 
 def _drain(world) -> None:
-    """Machines that drain: one within a budget, one that is empty, one past its deadline; and brakes that hold."""
+    """Drain three machines: one waits for a disruption budget, one is empty, one is past its deadline.
+
+    Also set the brake that stops further preemptions in the cell.
+    """
     held = rows.a_job(world.cell, world.tenant, "database", tasks=6)
     here = rows.a_machine(world.cell, "rack9-node-01", rack="rack9")
     late = rows.a_machine(world.cell, "rack9-node-02", rack="rack9")
@@ -176,7 +182,7 @@ def _drain(world) -> None:
 
 
 def _notices() -> None:
-    """News for the SREs, and a channel that fails."""
+    """Create notices for the SREs, and a channel to which notices cannot be sent."""
     channel = channel_add(principal=rows.ME, tenant=None, kind="webhook", target="https://hooks.example/borg/in")
     channel_add(principal=rows.ME, tenant=None, kind="email", target="on-call@portal.example", level="urgent")
     with records.write(rows.ME) as entry:
@@ -200,7 +206,7 @@ def _notices() -> None:
 
 
 def _preempt(victim, winner, machine) -> None:
-    """Task 0 of one job makes way for task 4 of the other."""
+    """Evict task 0 of `victim`, and place task 4 of `winner` on the machine as its preemptor."""
     loser = task_id(victim.id, 0)
     with journal.write(victim.cell_id, rows.ME) as entry:
         evicted = changes.Eviction(loser, 1, "preemption", preemptor=task_id(winner.id, 4))
@@ -232,7 +238,7 @@ def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
             page.wait_for_load_state("load")
             page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
             if name == "submit":
-                ViewPublisher(furnished.cell.pk).publish(load_state(furnished.cell.pk))  # as its master would
+                ViewPublisher(furnished.cell.pk).publish(load_state(furnished.cell.pk))  # as the master does
                 page.get_by_role("button", name="Plan").click()
                 page.get_by_text("Will the tasks fit?").wait_for()
                 page.screenshot(path=SHOTS / f"submit-plan-{theme}-{size[0]}.png", full_page=True)

@@ -1,4 +1,4 @@
-"""What people do in Sigma, and what they see without doing anything."""
+"""Tests of Sigma, the user interface, in a browser: forms, links and keys, and pages that update themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GOOD = "name: web\ntasks: 2\npriority: 200\ntask: {command: [sleep, '9'], limit:
 
 
 def live(page: Page) -> None:
-    """Wait until the page is connected, and mark it so that a reload would show."""
+    """Wait until the page receives live updates, and set a mark that a reload of the page would remove."""
     expect(page.locator("[data-live-status].on")).to_be_visible()
     page.evaluate("window.marked = true")
 
@@ -87,7 +87,7 @@ def test_a_page_whose_connection_was_lost_catches_up(page, world) -> None:
     sockets[-1].close(code=1011)
     expect(page.locator("[data-live-status].off")).to_be_visible()
     portal_world.report(world.job, 0)
-    # The news is long told when the page comes back: two attempts are more than a second.
+    # The page reconnects long after the change: two attempts take more than a second.
     missed = len(refused) + 2
     for _poll in range(100):
         if len(refused) >= missed:

@@ -1,4 +1,4 @@
-"""Pages of organisations and teams, light and dark, wide and narrow, as pictures in `shots/`."""
+"""Screenshots of the pages of organisations and teams, in both themes and two widths. They are saved in `shots/`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAGES = {
 
 @pytest.fixture
 def secret(world) -> str:
-    """Something of everything; the link of an invitation that is open."""
+    """Fill two tenants with rows of each kind that the pages show. Return the secret of an open invitation."""
     ubar = Tenant.objects.get(name="ubar")
     tenant_set(principal=rows.ME, tenant=ubar, title="Web search", contact="search@example.org", time_zone="Asia/Tokyo")
     sre = get_user_model().objects.get(username="sre")

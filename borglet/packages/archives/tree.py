@@ -1,6 +1,6 @@
 """The tree of files in an archive: `Tree` is a plan in memory, and a `Sink` writes each entry of the plan.
 
-The plan knows every link of the archive so far, and decides where each entry is written. The sink follows no link. A
+The plan stores every link of the archive so far, and decides where each entry is written. The sink follows no link. A
 link may point to a later entry, so all links are checked at the end. A link that leads out of the tree is rejected.
 """
 
@@ -67,8 +67,8 @@ class DirectoryNode(ArchiveNode):
 
 @dataclass(frozen=True, slots=True)
 class TreeDigests:
-    """Two digests of a tree (SHA-256, hex). `listing`: of the paths, kinds, sizes and link targets of all entries.
-    `contents`: of the same values and the bytes of all files.
+    """Two digests of a tree (SHA-256, hex). `listing`: the digest of the paths, kinds, sizes and link targets of all
+    entries. `contents`: the digest of the same values and of the bytes of all files.
     """
 
     listing: str

@@ -3,9 +3,9 @@
     agent ── start, stop, resize, adjust, remove ──► runtime ──► one supervisor per task ──► the task's processes
     agent ◄─ next_end, presences, sample, ready ──── runtime
 
-A runtime makes no decisions: it knows no restarts, no health checks and no desired state. Tasks continue if the Borglet
-is killed. The next Borglet creates a new runtime on the same directory. Its `presences` returns the tasks that still
-run, and the tasks that have ended in the meantime, with their exits.
+A runtime makes no decisions: it does not restart tasks or check their health, and it has no desired state. Tasks
+continue if the Borglet is killed. The next Borglet creates a new runtime on the same directory. Its `presences` returns
+the tasks that still run, and the tasks that have ended in the meantime, with their exits.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ SEARCH_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class LogRetention:
-    """How long logs are kept: for `keep_s` seconds after their task was removed, or shorter if the logs of the machine
-    exceed `budget_bytes`.
+    """The time for which logs are kept: `keep_s` seconds after their task was removed, or shorter if the logs of the
+    machine exceed `budget_bytes`.
     """
 
     keep_s: float = 7 * 86400.0

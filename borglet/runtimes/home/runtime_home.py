@@ -146,8 +146,8 @@ def write_end(directory: TaskDirectory, exit_: Exit) -> None:
 
 
 def reap(pid: int) -> None:
-    """Collect the ended supervisor `pid`. Do nothing for an adopted supervisor: it is not our child, and init
-    collects it.
+    """Collect the ended supervisor `pid`. Do nothing for an adopted supervisor: it is not a child of this process, and
+    init collects it.
     """
     try:
         os.waitpid(pid, os.WNOHANG)

@@ -36,8 +36,8 @@ REFRESH_S, RETRY_S, EXPIRE_S = 30, 5, 7 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
-    """How many tasks an answer may contain: `addresses` in A and AAAA answers, `services` in SRV answers, `pointers` in
-    PTR answers.
+    """The largest number of tasks in an answer: `addresses` in A and AAAA answers, `services` in SRV answers,
+    `pointers` in PTR answers.
 
     `whole`: whether address answers contain all tasks instead of a random sample.
     """

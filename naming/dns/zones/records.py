@@ -163,7 +163,7 @@ def with_port(answering: Answering, port: str) -> Answering:
 
 def _srv_bytes(directory: ZoneDirectory, table: NameTable, job: Owner, port: str | None) -> int:
     """Return the minimum size in octets of the SRV records of one task of this job. `port`: count only the record of
-    this port; None: of all ports.
+    this port; None: the records of all ports.
     """
     target = 2 + sum(1 + len(part) for part in (job.name, job.tenant, table.cell, directory.zone)) + 1
     return (SRV_FIXED + target) * (len(job.port_names) if port is None else 1)
@@ -299,8 +299,8 @@ def _srv_of(
 def _srv_records(
     directory: ZoneDirectory, table: NameTable, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int
 ) -> Records:
-    """Return the SRV records of these tasks, with their addresses as extra records. `port`: only the records of this
-    port; None: of all ports.
+    """Return the SRV records of these tasks, with their addresses as extra records. `port`: the port of the records;
+    None for all ports.
     """
     rdatas: list[dns.rdata.Rdata] = []
     extra: list[Extra] = []

@@ -111,7 +111,7 @@ class Renderer:
         return (*addresses, *self._services([task], None, ttl_s), wire.texts(ttl_s, about_task(task, ttl_s)))
 
     def _services(self, tasks: Iterable[PlacedTask], port: str | None, ttl_s: int) -> list[bytes]:
-        """Return the SRV records of these tasks. `port`: only the records of this port; None: of all ports."""
+        """Return the SRV records of these tasks. `port`: the port of the records; None for all ports."""
         made: list[bytes] = []
         known = self._known.setdefault(ttl_s, {})
         if len(known) > MOST_KNOWN:

@@ -1,4 +1,4 @@
-"""What the pages of a past moment show, in Sigma and in the console."""
+"""The content of the pages that show a cell at a past moment, in Sigma and in the console."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class NamedBar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Either a plot over time or bars with names. `title`: the name of the column that it shows."""
+    """A chart: a plot over time, or bars with names. `title`: the name of the column that it shows."""
 
     title: str
     plot: Plot | None = None

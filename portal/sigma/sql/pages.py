@@ -52,9 +52,9 @@ ORDER BY events DESC"""
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the page is: in the portal or in the console. `template`: the template of the whole page. `home`, `delete`:
-    the names of the URLs of the page, and of the deletion of a saved query. `context`: the values that the header and
-    menu of the page need.
+    """The place of the page: in the portal or in the console. `template`: the template of the whole page. `home`,
+    `delete`: the names of the URLs of the page, and of the deletion of a saved query. `context`: the values that the
+    header and menu of the page need.
     """
 
     template: str = "sigma/sql.html"

@@ -20,7 +20,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a process has done so far: CPU seconds of its session, bytes of its log, last change of its pulse file."""
+    """The work of a process so far: CPU seconds of its session, bytes of its log, last change of its pulse file."""
 
     cpu_s: float = 0.0
     log_bytes: int = 0

@@ -1,4 +1,4 @@
-"""The tables of a cell's state, and the sums of what tasks use on their machines. `CellState` builds on this."""
+"""The tables of a cell's state, and the sums of the resources that tasks use on each machine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from scheduling.core.kernels.accounts import COLUMNS, Accounts, settle
 
 
 class MachineSums:
-    """The machines and the tasks of a cell. Changes of the sums of machines are collected, and carried out together.
-    `axis`: the number of resources.
+    """The machines and the tasks of a cell, and the sums of what the tasks use on each machine.
+
+    Changes of the sums are first recorded, and later applied together, because this is faster. `axis`: the number of
+    resources.
     """
 
     def __init__(self, axis: int) -> None:

@@ -40,8 +40,8 @@ _LEADING = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
-    """For each of N machines, the reasons why a task of one class (a set of equal tasks) does not fit there. All arrays
-    list the machines in the same order. R is the number of resources.
+    """The reasons why a task of one class (a set of equal tasks) does not fit on each of N machines. All arrays list
+    the machines in the same order. R is the number of resources.
 
     `order` [N]: the slots of the machines. `rank` [N]: the position of each machine if they were sorted by id. `left`
     [R, N]: the capacity of each resource that is free after preemption. For accelerators, it is instead the amount that

@@ -1,4 +1,4 @@
-"""Which events of the journal may let a pending task be placed."""
+"""The events of the journal after which a pending task may fit on a machine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which assignments of a plan hold if some of them do not: a rejected preemption leaves its machine full, and one lost
-task of a gang stops the whole gang. Pure.
+"""Finds the assignments of a plan that still hold if others do not. If a preemption is rejected, its machine stays
+full, and if one task of a gang is not placed, no task of the gang is placed. Pure.
 """
 
 from __future__ import annotations

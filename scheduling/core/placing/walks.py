@@ -1,5 +1,5 @@
-"""Where the search for a place begins, and how many machines are compared for each task (§3.4, relaxed randomisation).
-For all tasks of one group, the search begins at the same machine.
+"""The start of the search for a machine, and how many machines are compared for each task (§3.4, relaxed
+randomisation). For all tasks of one group, the search begins at the same machine.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class JobHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Troubles:
-    """How many tasks of a job have each kind of trouble.
+    """The number of a job's tasks with each kind of trouble.
 
     `crashing`: live tasks that crashed and have not run long enough since then. `flapping`: those of the crashing tasks
     that are up now. `unhealthy`: tasks whose health check fails. `failed`: tasks that failed and will not be restarted.

@@ -41,7 +41,9 @@ class ChangeKind(StrEnum):
 
 
 class Basis(StrEnum):
-    """How the expected start time of a pending task is computed, or the reason why it cannot be computed."""
+    """The data from which the expected start time of a pending task is computed, or the reason why it cannot be
+    computed.
+    """
 
     ENDS = "ends"  # tasks that ended on machines that could hold it, and the queue ahead
     CRASH_BACK_OFF = "crash-back-off"  # when machines it crashed on are tried again (§4)
@@ -50,8 +52,8 @@ class Basis(StrEnum):
 
 
 class RuledOut(msgspec.Struct, frozen=True):
-    """How many machines the reason `code` excludes. Machines that an earlier reason already excluded are not counted.
-    `subject`: the name of the resource or the text of the constraint that causes this.
+    """The number of machines that the reason `code` excludes. Machines that an earlier reason already excluded are not
+    counted. `subject`: the name of the resource or the text of the constraint that causes this.
 
     `wanted`: the requested amount of the resource. `largest`: the largest free amount on one of these machines.
     """
@@ -102,8 +104,8 @@ class Nearest(msgspec.Struct, frozen=True):
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """How many pending tasks of one tenant come before the explained job in the queue. Users outside this tenant do not
-    see its name.
+    """The number of pending tasks of one tenant that come before the explained job in the queue. Users outside this
+    tenant do not see its name.
     """
 
     tenant: str
@@ -126,7 +128,7 @@ class QueuePlace(msgspec.Struct, frozen=True):
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """How many machines have too little capacity for the task even with preemption.
+    """The numbers of machines that have too little capacity for the task even with preemption.
 
     `not_enough`: machines that are too small, even if all tasks of lower priority are preempted. `held`: machines that
     are large enough, but whose capacity is used by tasks that this task may not preempt.
@@ -145,8 +147,8 @@ class Reclamation(msgspec.Struct, frozen=True):
 
 
 class ExpectedStart(msgspec.Struct, frozen=True):
-    """When the next task of a class of equal pending tasks will probably start: between `low_s` and `high_s` seconds
-    after the explanation was computed. Both are None if there is no forecast.
+    """The probable start of the next task of a class of equal pending tasks: between `low_s` and `high_s` seconds after
+    the explanation was computed. Both are None if there is no forecast.
 
     `ends`: how many tasks ended in the last `window_s` seconds on machines that could hold the task. `room`: how many
     tasks of the class would have fitted into the capacity that these tasks released. `least`, `ahead`: at least and at

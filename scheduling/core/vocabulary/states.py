@@ -57,8 +57,8 @@ class EvictionCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a Borglet reports about a running incarnation. `up`: whether the task is up. If the task has a health check,
-    it must also pass the check. `skipped`: how many earlier changes of the incarnation were not written.
+    """A Borglet's report about a running incarnation of a task. `up`: whether the task is up. If the task has a health
+    check, it must also pass the check. `skipped`: how many earlier changes of the incarnation were not written.
     """
 
     task_id: int

@@ -47,8 +47,8 @@ class ArchiveFailed(Exception):
 
 @dataclass(slots=True)
 class Archived:
-    """What a run of the archiver did: numbers of files, rows and bytes written, partitions dropped, jobs deleted from
-    PostgreSQL, files deleted.
+    """The result of a run of the archiver: numbers of written files, rows and bytes, of dropped partitions, of jobs
+    deleted from PostgreSQL, and of deleted files.
     """
 
     files: int = 0
@@ -69,8 +69,8 @@ class Archiver:
         self.done = Archived()
 
     def run(self, *, now: dt.datetime) -> Archived:
-        """Archive, drop and delete what is due in all cells. Return what was done. Raises `ArchiveFailed` at the end if
-        a cell failed; the other cells are archived all the same.
+        """Archive all rows that are due, in all cells, and drop and delete old ones. Return the numbers. Raises
+        `ArchiveFailed` at the end if a cell failed; the other cells are still archived.
         """
         failures = []
         for cell in Cell.operated.order_by("id"):
@@ -133,7 +133,7 @@ class Archiver:
 
         `groups`: the rows, as `parquet.write` takes them. `generation`: how often an erasure has replaced the file.
         `state`: the new state of the file, if it is not the default for a new file. Raises `ArchiveFailed` if the file
-        cannot be written or is not what was written.
+        cannot be written, or differs from the rows when it is read back.
         """
         table = ARCHIVE_TABLES[wanted.table]
         file = ArchiveFile(

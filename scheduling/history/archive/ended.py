@@ -1,4 +1,4 @@
-"""Which ended jobs the archiver copies next, and the deletion of their rows from PostgreSQL.
+"""Chooses the ended jobs that the archiver copies next, and deletes their rows from PostgreSQL.
 
     ended, and old enough ─► file in the manifest, entries of the index ─► rows deleted, in bounded transactions
 

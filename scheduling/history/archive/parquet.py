@@ -29,8 +29,8 @@ class UnreadableArchive(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file contains. `first`, `last`: the smallest and the largest value of the column `ArchiveTable.place`; 0
-    if there are no rows. `content`: the checksum of the rows.
+    """The number of rows in a file, and their checksum `content`. `first`, `last`: the smallest and the largest value
+    of the column `ArchiveTable.place`; 0 if there are no rows.
     """
 
     rows: int
@@ -40,7 +40,7 @@ class Contents:
 
 
 class _Summary:
-    """Sums up the rows of a file while they are written or read, one row group at a time."""
+    """Computes the `Contents` of a file while its rows are written or read, one row group at a time."""
 
     def __init__(self, table: ArchiveTable) -> None:
         self._table, self._hash = table, hashlib.sha256()
@@ -115,7 +115,9 @@ def sha256(path: Path) -> str:
 
 
 def read_back(path: Path) -> Contents:
-    """Read a file completely, and return what it contains. Raises `UnreadableArchive` if it is damaged."""
+    """Read a file completely, and return the number, range and checksum of its rows. Raises `UnreadableArchive` if it
+    is damaged.
+    """
     with open_file(path) as file:
         table = ARCHIVE_TABLES[file.schema_arrow.metadata[_TABLE].decode()]
         summary = _Summary(table)

@@ -1,4 +1,4 @@
-"""Which events and usage of a cell the archiver copies next, and which partitions of PostgreSQL it may drop.
+"""Chooses the events and usage of a cell that the archiver copies next, and the partitions that PostgreSQL may drop.
 
 A day (UTC) is copied once it is *closed*: no more rows of the day can arrive. The days of a table are copied in order.
 The module imports no Parquet library, so that web and Celery processes can use it.

@@ -46,10 +46,10 @@ class ArchivePage:
 @dataclass(frozen=True, slots=True)
 class ArchivedEvents:
     """A selection of a cell's archived events. `since`, `until`: the days of the oldest and of the newest event that
-    may be found. `kinds`: only events of these kinds; empty: of all.
+    may be found. `kinds`: the kinds of the events; empty for all kinds.
 
-    `job_id`: only events of this job. Otherwise `everything` selects all events. If it is false, the selection has the
-    events of machines, and those of jobs of the tenants `users` (None: of all tenants).
+    `job_id`: only events of this job. Otherwise `everything` selects all events. If `everything` is false, the
+    selection has the events of machines, and those of jobs of the tenants `users`; None for all tenants.
     """
 
     cell: Cell

@@ -1,9 +1,9 @@
-"""Jobs that are only in the archive, for pages, REST and lists.
+"""Reads jobs that are only in the archive, for pages, REST and lists.
 
     job not in PostgreSQL ─► index ─► file ─► rows copied back ─► the same readers as for any other job
     list of ended jobs ─► PostgreSQL and index, merged by id ─► rows of jobs from the files
 
-The archiver deletes the rows again an hour later. They are a copy: the job stays in the archive and in the index.
+The archiver deletes the copied rows again an hour later. The job stays in the archive and in the index.
 """
 
 from __future__ import annotations

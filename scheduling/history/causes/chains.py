@@ -28,9 +28,9 @@ _LOOKED_AT = 200
 
 @dataclass(frozen=True, slots=True)
 class LinkedEvent:
-    """An event in a chain. `link`: how it is linked to the event before it. `job`: the name `tenant/job`, "" for an
-    event of no job. `priority`, `band`: of the job. `hidden`: whether the caller may not see the job; then there is no
-    name.
+    """An event in a chain. `link`: how it is linked to the event before it. `job`: the name `tenant/job` of the event's
+    job, or "" for an event without a job. `priority`, `band`: those of the job. `hidden`: whether the caller may not
+    see the job; then `job` is empty.
     """
 
     event: Event

@@ -1,8 +1,8 @@
-"""Which event caused another one, and which events it caused. Pure.
+"""Rules that find the cause of an event, and the events that it caused. Pure.
 
 Events carry a reference to their cause only where a person or a drain caused them. The other links follow from the
-fields that events have: a task, an incarnation, a preemptor, an update. A rule returns *searches*: where in the journal
-the linked events are.
+fields that events have: a task, an incarnation, a preemptor, an update. A rule returns *searches*, which describe where
+in the journal the linked events are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Data = Mapping[str, Any]
 
 
 class Link(StrEnum):
-    """How two events are linked. The name describes the second event: the cause, or the effect."""
+    """The kinds of links between two events. The name describes the second event: the cause, or the effect."""
 
     REQUESTED = "requested"  # the cause that the event names
     PREEMPTED_BY = "preempted-by"  # the placement of the task that preempted this one
@@ -36,7 +36,7 @@ class Link(StrEnum):
 
 
 class Where(StrEnum):
-    """Which events a search looks at: one event, those of the same revision, or those before or after."""
+    """The position of the events that a search reads: one event, those of one revision, or those before or after."""
 
     AT = "at"
     SAME = "same"
@@ -61,9 +61,10 @@ class Search:
     """A search for linked events. `place`: the place from which to search; with `Where.AT`, the place of the wanted
     event.
 
-    `kinds`: empty for all kinds. `job_id`: None for events of all jobs. `index`: only events of this task; with
-    `of_job` also those of the job that concern the task (`concerns`). `data`: the values of fields that the event has.
-    `names_cause`: only events that name the event at `place` as their cause. `most`: how many events to return.
+    `kinds`: the kinds of the events; empty for all kinds. `job_id`: the job of the events; None for all jobs. `index`:
+    only events of this task; with `of_job` also those of the job that concern the task (`concerns`). `data`: the values
+    of fields that the event has. `names_cause`: only events that name the event at `place` as their cause. `most`: how
+    many events to return.
     """
 
     link: Link

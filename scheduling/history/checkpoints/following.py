@@ -1,4 +1,5 @@
-"""A checkpoint of any moment, together with what happened in the cell before and afterwards, for the simulator.
+"""A checkpoint of a cell at any moment, with the usage of its tasks before and the events afterwards, for the
+simulator.
 
     state at a revision or time ─► the sections of every checkpoint
     usage of the hours before   ─► `usage`: mean and maximum per running task, while PostgreSQL has it (24 h)

@@ -34,8 +34,8 @@ class JobDetails:
 
 
 class RecordedState(CellState):
-    """The state of a cell together with the details of its jobs. `details`: by job id. `time`: of the newest event
-    that was applied, in seconds since the epoch.
+    """The state of a cell together with the details of its jobs. `details`: the details by job id. `time`: the time of
+    the newest event that was applied, in seconds since the epoch.
     """
 
     def __init__(self, extra_resources: Iterable[str] = ()) -> None:

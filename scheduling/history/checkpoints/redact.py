@@ -34,7 +34,7 @@ _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - no server listens on it
 
 
 class _Names:
-    """Hashes of names, by the random key of one bundle."""
+    """Replaces names by keyed hashes. `key`: the random key of one redacted checkpoint."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -54,7 +54,9 @@ class _Names:
         return name if _is_public(name) or name in IMPLIED else self.of(name)
 
     def value(self, attribute: str, value: str) -> str:
-        """Return a value of an attribute. Numbers stay, because constraints compare them."""
+        """Return the hash of an attribute's value. Numbers and the values of public attributes are returned unchanged,
+        because constraints compare numbers, and public attributes show nothing about the owner.
+        """
         return value if _is_public(attribute) or _is_number(value) else self.of(value)
 
 

@@ -1,4 +1,4 @@
-"""What SREs can do with the checkpoints of a cell. Light: imports no heavy library."""
+"""Requests of SREs for the checkpoints of a cell: list, save, verify and download them. Imports no heavy library."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def checkpoint_of_moment(
     *, principal: Principal, cell: Cell, revision: int | None, time: dt.datetime | None, hours: float
 ) -> BinaryIO:
     """Return a checkpoint of the cell at a revision, at a time, or at present, as an open file without a name. It also
-    contains the usage of tasks, and what happened in the `hours` afterwards. Another process makes it.
+    contains the usage of tasks before, and the submitted jobs, ended tasks and changes of machines in the `hours`
+    afterwards. Another process makes it.
 
     Raises `Rejected` if the moment cannot be rebuilt, or if this takes too long.
     """

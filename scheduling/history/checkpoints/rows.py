@@ -61,7 +61,9 @@ def read_cell(cell_id: int) -> tuple[Header, Tables]:
 
 
 def read_here(cell_id: int) -> tuple[Header, Tables]:
-    """Return the same as `read_cell`, as the present transaction sees it. The rows must not change meanwhile."""
+    """Return the header and the tables of a cell, read in the present transaction. The caller must make sure that the
+    rows do not change between the statements; `read_cell` uses a snapshot for this.
+    """
     with collection_paused():
         header = header_of(cell_id)
         tables = {"machines": _machines(cell_id), "packages": _packages(cell_id), "jobs": _jobs(cell_id)}

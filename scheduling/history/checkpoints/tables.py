@@ -286,7 +286,9 @@ def _table(rows: list[dict[str, Any]], schema: pyarrow.Schema) -> pyarrow.Table:
 
 
 def schema(section: str) -> pyarrow.Schema:
-    """Return the columns of the sections whose columns do not depend on the cell."""
+    """Return the Arrow schema of a section, such as `jobs`: its columns and their types. Only for sections whose
+    columns are equal for all cells.
+    """
     import pyarrow as pa
 
     text, number, whole, flag = pa.string(), pa.int64(), pa.int32(), pa.bool_()

@@ -1,4 +1,4 @@
-"""Which old checkpoints can be deleted. Pure."""
+"""Chooses the old checkpoints that can be deleted. Pure."""
 
 from __future__ import annotations
 

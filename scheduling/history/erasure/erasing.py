@@ -54,8 +54,8 @@ _ACTORS = (
 
 @dataclass(slots=True)
 class Erased:
-    """Numbers of what contains an identity: events and other rows in PostgreSQL, rows in the archive and its files,
-    checkpoints.
+    """How many events and other rows in PostgreSQL, rows and files of the archive, and checkpoints contained an
+    identity.
     """
 
     events: int = 0
@@ -66,7 +66,9 @@ class Erased:
 
 
 class Eraser:
-    """Erases one identity from the store `files` and from PostgreSQL. `at`: as for `Archiver`."""
+    """Erases one identity from the store `files` and from PostgreSQL. `at`: a function that is called at each step,
+    with the name of the step; tests use it.
+    """
 
     def __init__(self, files: FileStore, *, at: Callable[[str], None] = lambda step: None) -> None:
         self._files, self._at = files, at

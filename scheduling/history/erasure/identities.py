@@ -45,7 +45,7 @@ class Identity:
 
     @cached_property
     def in_json(self) -> str:
-        """The name as it appears inside a text of JSON."""
+        """Return the name as it appears inside a text of JSON."""
         return json.dumps(self.name, ensure_ascii=False)[1:-1]
 
     @cached_property

@@ -46,7 +46,7 @@ def archived_files(cell: Cell, tables: Sequence[str], since: Mapping[str, dt.dat
 
 
 class Manifest:
-    """The files of some tables of a cell's archive, and those of events and usage, as they are at one moment."""
+    """The files of some tables of a cell's archive at one moment. The files of events and usage are always included."""
 
     def __init__(self, cell: Cell, tables: Iterable[str]) -> None:
         self._files: dict[str, list[ArchiveFile]] = {name: [] for name in (*tables, EVENTS, USAGE)}

@@ -117,8 +117,8 @@ def _limits(form: Form) -> Limits:
 
 
 def _placed(problem: Rejected, query: str) -> Rejected:
-    """Return the error of a failed query with the line and column in the query. They are those of the first quoted name
-    in DuckDB's message. Other errors, and messages without such a name, get no place.
+    """Return the error of a failed query with a line and column of the query: the place of the first name that DuckDB's
+    message quotes. Other errors, and messages without such a name, get no place.
     """
     from scheduling.history.infrastore.grammar import position_of
 

@@ -49,7 +49,7 @@ def derive(files: FileStore, archiver: Archiver) -> None:
     it.
 
     Cells that another archiver works on are left out. Raises `ArchiveFailed` at the end if a cell failed; the other
-    cells are done all the same, and the next call continues with the first file that is missing.
+    cells are still done, and the next call continues with the first file that is missing.
     """
     failures = []
     for cell in Cell.operated.order_by("id"):

@@ -1,4 +1,4 @@
-"""A cell at any moment of the past, as much of it as the caller may see.
+"""The state of a cell at any moment of the past, with only the rows that the caller may see.
 
     caller ─► visible tenants ─► process.py: a process of its own ─► answering.py ─► keeper.py ─► picture.py
 

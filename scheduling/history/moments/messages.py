@@ -19,8 +19,8 @@ PAGE_SIZE = 50
 
 
 class ListFilter(msgspec.Struct, frozen=True):
-    """Which rows of a list to return. `state`, `search`: empty for all rows. `page`: counted from 1; a page that does
-    not exist becomes the nearest one that does.
+    """A filter for the rows of a list. `state`, `search`: empty for all rows. `page`: the number of the page, from 1;
+    if it does not exist, the nearest page is returned.
     """
 
     state: str = ""
@@ -43,8 +43,9 @@ class MomentRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceSum(msgspec.Struct, frozen=True):
-    """One resource, summed over the machines that are up. `limits`, `reserved`: of the tasks on these machines.
-    `free`: capacity that no task has reserved. All in the unit of the resource.
+    """One resource, summed over the machines that are up. `limits`, `reserved`: the sums of the limits and the
+    reservations of the tasks on these machines. `free`: capacity that no task has reserved. All in the unit of the
+    resource.
     """
 
     name: str
@@ -127,10 +128,11 @@ class ListPage(msgspec.Struct, frozen=True):
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell at one revision, as much of it as the caller may see.
+    """A cell at one revision, without the data that the caller may not see.
 
-    `machine_counts`: by state. `hidden_pending`: pending jobs that the caller may not see. `unexplained`: whether there
-    were too many pending tasks to compute reasons. `nearest_hosts`: the hostnames that reasons name, by machine id.
+    `machine_counts`: the number of machines per state. `hidden_pending`: pending jobs that the caller may not see.
+    `unexplained`: whether there were too many pending tasks to compute reasons. `nearest_hosts`: the hostnames that
+    reasons name, by machine id.
     """
 
     revision: int

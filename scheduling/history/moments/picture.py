@@ -42,8 +42,8 @@ _STATUS = {code: status.value for code, status in enumerate(MachineStatus, start
 def picture_of(
     state: RecordedState, request: MomentRequest, *, bands: Sequence[Band], reasons: Reasons | None
 ) -> Picture:
-    """Return what the request asks for. `bands`: the priority bands. `reasons`: of all pending tasks; None if they
-    were not computed.
+    """Return the parts of the state that the request asks for. `bands`: the priority bands. `reasons`: why tasks are
+    pending; None if this was not computed.
     """
     names = {priority: _band(priority, bands) for priority in {job.priority for job in state.tasks.jobs.values()}}
     visible = [

@@ -1,8 +1,8 @@
-"""Why tasks were pending at a past moment. Pure.
+"""Explains why tasks were pending at a past moment. Pure.
 
-The journal has no verdicts, so a pass of the scheduler over the past state computes them: the function that production
-calls. The pass changes nothing. Its results are not those of a pass that took place: it uses the present settings and
-bands, and cannot estimate when tasks would start.
+The journal does not contain the reasons. So they are computed by a scheduling pass over the past state, with the
+function that production calls. The pass changes nothing. Its results can differ from those of the real passes: it uses
+the present settings and bands, and cannot estimate when tasks would start.
 """
 
 from __future__ import annotations

@@ -56,8 +56,9 @@ class FoldState(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A task that is up for the first time in its incarnation. `install_s`: until its packages were installed and it
-    started. `total_s`: from the queue until it was up.
+    """A task that is up for the first time in its incarnation. `install_s`: the seconds from its placement until its
+    packages were installed and it started. `total_s`: the seconds from the beginning of its wait for a machine until it
+    was up.
     """
 
     at: float
@@ -71,7 +72,7 @@ class Start:
 @dataclass(slots=True)
 class Fold:
     """Applies events to a state and counts them. `is_prod`: returns whether a priority is a prod priority. `starts`:
-    the starts since `Fold` was made, for statistics per package.
+    the starts of tasks since this object was made, for statistics per package.
     """
 
     state: FoldState
@@ -88,8 +89,8 @@ class Fold:
                 handler(self, event, time)
 
     def begin(self, snapshot: Iterable[tuple[Event, float]], *, now: float) -> None:
-        """Begin with a snapshot of the cell (`scheduling.master.snapshot`). Nothing is counted, and it is unknown how
-        long its tasks have waited.
+        """Begin with a snapshot of the cell (`scheduling.master.snapshot`). The events of the snapshot are not counted.
+        The waiting times of its tasks are unknown.
         """
         state = self.state
         for event, _ in snapshot:

@@ -16,7 +16,7 @@ BOUNDS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0,
 
 
 class Figure(StrEnum):
-    """What a tally counts. The comment beside each value describes the labels that divide it."""
+    """The kinds of tallies. The comment beside each kind describes the labels that divide it."""
 
     EVICTIONS = "evictions"  # cause
     RUNNING = "running"  # none; the sum is the time that tasks were running, in seconds
@@ -32,8 +32,8 @@ TIMED = (Figure.START, Figure.PACKAGE_INSTALL, Figure.PACKAGE_TOTAL, Figure.DELA
 
 
 class TallyKey(NamedTuple):
-    """What a tally is about. `hour`: the start of the hour in seconds since the epoch, or `TOTAL` for all hours.
-    `prod`: whether it counts tasks of prod priority.
+    """The key of a tally. `hour`: the start of the hour in seconds since the epoch, or `TOTAL` for all hours. `prod`:
+    whether it counts tasks of prod priority.
     """
 
     hour: int

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewIds:
-    """New ids for old ones. `before`: the old ids, ascending. `after`: the new ids, in the same order."""
+    """A mapping from old ids to new ids. `before`: the old ids, ascending. `after`: the new ids, in the same order."""
 
     before: Ints
     after: Ints

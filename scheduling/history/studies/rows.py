@@ -1,7 +1,8 @@
-"""Writes the machines, jobs, specs, tasks and departures of a copied cell.
+"""Writes the rows of a copied cell: machines, jobs, specs, tasks and departures. A departure is an incarnation of a
+task that left its place, but whose processes the machine still has to stop.
 
 A checkpoint does not contain everything that rows contain. Phases of tasks are empty, because Borglets report them.
-Jobs of a study cell request no quota (`Job.requested` is zero).
+Jobs of a study cell, a copy for experiments, request no quota (`Job.requested` is zero).
 """
 
 from __future__ import annotations

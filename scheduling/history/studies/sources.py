@@ -1,4 +1,6 @@
-"""What a study cell is made from: the state of a cell at a moment, or the file of a checkpoint."""
+"""The sources of a study cell (a copy of a cell for experiments): the state of a cell at a moment, or a checkpoint
+file.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ _SECTIONS = ("machines", "packages", "jobs", "departures", "crashes", "updates")
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """The state of a cell at one revision. `header`: of its checkpoint. `specs`: the specs that are known, without
-    values of environment variables.
+    """The state of a cell at one revision. `header`: the header of its checkpoint. `specs`: the specs that are known,
+    without values of environment variables.
     """
 
     header: Header

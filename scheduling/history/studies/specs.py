@@ -1,4 +1,4 @@
-"""The specs of the jobs of a copied cell: those that are known, and made ones in place of those that are not.
+"""The specs of the jobs of a copied cell. A spec that is unknown is replaced by a made one.
 
 A checkpoint of another installation may contain no specs, and old specs may have been deleted. But each task's
 requirement is known, and a spec can be made that gives the same requirement. Its command is not the real one, which

@@ -1,7 +1,8 @@
-"""Shards tell each other through Redis which machines have which packages.
+"""Link shards send each other, through Redis, which machines have which packages.
 
-borg:packages                    channel: `Have`, `PeerGone`, `Left`, as they happen
-borg:packages:<cell>:<digest>    hash: machine id -> `Peer`; read by a shard that knows no machine with the package
+    borg:packages                    channel: `Have`, `PeerGone`, `Left`, as they happen
+    borg:packages:<cell>:<digest>    hash: machine id -> `Peer`; read by a shard that has found no machine with the
+                                     package
 
 If messages are lost, machines can still use the package store.
 """

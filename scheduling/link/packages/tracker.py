@@ -55,7 +55,7 @@ class SourcesOffer:
 
 @dataclass(slots=True)
 class _Swarm:
-    """What the tracker knows about one package: machines that have it, downloads in progress, recent failures between
+    """The tracker's data about one package: machines that have it, downloads in progress, recent failures between
     machines.
     """
 

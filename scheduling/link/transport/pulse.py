@@ -1,5 +1,5 @@
-"""Updates the time of a file regularly while the event loop of a link shard runs. If the time is old, a supervisor
-knows that the shard is blocked.
+"""Updates the time of a file regularly while the event loop of a link shard runs. If the time is old, the shard is
+blocked, and a supervisor can restart it.
 """
 
 from __future__ import annotations

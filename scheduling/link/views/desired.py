@@ -45,8 +45,8 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(slots=True)
 class Loaded:
-    """What the database contains about a machine. `removed`: it is no longer in the cell. `down`: it is marked as
-    down.
+    """The data of one machine in the database. `removed`: the machine is no longer in the cell. `down`: the machine is
+    marked as down.
     """
 
     machine_id: int

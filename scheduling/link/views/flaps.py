@@ -34,7 +34,9 @@ _State = tuple[str, str, bool, int, str]
 
 @dataclass(slots=True)
 class _History:
-    """What was written about one incarnation, and what is held back. `since`: when `held` began to be up or not up."""
+    """The written state of one incarnation, and a change that is held back (`held`). `since`: when `held` began to be
+    up or not up.
+    """
 
     allowance: float
     at: float

@@ -18,8 +18,8 @@ _RESTART = RestartPolicy(on="failure", max_failures=1_000_000, window_s=3600.0, 
 
 @dataclass(slots=True)
 class MachineTasks:
-    """What one machine should do: the instructions for its Borglet. `view`: the machine's incarnations according to
-    the database. The shard compares the machine's reports with this view.
+    """The desired state of one machine: the instructions for its Borglet. `view`: the machine's incarnations according
+    to the database. The shard compares the machine's reports with this view.
     """
 
     view: View

@@ -20,8 +20,9 @@ def run_on_dask(
 ) -> None:
     """Run the trials that are not in the store on a Dask cluster, and add each one as soon as it has finished.
 
-    `address`: of the scheduler of the cluster, such as `tcp://10.0.0.5:8786`. Each worker receives the input once.
-    Raises `ValueError` with the cure if the package is missing, if nobody answers, or if the cluster has no workers.
+    `address`: the address of the scheduler of the cluster, such as `tcp://10.0.0.5:8786`. Each worker receives the
+    input once. Raises `ValueError` with the cure if the package is missing, if nobody answers, or if the cluster has no
+    workers.
     """
     try:
         import distributed

@@ -17,8 +17,8 @@ _TRACE = "Google's published cluster trace ClusterData2011_2 (John Wilkes, Charl
 
 
 def trace_input(folder: Path) -> ExperimentInput:
-    """Return the published part of Google's cell, about a fifth of it, with the tasks that run when the trace begins.
-    `folder`: contains the files of the trace. Raises `FileNotFoundError` with the cure if a file is missing.
+    """Return the sample of one fifth of Google's cell, with the tasks that run when the trace begins. `folder`:
+    contains the files of the trace. Raises `FileNotFoundError` with the cure if a file is missing.
     """
     work = running_fifth(folder)
     return ExperimentInput(work, source=_described(work, _TRACE))

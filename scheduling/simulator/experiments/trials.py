@@ -35,7 +35,8 @@ def wanted_trials(experiments: Sequence[Experiment], number: int) -> list[Trial]
 
 
 class TrialStore:
-    """The finished trials in an output folder. `fingerprint`: of the input (`ExperimentInput.fingerprint`).
+    """The finished trials in an output folder. `fingerprint`: the fingerprint of the input
+    (`ExperimentInput.fingerprint`).
 
     Raises `ValueError` if the folder has trials of another input.
     """

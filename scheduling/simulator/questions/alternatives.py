@@ -1,4 +1,4 @@
-"""The question what another setting would change: both branches run, and their figures are compared. Pure."""
+"""Finds out what other settings would change: two copies of a simulation run, and their figures are compared. Pure."""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ class JobShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How many more tasks of a job fit. `without_evictions`: tasks that fit into free capacity. `with_evictions`: all
-    tasks that fit if the scheduler preempts others; then it evicts `evicted` tasks. `most`: the number of tasks that
-    was tried. `why`: why the next task does not fit, or None.
+    """The numbers of further tasks of a job that fit. `without_evictions`: tasks that fit into free capacity.
+    `with_evictions`: all tasks that fit if the scheduler preempts others; then it evicts `evicted` tasks. `most`: the
+    number of tasks that was tried. `why`: why the next task does not fit, or None.
     """
 
     without_evictions: int

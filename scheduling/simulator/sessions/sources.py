@@ -1,4 +1,4 @@
-"""Where a simulation begins: a checkpoint, a public trace, or a drawn cell.
+"""The sources from which a simulation can begin: a checkpoint, a public trace, or a cell that is drawn at random.
 
 Any other `CellState` becomes a simulation with `Simulation(state, workload)`.
 """
@@ -32,8 +32,8 @@ SOURCES = {CHECKPOINT: "a file with the state of a cell, perhaps with what happe
 
 
 def load_trace(name: str, data: Path | None, *, seed: int = 2011) -> tuple[list[events.Event], Workload]:
-    """Return the machines and jobs with which a trace begins, and what reaches the cell afterwards. `data`: the folder
-    with the files of the trace. Raises `ValueError` for an unknown name or if the folder is not given, and
+    """Return the machines and jobs with which a trace begins, and the workload that follows. `data`: the folder with
+    the files of the trace. Raises `ValueError` for an unknown name or if the folder is not given, and
     `FileNotFoundError` if a file is missing.
     """
     if name not in TRACES:

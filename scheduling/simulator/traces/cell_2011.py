@@ -1,4 +1,4 @@
-"""Google's cell of 2011 at one moment: the fifth of its tasks, cloned until the cell has full size (§5.1)."""
+"""Google's cell of 2011 at one moment: a sample of one fifth of it, copied until the cell has full size (§5.1)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ _Row = dict[str, str]
 def moment(
     folder: Path, *, clones: int = 5, seed: int = 2011, days: float = 7.0
 ) -> tuple[list[events.Event], Workload]:
-    """Return the machines and the submitted jobs of the cell, and what happens to it in `days` days: drawn failures of
-    machines, drawn usage, and drawn run times of tasks that are not prod. All tasks are pending at first. The full cell
-    consists of five `clones` of the published fifth.
+    """Return the machines and the submitted jobs of Google's cell, and a workload for `days` days. All tasks are
+    pending at first.
+
+    The trace in `folder` has one fifth of the cell, which is copied `clones` times; five copies give the full cell. The
+    workload contains failures of machines, usage of tasks, and run times of tasks that are not prod. All of these are
+    drawn at random from `seed`.
     """
     machines = list(rows(folder / FIFTH_MACHINES))
     fleet = [

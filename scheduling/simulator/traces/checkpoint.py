@@ -4,7 +4,7 @@
     `usage`                      ──► usage of running tasks
     `endings`, `later`           ──► how tasks ended afterwards, which jobs arrived, which machines failed
 
-Without the last two sections no jobs arrive, and run times are drawn. Updates and other changes of jobs that were made
+Without the last two sections no jobs arrive, and run times are random. Updates and other changes of jobs that were made
 afterwards are left out: a job arrives with the tasks with which it was submitted.
 """
 
@@ -40,7 +40,7 @@ _KINDS = ("cpu", "ram", "disk")
 
 @dataclass(frozen=True, slots=True)
 class LoadedCell:
-    """A cell that was loaded from a checkpoint. `state` is as at time 0 of the workload. `cell`: its settings."""
+    """A cell that was loaded from a checkpoint. `state`: the state at time 0 of the workload. `cell`: its settings."""
 
     state: CellState
     workload: Workload

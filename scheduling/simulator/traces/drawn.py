@@ -1,4 +1,4 @@
-"""A cell that is drawn from a seed: machines, services and batch jobs of several tenants. It needs no files.
+"""A random cell, which depends on a seed: machines, services and batch jobs of several tenants. It needs no files.
 
 Services (prod) run all the time, and use about half of the CPU by their limits. Batch jobs arrive in a rhythm of days
 and weeks, so that tasks wait at peaks. Machines fail as often as those of Google's cell in 2011.
@@ -35,8 +35,8 @@ _HOUR_S = 3600.0
 
 
 def drawn(*, machines: int = MACHINES, days: float = DAYS, seed: int = 2011) -> tuple[list[events.Event], Workload]:
-    """Return the machines and the services of the cell, and what happens to it in `days` days. All tasks are pending
-    at first.
+    """Return the machines and the services of a random cell, and a workload for `days` days: batch jobs that arrive,
+    failures of machines, usage and run times of tasks. All tasks are pending at first.
     """
     rng = np.random.default_rng((seed, machines))
     fleet = list(_fleet(rng, machines))

@@ -46,7 +46,10 @@ _ADD, _REMOVE = "0", "1"
 
 
 class TraceTask(NamedTuple):
-    """A task of the fifth. `kind`: its scheduling class, 0 to 3; 2 and 3 are latency-sensitive."""
+    """A task in the sample of one fifth of Google's cell.
+
+    `kind`: its scheduling class, 0 to 3; 2 and 3 are latency-sensitive.
+    """
 
     priority: int
     kind: int
@@ -79,7 +82,7 @@ def capacity_of(cpu: str, ram: str) -> Vector:
 
 
 def fifth_tasks(folder: Path) -> list[TraceTask]:
-    """Return the tasks of the fifth, in file order."""
+    """Return the tasks in the sample of one fifth of Google's cell, in file order."""
     return [
         TraceTask(
             PRIORITIES[int(row["priority"])], int(row["sched_class"]), limit_of(row["cpu"], row["mem"], row["disk"])
@@ -134,9 +137,9 @@ def cell_machines(folder: Path) -> tuple[list[events.MachineSet], list[MachineCh
 
 @dataclass(frozen=True, eq=False)
 class TraceArrivals:
-    """The jobs of 29 days as `Arrivals` and `Behaviour`. Each job has `tasks_per_job` equal tasks, whose request and
-    priority are those of one task of the fifth with the same scheduling class, drawn by a seed. Its tasks run as long
-    as the job ran in the trace.
+    """The jobs of 29 days as `Arrivals` and `Behaviour`. Each job has `tasks_per_job` equal tasks. Their request and
+    priority are those of a random task of the same scheduling class in the sample of one fifth of the cell. They run as
+    long as the job ran in the trace.
 
     `run_s` [A]: the run times of the A jobs; infinity if a job did not end. Job ids are positions plus one.
     """

@@ -1,4 +1,4 @@
-"""Behaviour of tasks as it was recorded in a real cell: their usage, run times and ends. Other tasks are drawn."""
+"""Behaviour of tasks as recorded in a real cell: usage, run times and ends. The behaviour of other tasks is random."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ class RecordedUsage:
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """The behaviour of tasks with recorded usage and ends. `ends`: by task id; None: run times were not recorded, and
-    are drawn. The order of usage within the recorded time is unknown, so it swings around its mean, up to its maximum.
+    """The behaviour of tasks with recorded usage and ends. `ends`: the ends by task id; None if run times were not
+    recorded and are drawn at random. The order of usage within the recorded time is unknown, so it swings around its
+    mean, up to its maximum.
     """
 
     usage: RecordedUsage

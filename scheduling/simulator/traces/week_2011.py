@@ -1,4 +1,6 @@
-"""A week of the fifth of Google's cell of 2011: its tasks at one moment, and every fifth job that arrived later."""
+"""A week of Google's cell of 2011, reduced to one fifth: its tasks at one moment, and every fifth job that arrived
+later.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,9 @@ class WeekArrivals:
 
 
 def week(folder: Path, *, seed: int = google2011.SEED, days: float = DAYS) -> tuple[list[events.Event], Workload]:
-    """Return the machines and the jobs of the fifth, and what happens to it in `days` days. All tasks are pending at
-    first. Raises `FileNotFoundError` if a file is missing in `folder`.
+    """Return the machines and the jobs of a fifth of Google's cell, and a workload for `days` days: jobs that arrive,
+    failures of machines, usage and run times of tasks. All tasks are pending at first. Raises `FileNotFoundError` if a
+    file is missing in `folder`.
     """
     beginning, workload = cell_2011.moment(folder, clones=1, seed=seed, days=days)
     initial = sum(isinstance(event, events.JobSubmitted) for event in beginning)

@@ -1,7 +1,7 @@
 """Runs a query in a process of its own, and returns its result.
 
 The child process gets no environment, no credentials and no open file of the portal. It limits itself, and this module
-ends it if it takes too long all the same.
+kills it if it still takes too long.
 """
 
 from __future__ import annotations

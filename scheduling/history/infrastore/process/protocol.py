@@ -21,11 +21,11 @@ class Form(StrEnum):
 
 
 class TableSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the rows of a table come from. `columns`: the columns to load. `since`: the earliest time to load.
+    """The sources of the rows of a table. `columns`: the columns to load. `since`: the earliest time to load.
 
     `files`: Parquet files of the archive. `rows`: a CSV file with rows of PostgreSQL that have exactly `columns`. For a
     table that is derived from the journal, `rows` and the Parquet files `event_files` contain rows of the table
-    `events`, which are converted. All may be missing.
+    `events`, which are converted. Each source may be missing.
     """
 
     columns: tuple[str, ...]

@@ -1,9 +1,9 @@
-"""A fifth of the cell of Google's trace of 2011, with its jobs, as the input of experiments.
+"""A sample of one fifth of Google's cell of 2011, with its jobs, as the input of experiments.
 
-The trace contains only hashes of the attributes of machines, so attributes are drawn here by a seed: `flash` on 30 % of
-the machines, `external_ip` on 10 %, one of three kernels (60, 30, 10 %). 27 % of the jobs ask for one of these or for a
-platform, for platforms and kernels as often as machines have them. As in §5.1, hard constraints and anti-affinity of
-jobs with more tasks than half the machines are soft.
+Google's trace contains only hashes of the attributes of machines, so attributes are drawn here at random from a seed:
+`flash` on 30 % of the machines, `external_ip` on 10 %, one of three kernels (60, 30, 10 %). 27 % of the jobs ask for
+one of these or for a platform, for platforms and kernels as often as machines have them. As in §5.1, hard constraints
+and anti-affinity of jobs with more tasks than half the machines are soft.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class TraceJob:
 
 
 def running_fifth(folder: Path, *, seed: int = SEED) -> CellWork:
-    """Return the published fifth of the cell with the tasks that ran when the trace begins, and with the users of the
-    trace.
+    """Return the sample of one fifth of Google's cell, with the tasks that ran when the trace begins, and with the
+    users of the trace.
 
-    Drawn constraints that could not be satisfied are soft: those of jobs with more tasks than half the machines that
-    satisfy the constraint. Raises `FileNotFoundError` with the cure if a file is missing.
+    Constraints are drawn at random. Those that could not be satisfied are soft: constraints of jobs with more tasks
+    than half the machines that satisfy them. Raises `FileNotFoundError` with the cure if a file is missing.
     """
     return soft_where_rare(fifth(folder, seed=seed, users=users_of(folder), running_only=True))
 
@@ -65,8 +65,9 @@ def fifth(
     users: Mapping[int, str] | None = None,
     running_only: bool = False,
 ) -> CellWork:
-    """Return the published fifth of the cell, `clones` times. Each clone has the attributes and constraints of the
-    first one, and new jobs. `folder`: contains the files of the trace. `seed`: draws attributes and constraints.
+    """Return the sample of one fifth of Google's cell, copied `clones` times. Each copy has the attributes and
+    constraints of the first one, and new jobs. `folder`: contains the files of the trace. `seed`: determines the random
+    attributes and constraints.
 
     `users`: the user of each job, by its number in the trace (see `users_of`). Without it, a job belongs to one of 40
     tenants, by its number. `running_only`: leave out the tasks that are pending when the trace begins. Raises
@@ -88,7 +89,7 @@ def fifth(
 
 
 def trace_machines(folder: Path) -> list[events.MachineSet]:
-    """Return the machines of the fifth in file order, without attributes."""
+    """Return the machines in the sample of one fifth of Google's cell, in file order, without attributes."""
     return [
         trace.machine_set(
             number, row["machine"], platform=row["platform"], capacity=trace.capacity_of(row["cpu"], row["mem"])
@@ -98,7 +99,7 @@ def trace_machines(folder: Path) -> list[events.MachineSet]:
 
 
 def trace_jobs(folder: Path, *, running_only: bool = False) -> list[TraceJob]:
-    """Return the jobs of the fifth, in file order. Tasks of a job are counted from 0."""
+    """Return the jobs in the sample of one fifth of Google's cell, in file order. Tasks of a job are counted from 0."""
     found: dict[str, list[dict[str, str]]] = {}
     for row in trace.rows(folder / trace.FIFTH_TASKS):
         if running_only and row["state"] != "RUNNING":
@@ -134,7 +135,7 @@ def soft_where_rare(work: CellWork) -> CellWork:
 
 
 def equipped(machines: Sequence[events.MachineSet], rng: np.random.Generator) -> list[events.MachineSet]:
-    """Return the same machines with drawn attributes."""
+    """Return the same machines with random attributes."""
     flash = rng.random(len(machines)) < FLASH
     external = rng.random(len(machines)) < EXTERNAL_IP
     kernel = rng.choice(list(KERNELS), size=len(machines), p=list(KERNELS.values()))
@@ -152,7 +153,7 @@ def equipped(machines: Sequence[events.MachineSet], rng: np.random.Generator) ->
 
 
 def demand(rng: np.random.Generator, machines: Sequence[events.MachineSet]) -> Constraint | None:
-    """Draw the constraint of a job, or None. A platform or kernel is that of a machine drawn at random."""
+    """Return a random constraint for a job, or None. A platform or kernel is that of a random machine."""
     if rng.random() >= CONSTRAINED_JOBS:
         return None
     name = ("platform", "flash", "external_ip", "kernel")[rng.integers(4)]

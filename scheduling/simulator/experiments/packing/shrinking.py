@@ -29,8 +29,8 @@ ROUNDS = 40
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """How work is packed. `policy`: the policy of the scheduler. `reservations`: the reservations of all tasks after
-    they have run for a while; None: each task reserves its limit.
+    """The parameters of packing. `policy`: the policy of the scheduler. `reservations`: the reservations of all tasks
+    after they have run for a while; None: each task reserves its limit.
     """
 
     policy: Policy = field(default_factory=lambda: Policy(max_assignments=2**40))
