@@ -111,18 +111,39 @@ def checkpoint_export(
 def checkpoint_restore(
     session: Context,
     at: Annotated[str, typer.Option(help="Revision, or a time like 2h (ago) or 2026-11-21T20:15Z.")],
-    into: Into,
+    into: Annotated[str | None, typer.Option(help="Name of the new study cell.")] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Set the cell itself back.")] = False,
+    if_revision: Annotated[
+        int | None, typer.Option(min=0, help="With --in-place: the revision for which the losses were shown.")
+    ] = None,
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Create a study cell with the state that a cell had at a revision or time. The cell itself does not change.
+    """Create a study cell with the state that a cell had at a revision or time, or set the cell itself back.
 
-    Nobody can change a study cell. No scheduler, machine, DNS name or invoice belongs to it, and only SREs see it.
+    With --into, the cell itself does not change. Nobody can change a study cell. No scheduler, machine, DNS name or
+    invoice belongs to it, and only SREs see it.
+
+    With --in-place, the cell requests the jobs and tasks of that time again. Without --if-revision, the command only
+    shows what would be lost, and prints the command that does it, which is rejected if users change jobs in between.
     """
     moment = {"revision": int(at)} if at.isdecimal() and len(at) < _MOST_DIGITS else {"time": _time(at)}
     path = f"{session.cell_path(cell)}checkpoints:restore"
-    answer = session.client.post(path, {"into": into, **moment}, slow=True, dry_run=dry_run)
-    return session.say(answer, _created(answer, dry_run))
+    if in_place == (into is not None):
+        what = "give --into NEW for a study cell, or --in-place to set the cell back"
+        raise bad_usage(f"checkpoint restore has no target, or two: {what}", into=what)
+    if not in_place:
+        if if_revision is not None:
+            raise bad_usage("--if-revision belongs to --in-place", if_revision="give it with --in-place")
+        answer = session.client.post(path, {"into": into, **moment}, slow=True, dry_run=dry_run)
+        return session.say(answer, _created(answer, dry_run))
+    shown = if_revision is None or dry_run
+    confirmed = {} if if_revision is None else {"if_revision": if_revision}
+    answer = session.client.post(f"{path}-in-place", {**moment, **confirmed}, slow=True, dry_run=shown)
+    if session.json:
+        return output.as_json(answer)
+    for line in _restored(answer, shown=shown):
+        output.say(line)
 
 
 @checkpoint.command("import")
@@ -168,6 +189,48 @@ def _created(answer: dict[str, Any], dry_run: bool) -> str:
     )
     copied = f"revision {answer['revision']} of cell {answer['of']}"
     return f"Study cell {answer['cell']} {output.would_be(dry_run)} created from {copied}: {numbers}.{made}"
+
+
+def _restored(answer: dict[str, Any], *, shown: bool) -> list[str]:
+    """Return lines about what a restore in place has changed, or would change if `shown`."""
+    cell, to, before = answer["cell"], answer["to_revision"], answer["revision"]
+    lines = [f"Cell {cell} {'would be' if shown else 'was'} set back from revision {before} to revision {to}."]
+    for what, title in (
+        ("stopped", "submitted since, so killed"),
+        ("submitted", "ended since, so submitted again"),
+        ("changed", "changed since, so updated to the earlier spec"),
+    ):
+        tasks = output.number(answer[what]["tasks"], "task")
+        lines += _names(answer[what], f"{output.number(answer[what]['number'], 'job')} with {tasks}, {title}")
+    for what, title in (
+        ("tasks_revived", "of live jobs, killed or failed since, so pending again"),
+        ("tasks_ended", "of live jobs, dead then, so ended"),
+        ("tasks_finished", "finished since, so not repeated"),
+        ("tasks_elsewhere", "on another machine than then, left there"),
+    ):
+        lines += [f"  {output.number(answer[what], 'task')} {title}"] if answer[what] else []
+    for what, title in (
+        ("joined", "joined since, left alone"),
+        ("removed", "removed since, not brought back"),
+        ("machines_changed", "with other facts or another state, left alone"),
+    ):
+        lines += _names(answer[what], f"{output.number(answer[what]['number'], 'machine')} {title}")
+    lines += [f"  Not set back: {one['job']}: {one['reason']}" for one in answer["problems"]]
+    kinds = ", ".join(f"{number} {kind}" for kind, number in answer["events"].items())
+    lines.append(f"  Events since, which stay in the journal: {kinds or 'none'}")
+    lines.append("  Never set back: settings of the cell, packages, secrets, quota, orders, money, usage, logs, shells")
+    again = f"borgctl checkpoint restore --cell {cell} --in-place"
+    if shown:
+        lines.append(f"To do it: {again} --at {to} --if-revision {before}")
+    else:
+        lines.append(f"The new history is {answer['history']}. To go back: {again} --at {before}")
+    return lines
+
+
+def _names(found: dict[str, Any], title: str) -> list[str]:
+    """Return a line with a title and names, or no line if there are none."""
+    more = ", …" if found["number"] > len(found["names"]) else ""
+    return [f"  {title}: {', '.join(found['names'])}{more}"] if found["number"] else []
 
 
 def _download(session: Context, path: str, out: Path) -> None:

@@ -26,11 +26,11 @@ from portal.http.outages import LATE, Outage, outage_of
 
 log = structlog.get_logger(__name__)
 
-# The deadline of uploads of packages, of bulk submissions, and of the creation and deletion of study cells, which may
-# take long. `borgctl` waits for uploads for the same time.
+# The deadline of uploads of packages, of bulk submissions, and of the creation and deletion of study cells, and of
+# restores in place, which may take long. `borgctl` waits for uploads for the same time.
 LONG_S = 900.0
 _LONG = re.compile(
-    r"PUT /api/v1/cells/[^/]+/packages/.*|POST /api/v1/cells/[^/]+/(jobs:bulk|checkpoints:restore)/?"
+    r"PUT /api/v1/cells/[^/]+/packages/.*|POST /api/v1/cells/[^/]+/(jobs:bulk|checkpoints:restore(-in-place)?)/?"
     r"|(PUT|DELETE) /api/v1/studies/.*"
 )
 # Database calls fail at the deadline, and their error becomes the answer. This is the extra time for the answer.

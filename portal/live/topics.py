@@ -188,6 +188,7 @@ class Behind:
 _NOT_OF_MACHINES = frozenset(
     {
         "cell.copied",
+        "cell.restored",
         "cell.lease",
         "cell.brake",
         "packages.held",

@@ -168,6 +168,13 @@ def _submit_part(
     return [item if isinstance(item, Submission) else next(verdicts) for item in read]
 
 
+def jobs_submit_specs(*, principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification]) -> list[Submission]:
+    """Submit new jobs whose specs are known, as `jobs_submit_bulk` does with files. Return the outcome of each job, in
+    the order of `specs`.
+    """
+    return _submit(principal, cell, specs, dry_run=False)
+
+
 def job_kill(
     *,
     principal: Principal,

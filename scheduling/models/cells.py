@@ -28,8 +28,10 @@ class Cell(models.Model):
     `study_of`: None, or the origin of a *study cell*: a copy of a cell at one moment, which nobody can change
     (`scheduling.history.studies`). No scheduler, Borglet, DNS zone or meter serves a study cell.
 
-    After the database is restored from a backup, `history_id` is new and `history_ordinal` is higher. If Borglets then
-    run tasks that this database does not contain, these tasks are quarantined and not killed.
+    After the database is restored from a backup, or the cell is restored to an earlier moment, `history_id` is new and
+    `history_ordinal` is higher. If Borglets then run tasks that this database does not contain, these tasks are
+    quarantined and not killed. `earlier_histories`: the ids of histories that ended when the cell was restored in
+    place. Their journal and checkpoints continue in the present history.
     """
 
     name = DnsLabelField(_("name"), unique=True)
@@ -39,6 +41,7 @@ class Cell(models.Model):
     journal_floor = models.BigIntegerField(_("archived up to"), default=0)
     history_id = models.UUIDField(_("history"), default=uuid.uuid4)
     history_ordinal = models.PositiveIntegerField(default=1)
+    earlier_histories = ArrayField(models.UUIDField(), default=list, db_default=[], editable=False)
     extra_resources = ArrayField(
         models.CharField(max_length=63), default=list, blank=True, verbose_name=_("further named resources")
     )
@@ -56,6 +59,11 @@ class Cell(models.Model):
 
     def __str__(self) -> str:
         return str(self.name)
+
+    @property
+    def histories(self) -> frozenset[str]:
+        """Return the ids of the present history and of those that it continues."""
+        return frozenset(map(str, (self.history_id, *self.earlier_histories)))
 
 
 class Lease(models.Model):

@@ -276,6 +276,7 @@ DOORS = (
     Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/content/", ("sre",), 404),
     Door("get", "api/v1/cells/{cell}/checkpoints/{revision}/redacted/", ("sre",), 404),
     Door("post", "api/v1/cells/{cell}/checkpoints:restore", ("sre",), 422, body={"into": "copy", "revision": 10**9}),
+    Door("post", "api/v1/cells/{cell}/checkpoints:restore-in-place", ("sre",), 422, body={"revision": 0}),
     # study cells; none exists
     Door("put", "api/v1/studies/{cell}/", ("sre",), 409, body={}),
     Door("delete", "api/v1/studies/{cell}/", ("sre",), 409),

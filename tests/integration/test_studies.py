@@ -125,7 +125,7 @@ def test_a_study_cell_is_a_copy_that_nobody_can_change(cell, machine, ann, tenan
 
 
 def test_a_process_creates_one_study_cell_at_a_time(cell) -> None:
-    with requests._child, pytest.raises(Rejected, match="creates another study cell") as error:
+    with requests._child, pytest.raises(Rejected, match="restores another cell") as error:
         requests.study_restore_requested(principal=SRE, cell=fresh(cell), into="copy", revision=cell.revision)
     assert error.value.status == 503
 

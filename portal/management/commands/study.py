@@ -43,7 +43,7 @@ class Command(BaseCommand):
         principal = Principal(options["actor"], request_id=options["request"], sre=True)
         try:
             if action == "delete":
-                study_delete(principal=principal, cell=_cell(options["cell"]))
+                study_delete(principal=principal, cell=cell_named(options["cell"]))
                 return
             study = self._create(principal, action, options)
         except Rejected as rejection:
@@ -61,7 +61,7 @@ class Command(BaseCommand):
     def _create(self, principal: Principal, action: str, options: dict[str, Any]) -> Study:
         common = {"principal": principal, "into": options["into"], "dry_run": options["dry_run"]}
         if action == "restore":
-            cell = _cell(options["cell"])
+            cell = cell_named(options["cell"])
             return study_restore(cell=cell, revision=options["revision"], time=options["time"], **common)
         try:
             with options["file"].open("rb") as source:
@@ -93,7 +93,8 @@ def time_with_zone(text: str) -> dt.datetime:
     return moment
 
 
-def _cell(name: str) -> Cell:
+def cell_named(name: str) -> Cell:
+    """Return a cell. Raises `CommandError` if there is none of this name."""
     found = Cell.objects.filter(name=name).first()
     if found is None:
         raise CommandError(f"There is no cell {name!r}. Check the name.")

@@ -103,6 +103,7 @@ def _by(field: str, sentences: Mapping[Any, Promise], other: Promise | str = "")
 SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, ...]]] = {
     "cell.set": (gettext_lazy("the settings of the cell changed"),),
     "cell.copied": (gettext_lazy("the cell was created as a copy of cell %(cell)s at revision %(revision)d"),),
+    "cell.restored": (gettext_lazy("the cell was set back to its state at revision %(revision)d"),),
     "cell.lease": (gettext_lazy("%(holder)s took the lease of scheduler %(scheduler)s (epoch %(epoch)d)"),),
     "cell.brake": (
         _by(

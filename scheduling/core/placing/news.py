@@ -11,6 +11,7 @@ _CHANGES_NO_PLACEMENT = (
     events.TaskReported,
     events.TaskPlaced,
     events.CellCopied,
+    events.CellRestored,
     events.LeaseTaken,
     events.BrakeSet,
     events.PackagesHeld,

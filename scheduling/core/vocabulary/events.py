@@ -55,6 +55,16 @@ class CellCopied(_Event, frozen=True, tag="cell.copied"):
     redacted: bool = False
 
 
+class CellRestored(_Event, frozen=True, tag="cell.restored"):
+    """The cell is being set back to the state that it had at a revision. This and the following events of the same
+    request make the difference. `history`: the id of the history that ended. The new history begins with this event,
+    and continues the revisions of the journal.
+    """
+
+    revision: int
+    history: str
+
+
 class LeaseTaken(_Event, frozen=True, tag="cell.lease"):
     """A new master took over the cell (§3.1). Writes of masters with a lower `epoch` are rejected."""
 
@@ -363,6 +373,7 @@ class ShellClosed(_IncarnationEvent, frozen=True, tag="shell.closed"):
 Event = (
     CellSet
     | CellCopied
+    | CellRestored
     | LeaseTaken
     | BrakeSet
     | MachineSet

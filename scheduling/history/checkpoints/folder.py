@@ -11,6 +11,7 @@ from django.conf import settings
 
 from scheduling.history.archive.store import store
 from scheduling.history.checkpoints.file import CheckpointError, Header, read_header
+from scheduling.models import Cell
 from scheduling.storage.files import DamagedFile, NotThere
 
 _SUFFIX = ".checkpoint"
@@ -60,6 +61,13 @@ def checkpoints_of(cell: str) -> list[StoredCheckpoint]:
         if header is not None:
             found.append(StoredCheckpoint(file.key, header, file.size_bytes))
     return found
+
+
+def own_checkpoints(cell: Cell) -> list[StoredCheckpoint]:
+    """Return the checkpoints of a cell's present history and of those that it continues, highest revision first. Raises
+    `StoreAway` if the store cannot be reached.
+    """
+    return [one for one in checkpoints_of(cell.name) if one.header.history in cell.histories]
 
 
 @functools.lru_cache(maxsize=10_000)

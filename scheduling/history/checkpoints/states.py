@@ -7,14 +7,13 @@ checkpoint at revision 4,000 ─► state ─► events of the revisions 4,001 t
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
 
 import structlog
 
 from quota.vocabulary.errors import invalid
 from scheduling.history.checkpoints import file
 from scheduling.history.checkpoints.file import CheckpointError
-from scheduling.history.checkpoints.folder import StoredCheckpoint, checkpoints_of
+from scheduling.history.checkpoints.folder import own_checkpoints
 from scheduling.history.checkpoints.recorded import RecordedState
 from scheduling.history.checkpoints.replaying import EventsMissing, archived_revision_at, follow, news_between
 from scheduling.history.checkpoints.tables import state_of
@@ -74,7 +73,7 @@ def revision_at(cell: Cell, time: dt.datetime, *, newest: int) -> int:
     the archive cannot be read.
     """
     at = time.timestamp()
-    known = [one.header.revision for one in _own(cell) if one.header.taken_at <= at]
+    known = [one.header.revision for one in own_checkpoints(cell) if one.header.taken_at <= at]
     low, high = max(known, default=0), newest
     while low < high:  # times ascend with revisions, because both are taken while the cell is locked
         middle = (low + high + 1) // 2
@@ -99,7 +98,7 @@ def revision_at(cell: Cell, time: dt.datetime, *, newest: int) -> int:
 def _nearest(cell: Cell, revision: int) -> RecordedState:
     """Return the state of the newest readable checkpoint at or before a revision, or an empty state."""
     extra = tuple(cell.extra_resources)
-    for stored in _own(cell):
+    for stored in own_checkpoints(cell):
         if stored.header.revision > revision:
             continue
         try:
@@ -109,8 +108,3 @@ def _nearest(cell: Cell, revision: int) -> RecordedState:
         except (OSError, CheckpointError, LookupError, StoreAway) as error:
             log.warning("checkpoint skipped", cell=cell.name, revision=stored.header.revision, error=str(error))
     return RecordedState(extra)
-
-
-def _own(cell: Cell) -> Iterable[StoredCheckpoint]:
-    """Return the checkpoints of the cell's present history, newest first."""
-    return [one for one in checkpoints_of(cell.name) if one.header.history == str(cell.history_id)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quota.vocabulary.errors import Rejected
-from scheduling.history.checkpoints.folder import checkpoints_of
+from scheduling.history.checkpoints.folder import own_checkpoints
 from scheduling.history.checkpoints.recorded import RecordedState
 from scheduling.history.checkpoints.replaying import EventsMissing, follow, news_between
 from scheduling.history.checkpoints.states import state_at
@@ -77,7 +77,7 @@ class StateKeeper:
         """Keep and return a new anchor: a state at most `BACK` revisions before `revision`. Return None if there is
         none.
         """
-        own = [one.header for one in checkpoints_of(cell.name) if one.header.history == str(cell.history_id)]
+        own = [one.header for one in own_checkpoints(cell)]
         begin = max((header.revision for header in own if header.revision <= revision), default=0)
         place = max(begin, revision - BACK)
         if place in (0, revision):

@@ -45,7 +45,7 @@ def study_restore_requested(
     if revision is not None and revision > cell.revision:
         raise invalid("revision", f"{revision} is not a revision of cell {cell.name}; give 0 to {cell.revision}")
     at = ["--revision", str(revision)] if time is None else ["--time", time.isoformat()]
-    return _run(principal, ["restore", cell.name, "--into", into, *at], dry_run=dry_run)
+    return run_command(principal, ["study", "restore", cell.name, "--into", into, *at], dry_run=dry_run)
 
 
 def study_import_requested(
@@ -63,12 +63,15 @@ def study_import_requested(
             verify(file)  # type: ignore[arg-type]  # the wrapper has the methods of a file
         except CheckpointError as error:
             raise Rejected("checkpoint-damaged", str(error), fields={"section": error.section}) from error
-        return _run(principal, ["import", file.name, "--into", into], dry_run=dry_run)
+        return run_command(principal, ["study", "import", file.name, "--into", into], dry_run=dry_run)
 
 
-def _run(principal: Principal, arguments: list[str], *, dry_run: bool) -> dict[str, Any]:
+def run_command(principal: Principal, arguments: list[str], *, dry_run: bool) -> dict[str, Any]:
+    """Run a command of `manage.py` that copies or restores a cell, and return the document that it prints. Raises the
+    rejection that it prints, and `Rejected` if this process already runs one, or if it takes too long.
+    """
     if not _child.acquire(blocking=False):
-        detail = "this process creates another study cell at the moment; try again in a minute"
+        detail = "this process copies or restores another cell at the moment; try again in a minute"
         raise Rejected("study-busy", detail, status=503)
     try:
         return _run_child(principal, arguments, dry_run=dry_run)
@@ -77,18 +80,16 @@ def _run(principal: Principal, arguments: list[str], *, dry_run: bool) -> dict[s
 
 
 def _run_child(principal: Principal, arguments: list[str], *, dry_run: bool) -> dict[str, Any]:
-    command = [sys.executable, "-m", "django", "study", *arguments, "--json"]
+    command = [sys.executable, "-m", "django", *arguments, "--json"]
     command += [f"--actor={principal.name}", f"--request={principal.request_id}", *(["--dry-run"] if dry_run else [])]
     env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": ""}
     try:
         done = subprocess.run(command, env=env, capture_output=True, timeout=_WITHIN_S, check=False)
     except subprocess.TimeoutExpired as error:
-        detail = (
-            f"this takes longer than {_WITHIN_S:g} s; run `manage.py study {' '.join(arguments[:1])}` on the server"
-        )
+        detail = f"this takes longer than {_WITHIN_S:g} s; run `manage.py {arguments[0]}` on the server"
         raise Rejected("too-slow", detail, status=503) from error
     if done.returncode:
-        raise RuntimeError(f"cannot create a study cell: {done.stderr.decode(errors='replace').strip()[-1000:]}")
+        raise RuntimeError(f"manage.py {arguments[0]} failed: {done.stderr.decode(errors='replace').strip()[-1000:]}")
     answer: dict[str, Any] = msgspec.json.decode(done.stdout.splitlines()[-1])  # log lines come before it
     if "code" in answer:
         raise Rejected(**answer)

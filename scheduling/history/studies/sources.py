@@ -20,7 +20,7 @@ from scheduling.cells.cells import MAX_EXTRA_RESOURCES
 from scheduling.core.cell.tasks import DEAD, PENDING, RUNNING
 from scheduling.history.checkpoints import file
 from scheduling.history.checkpoints.file import CheckpointError, Header
-from scheduling.history.checkpoints.folder import checkpoints_of
+from scheduling.history.checkpoints.folder import own_checkpoints
 from scheduling.history.checkpoints.specs import without_values
 from scheduling.history.checkpoints.states import state_at
 from scheduling.history.checkpoints.tables import Tables, schema, tables_of
@@ -61,10 +61,10 @@ def original_at(cell: Cell, *, revision: int | None = None, time: dt.datetime | 
         history=str(cell.history_id),
         extra_resources=state.extra_resources,
     )
-    return Original(header, tables, _specs_known(cell, versions_used(tables), header))
+    return Original(header, tables, _specs_known(cell, versions_used(tables)))
 
 
-def _specs_known(cell: Cell, wanted: Set[Version], header: Header) -> dict[Version, StoredSpec]:
+def _specs_known(cell: Cell, wanted: Set[Version]) -> dict[Version, StoredSpec]:
     """Return the specs that the database has, and those of checkpoints for jobs that it no longer has."""
     found = {}
     for job, version, spec, packages in query(
@@ -74,16 +74,15 @@ def _specs_known(cell: Cell, wanted: Set[Version], header: Header) -> dict[Versi
         if (job, version) in wanted:
             spec, packages = without_values(spec), msgspec.json.decode(packages)
             found[job, version] = StoredSpec(msgspec.json.decode(spec), packages)
-    for stored in checkpoints_of(cell.name):
+    for stored in own_checkpoints(cell):
         if wanted <= found.keys():
             break
-        if stored.header.history == header.history:
-            try:
-                with stored.open() as source:
-                    _, tables = file.read(source)
-            except (NotThere, CheckpointError):
-                continue  # deleted meanwhile, or damaged
-            found = {version: one for version, one in specs_in(tables["specs"]).items() if version in wanted} | found
+        try:
+            with stored.open() as source:
+                _, tables = file.read(source)
+        except (NotThere, CheckpointError):
+            continue  # deleted meanwhile, or damaged
+        found = {version: one for version, one in specs_in(tables["specs"]).items() if version in wanted} | found
     return found
 
 

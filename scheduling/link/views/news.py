@@ -19,7 +19,7 @@ _BY_MACHINE = (
 )
 _BY_TASK = ("task.updated",)
 _BY_JOB = ("job.changed",)
-_BY_CELL = ("cell.set",)
+_BY_CELL = ("cell.set", "cell.restored")
 _KINDS = [*_BY_MACHINE, *_BY_TASK, *_BY_JOB, *_BY_CELL]
 
 

@@ -1,0 +1,147 @@
+"""The service that sets a cell back to an earlier moment, in place.
+
+    state at the moment ─┐                                    ┌─► new history, cell.restored, jobs stopped
+    present state ───────┴─► differences ─► one transaction ──┼─► jobs submitted again, jobs updated
+                                                              └─► tasks ended or revived
+
+The cell requests again what it requested then: the same jobs with the same specs, and the same tasks alive. Ordinary
+events make the difference, so the journal, the archive and all readers keep the whole story, and the restore can be
+undone by another one. The README names what stays as it is.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections import Counter
+from typing import get_args
+
+import structlog
+from django.db import transaction
+
+from quota.vocabulary.errors import Conflict, invalid
+from quota.vocabulary.permissions import Action, Principal, require
+from scheduling.core.vocabulary import events
+from scheduling.history.checkpoints.replaying import EventsMissing, follow, news_between
+from scheduling.history.checkpoints.rows import load_recorded
+from scheduling.history.checkpoints.states import state_at
+from scheduling.history.restoring.differences import differences
+from scheduling.history.restoring.outcome import Restored, names_of_jobs, names_of_machines
+from scheduling.history.restoring.steps import Steps
+from scheduling.journal.sql import query
+from scheduling.models import Cell
+
+log = structlog.get_logger(__name__)
+
+# Changes of what users request. If one was made after the losses were shown, more would be lost than was shown.
+_REQUESTS = ("job.submitted", "job.changed", "tasks.added", "cell.restored")
+
+
+def cell_restore(
+    *,
+    principal: Principal,
+    cell: Cell,
+    revision: int | None = None,
+    time: dt.datetime | None = None,
+    if_revision: int | None = None,
+    dry_run: bool = False,
+) -> Restored:
+    """Set a cell back to a revision, or to its last change before a time. Return what is lost and what changes.
+
+    `if_revision`: the revision of the cell when the losses were shown; required unless `dry_run`, which does
+    everything and rolls it back. Raises `Conflict` if users have changed jobs after `if_revision`, if nothing differs,
+    or for a study cell, and `Rejected` if the state cannot be rebuilt. A job that cannot come back, for example because
+    its quota is used, is a problem in the result and not an error.
+
+    Everything is one transaction, which locks the cell's row, then tasks in the order of their ids, and the tenants'
+    uses of quota. Imports heavy libraries, so web processes call `scheduling.history.restoring.requests`.
+    """
+    require(principal, Action.CELL_ADMIN, cell=cell.name)
+    if cell.study_of is not None:
+        detail = f"cell {cell.name} is a study cell, which nobody can change; give the name of another cell"
+        raise Conflict("study-cell", detail)
+    if if_revision is None and not dry_run:
+        raise invalid("if_revision", "is missing; give the revision that the dry run shows")
+    then, now = state_at(cell, revision=revision, time=time), load_recorded(cell.id)
+    numbers = _events_between(cell, then.revision, now.revision)
+    with transaction.atomic():
+        row = Cell.objects.select_for_update().get(pk=cell.pk)
+        seen, ended = row.revision, row.history_id
+        if if_revision is not None:
+            _check_unchanged(row, if_revision)
+        numbers += _events_between(row, now.revision, seen)
+        follow(now, news_between(row, after=now.revision, upto=seen, kinds=list(now._handlers)), upto=seen)
+        found = differences(then, now)
+        steps = Steps(principal, row, found, to=then.revision)
+        if not steps and not dry_run:
+            detail = f"cell {row.name} already requests what it requested at revision {then.revision}; nothing changes"
+            raise Conflict("nothing-to-restore", detail)
+        row.history_id, row.history_ordinal = uuid.uuid4(), row.history_ordinal + 1
+        row.earlier_histories.append(ended)
+        row.save(update_fields=["history_id", "history_ordinal", "earlier_histories"])
+        steps.run(ended_history=ended.hex)
+        if dry_run:
+            transaction.set_rollback(True)
+    if not dry_run:
+        log.warning("cell restored in place", cell=row.name, to=then.revision, actor=principal.name)
+    return Restored(
+        cell=row.name,
+        revision=seen,
+        to_revision=then.revision,
+        events=dict(sorted(numbers.items())),
+        stopped=names_of_jobs(steps.stop),
+        submitted=names_of_jobs(steps.submit),
+        changed=names_of_jobs([pair.now for pair in steps.change]),
+        tasks_revived=steps.revived,
+        tasks_ended=steps.ended,
+        tasks_finished=steps.finished,
+        tasks_elsewhere=sum(pair.elsewhere for pair in found.pairs),
+        joined=names_of_machines(found.joined),
+        removed=names_of_machines(found.removed),
+        machines_changed=names_of_machines(found.changed),
+        problems=steps.problems,
+        history="" if dry_run else str(row.history_id),
+    )
+
+
+def _check_unchanged(cell: Cell, shown: int) -> None:
+    """Check that users have not changed jobs after the revision `shown`. Raises `Conflict` if they have, or if the
+    journal in PostgreSQL no longer has all events since.
+    """
+    if not cell.journal_floor <= shown <= cell.revision:
+        detail = (
+            f"{shown} is not a recent revision of cell {cell.name}, which is at {cell.revision}; do a dry run again"
+        )
+        raise invalid("if_revision", detail)
+    rows = query(
+        "SELECT kind, count(*) FROM scheduling_event WHERE cell_id = %s AND revision > %s"
+        " AND (kind = ANY(%s) OR (kind = 'task.ended' AND data->>'how' = 'killed')) GROUP BY 1 ORDER BY 1",
+        [cell.id, shown, list(_REQUESTS)],
+    )
+    if rows:
+        since = ", ".join(f"{number} {kind}" for kind, number in rows)
+        detail = (
+            f"cell {cell.name} was not set back, because users have changed jobs after revision {shown} ({since});"
+            " do a dry run again, and confirm the revision that it shows"
+        )
+        raise Conflict("cell-changed", detail, figures={"revision": cell.revision, "events": dict(rows)})
+
+
+def _events_between(cell: Cell, after: int, upto: int) -> Counter[str]:
+    """Return the number of events of the revisions after `after` up to `upto`, by kind. Raises `Rejected` if events no
+    longer exist or the archive cannot be read.
+    """
+    counts: Counter[str] = Counter()
+    archived = min(cell.journal_floor, upto)
+    try:
+        for batch in news_between(cell, after=after, upto=archived, kinds=get_args(events.Event)):
+            counts.update(str(event.__struct_config__.tag) for event, *_ in batch)
+    except EventsMissing as missing:
+        raise invalid("revision", f"{after} is too long ago: {missing}; give a later one", "history-missing") from None
+    rows = query(
+        "SELECT kind, count(*) FROM scheduling_event"
+        " WHERE cell_id = %s AND revision > %s AND revision <= %s GROUP BY 1",
+        [cell.id, max(after, archived), upto],
+    )
+    counts.update(dict(rows))
+    return counts
