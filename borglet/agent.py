@@ -62,8 +62,8 @@ def steady_clock() -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Times in a Borglet: the interval between measurements of its own machine, and the longest wait for the first
-    health checks.
+    """Times of a Borglet's agent: the interval between measurements of usage, the length of the usage windows that it
+    reports, and the longest wait for the first health checks.
     """
 
     sample_interval_s: float = 5.0
@@ -72,8 +72,8 @@ class AgentSettings:
 
 
 class Agent:
-    """The agent of one machine. Call `open`, then pass polls to the agent. `failed`: a future for the error that ends
-    the Borglet.
+    """The agent of one machine. Call `open` first, and then pass each poll of the link to `polled`. `failed`: a future
+    for the error that ends the Borglet.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Agent:
         self.handle(events.Polled(session, poll.sequence, poll.desired))
 
     def identified(self, identities: Sequence[TaskIdentity]) -> None:
-        """Pass new identities of tasks to the runtime."""
+        """Pass new identities of tasks (signed tokens) to the runtime."""
         self._spawn(self._identify(identities))
 
     async def _identify(self, identities: Sequence[TaskIdentity]) -> None:
@@ -163,7 +163,9 @@ class Agent:
                 )
 
     def report(self, logs: list[LogChunk], session: int, poll: Poll, *, protocol: int = OLDEST_PROTOCOL) -> Report:
-        """Return the answer to `poll` in the version `protocol`. `logs`: the parts of logs that `poll` requests."""
+        """Return the report that answers `poll`. `logs`: the parts of logs that `poll` requests. `session`: the number
+        of the connection on which the poll arrived. `protocol`: the protocol version of this connection.
+        """
         report = self.state.wire_report(
             session=session,
             sequence=poll.sequence,

@@ -25,7 +25,7 @@ class Backoff:
     def next_s(self, *, hopeless: bool = False) -> float:
         """Return the delay before the next attempt, in seconds. The first delay is at most twice `first_s`.
 
-        `hopeless`: the next attempt will probably fail too. The delay is then long.
+        `hopeless`: a new attempt soon would probably fail too, so the delay is long.
         """
         if hopeless:
             return REFUSED_S * self._rng.uniform(0.5, 1.0)

@@ -1,4 +1,5 @@
-"""Thousands of simulated machines in one process, each with a real state and a real connection.
+"""Thousands of simulated machines in one process. Their tasks are simulated, but each machine has a real agent and
+a real connection.
 
     machines ─► join (500 per request) ─► fleet.json ─► one Agent and one Link each ─► the link
                                                   one sampler for all, a few machines at a time
@@ -57,7 +58,9 @@ class FleetSecrets(msgspec.Struct):
 
 
 class FleetKeeper:
-    """The store of identities and authorities of all simulated machines of a fleet, in the file fleet.json."""
+    """The file fleet.json as a store: it contains the identities and the certificate authorities of all simulated
+    machines of a fleet.
+    """
 
     def __init__(self, home: Path, secrets: FleetSecrets) -> None:
         self._path, self._secrets = home / "fleet.json", secrets
@@ -206,7 +209,7 @@ class Fleet:
         return sum(machine.link.connected for machine in self.machines)
 
     async def run(self) -> None:
-        """Run all machines until the task is cancelled. Raises the first failure of any machine."""
+        """Run all machines until the asyncio task of this call is cancelled. Raises the first failure of a machine."""
         raise_descriptor_limit(len(self.machines) + DESCRIPTORS_BESIDE_LINKS)
         asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         tune_collector()

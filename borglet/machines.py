@@ -154,8 +154,8 @@ def fleet_address(number: int) -> str:
 
 
 def read_fleet(path: Path) -> list[MachineSpec]:
-    """Return the machines of a CSV file with the columns `CSV_COLUMNS`. The column `capacity` lists resources that have
-    no column, for example `tpu=4;fpga=1`.
+    """Return the machines of a CSV file with the columns `CSV_COLUMNS`. The column `capacity` lists the resources that
+    do not have their own column, for example `tpu=4;fpga=1`.
 
     Raises `BadMachine`, with the number of the wrong line, and OSError if the file cannot be read.
     """

@@ -17,8 +17,8 @@ MAX_BODY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """The result of one probe. `detail`: the reason of a failure. `holds_s`: for so many seconds, the next result will
-    be the same.
+    """The result of one probe. `detail`: the reason of a failure. `holds_s`: the number of seconds for which the result
+    stays the same.
     """
 
     ok: bool

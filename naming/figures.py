@@ -82,7 +82,7 @@ class ServerCounters(msgspec.Struct):
 
 
 def add_up(many: Iterable[ServerCounters]) -> ServerCounters:
-    """Return the sum of the counters of all processes. `status` is the worst status of a process. The figures of
+    """Return the sum of the counters of all processes. `status` is the worst status of all processes. The figures of
     snapshot files and secondaries are those of the first process.
     """
     first, *others = many

@@ -126,8 +126,8 @@ def _holder(port: int, protocol: str) -> str | None:
 
 
 def _program(process: Path) -> str:
-    """Return the name of a process and, if it is Python with `-m`, the name of the module. Other arguments may be
-    secret.
+    """Return the name of a process. If the process is Python with the option `-m`, add the name of the module. Other
+    arguments are omitted, because they may be secret.
     """
     arguments = (process / "cmdline").read_text(errors="replace").split("\0")
     module = f" -m {arguments[2]}" if arguments[1:2] == ["-m"] and len(arguments) > 2 else ""

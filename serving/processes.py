@@ -35,8 +35,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker process. `of`: how many workers run. `number`: the number of this worker, starting at 0. `again`:
-    this worker replaces a worker that has ended.
+    """One worker process. `of`: the number of workers. `number`: the number of this worker, starting at 0. `again`:
+    whether this worker replaces a worker that has ended.
     """
 
     number: int = 0
@@ -45,12 +45,12 @@ class Worker:
 
     @property
     def first(self) -> bool:
-        """Return whether this is the first worker. It also does the work that only one worker may do."""
+        """Return whether this is the first worker. The first worker also does the work that only one worker may do."""
         return self.number == 0
 
     @property
     def waits(self) -> bool:
-        """Return whether this worker must open its socket only when it is ready to answer. Until then, other workers
+        """Return whether this worker must wait with its socket until it can answer requests. Until then, other workers
         answer.
         """
         return self.again or not self.first

@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 
 class BadAuthority(ValueError):
-    """The error for an authority file that contains no valid certificate. To replace the file, join again with a new
-    token.
+    """The error for a file of certificate authorities that contains no valid certificate. To replace the file, join
+    again with a new token.
     """
 
 
 class CredentialStore(Protocol):
-    """The store of a machine's identity and of the authorities that it trusts. The stored values survive a power loss.
-    The methods raise OSError if a write fails.
+    """The store of a machine's identity and of the certificate authorities that it trusts. The stored values survive a
+    power loss. The methods raise OSError if a write fails.
     """
 
     def keep_identity(self, identity: Identity) -> None: ...
@@ -123,7 +123,9 @@ class Credentials:
         return True
 
     def apply_welcome(self, *, authority: str, api_url: str) -> None:
-        """Store the API URL and the authorities from the cell's welcome. An empty value means no change."""
+        """Store the URL of the REST API and the certificate authorities that the cell sent in the message `Welcome`. An
+        empty value means no change.
+        """
         if api_url and api_url != self._identity.api_url:
             self._keep(msgspec.structs.replace(self._identity, api_url=api_url))
         if authority:
@@ -142,7 +144,7 @@ class Credentials:
         log.info("the Borglet now trusts %d authorities of the cell", authority.count("BEGIN CERTIFICATE"))
 
     def _keep(self, identity: Identity) -> bool:
-        """Store and use an identity. If it cannot be stored, change nothing and return False."""
+        """Store `identity`, and use it from now on. If it cannot be stored, change nothing and return False."""
         try:
             self._keeper.keep_identity(identity)
         except OSError as error:

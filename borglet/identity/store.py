@@ -2,7 +2,7 @@
 
     home/identity.json    hostname, cell, secret, the next secret; mode 0600
     home/authority.pem    the certificate authorities of its cell
-    home/desired.json     the last desired state, given-up and quarantined incarnations
+    home/desired.json     the last desired state; incarnations that failed too often or wait for an SRE's decision
     home/lock             the one Borglet that owns this home holds a lock on it
 
 Each file is replaced whole (`files.replace_file`). After a power loss, it has its old or its new content.
@@ -57,7 +57,9 @@ class HomeInUse(RuntimeError):
 
 
 class DiskStore:
-    """The store on the disk of a real machine: its desired state, its identity and the authorities of its cell."""
+    """The store on the disk of a real machine. It contains the desired state, the machine's identity and the
+    certificate authorities of its cell.
+    """
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -92,20 +94,26 @@ class DiskStore:
         return identity
 
     def authority(self) -> str:
-        """Return the certificates of the cell's authorities, PEM. Raises FileNotFoundError before joining."""
+        """Return the certificates of the cell's authorities, as PEM. Raises FileNotFoundError if the machine has not
+        joined a cell yet.
+        """
         return (self._home / "authority.pem").read_text("ascii")
 
     def save_identity(self, identity: Identity, *, authority: str) -> None:
-        """Store the authority first and then the identity. Raises OSError if a write fails."""
+        """Store the certificate authorities of the cell (`authority`, PEM) first, and then the identity. Raises OSError
+        if a write fails.
+        """
         self.keep_authority(authority)
         self.keep_identity(identity)
 
     def keep_identity(self, identity: Identity) -> None:
-        """Store the identity. Raises OSError if the write fails; the old identity is then still there."""
+        """Replace the stored identity. Raises OSError if the write fails; the old identity is then still there."""
         replace_file(self._home / "identity.json", msgspec.json.encode(identity))
 
     def keep_authority(self, pem: str) -> None:
-        """Store the authorities. Raises OSError if the write fails; the old authorities are then still there."""
+        """Replace the stored certificate authorities of the cell. Raises OSError if the write fails; the old ones are
+        then still there.
+        """
         replace_file(self._home / "authority.pem", pem.encode("ascii"), mode=0o644)
 
     @contextlib.contextmanager

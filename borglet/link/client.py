@@ -99,7 +99,9 @@ class _Session:
 
 
 class Link:
-    """The connection of one machine to its cell. `run` keeps the machine connected until the task is cancelled."""
+    """The connection of one machine to its cell. `run` keeps the machine connected until the asyncio task of this call
+    is cancelled.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""Grants of shells. The cell's authority signs each grant for one shell in one incarnation, valid for a minute.
+"""Check grants. A grant is a permission to open one shell in one incarnation of a task. The cell's authority signs it,
+and it is valid for a minute.
 
 A shell opens only with a signed grant. So an attacker who has a shard's certificate or intercepts the connection cannot
 open a shell.

@@ -54,7 +54,9 @@ class ShellSettings:
 
 
 class Shells:
-    """All shells of one machine. Pass the grants of polls to `offer`, and call `close` before `Agent.close`."""
+    """All shells of one machine. Pass the grants in polls (signed permissions to open a shell) to `offer`. Call `close`
+    before `Agent.close`.
+    """
 
     def __init__(
         self,
@@ -74,7 +76,9 @@ class Shells:
         self._work: set[asyncio.Task[None]] = set()
 
     def offer(self, grants: list[ShellGrant]) -> None:
-        """Open a shell for each valid grant. If a grant is not valid, the client receives the reason."""
+        """Open a shell for each valid grant. A grant is a signed permission to open one shell. If a grant is not valid,
+        the client of the shell receives the reason.
+        """
         for grant in grants:
             try:
                 claims = self._grants.take(grant, now=self._clock())

@@ -6,7 +6,7 @@ import msgspec
 
 
 class PackageRef(msgspec.Struct, frozen=True):
-    """A package (§3.2). `digest`: the digest of the stored archive, `sha256:` and 64 hex digits."""
+    """A reference to a package (§3.2). `digest`: the digest of the stored archive, `sha256:` and 64 hex digits."""
 
     name: str  # the name in the job file, for people: `name@tag` or `name@sha256:…`
     digest: str

@@ -14,7 +14,9 @@ MAX_REPORTED_PACKAGES = 64  # a digest takes 74 bytes of each report
 
 
 class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type", omit_defaults=True):
-    """The full state of a machine. A report with a lower (session, sequence) never replaces a newer one."""
+    """The full state of a machine. An older report, which has a lower pair (`session`, `sequence`), never replaces a
+    newer one.
+    """
 
     session: int
     sequence: int  # sequence of the answered `Poll`
@@ -34,8 +36,8 @@ class Report(msgspec.Struct, frozen=True, tag="report", tag_field="type", omit_d
 
 
 class WireReport(Report, frozen=True, kw_only=True, tag="report", tag_field="type", omit_defaults=True):
-    """A report as it is sent. Since protocol 2, `usages` contains the usage of the machine and its tasks; in protocol
-    1, `usages` is empty. `tasks` and `allocs` rarely change, so each is stored as encoded bytes.
+    """A report in the form in which it is sent. Since protocol 2, `usages` contains the usage of the machine and its
+    tasks; in protocol 1, `usages` is empty. `tasks` and `allocs` rarely change, so their encoded bytes are stored.
     """
 
     tasks: msgspec.Raw  # type: ignore[assignment]  # list[TaskReport], without usage

@@ -101,15 +101,15 @@ class Choosing:
         self._named = bool(self._todo)
 
     def unavailable(self, text: str, *, final: bool) -> None:
-        """Record that the link did not say from where the package can be downloaded. `text`: the reason. `final`:
-        whether it is useless to ask the link again.
+        """Record that the link sent no sources for the package. `text`: the reason. `final`: whether it is useless to
+        ask the link again.
         """
         self._complaints.append(text)
         self._away, self._final = True, final
 
     def failed(self, source: PeerAddress, reason: str, detail: str) -> None:
-        """Record that the download from `source` failed. `reason`: see `PackageFailed`. A peer is tried again only if
-        it was busy; the link's store may always be tried again.
+        """Record that the download from `source` failed. `reason`: a word such as `slow` or `busy`. `detail`: the error
+        text. A peer is tried again only if it was busy; the link's store may always be tried again.
         """
         self._complaints.append(f"{name_of(source)}: {reason}: {detail}")
         if reason == BUSY:

@@ -52,7 +52,9 @@ class FetchSettings:
 
 
 class SourceFailed(Exception):
-    """The error if the download from one source failed. `reason`: see `PackageFailed`."""
+    """The error if the download from one source failed. `reason`: `mismatch` (the content has another digest), `slow`,
+    `unreachable`, `busy` or `refused`.
+    """
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -136,8 +138,9 @@ class _Download:
         self._givers.clear()
 
     def from_source(self, source: PeerAddress, store: str, ticket: str) -> bool:
-        """Continue the download from `source`, with `ticket`. Return whether the archive is complete now. Raises
-        `SourceFailed`, and any error that the callback `checkpoint` of this download raises.
+        """Continue the download from `source`: a machine, to which `ticket` is sent, or the package store, at the path
+        `store`. Return whether the archive is complete now. Raises `SourceFailed`, and any error that the callback
+        `checkpoint` of this download raises.
         """
         if self._unmixed:
             self._restart()

@@ -272,7 +272,7 @@ class PackageManager:
     # -- disk space
 
     async def _free_space(self, package: PackageRef) -> int:
-        """Make space on the disk for a package. Return the largest total size of its unpacked files, in bytes.
+        """Make space on the disk for a package. Return how many bytes its unpacked files may have in total.
 
         Raises `PackageMissing` if there is not enough space.
         """
@@ -353,8 +353,9 @@ def to_remove(installed: Iterable[StoredPackage], in_use: Set[str], *, excess_by
 
 
 def excess_of(taken_bytes: int, wanted_bytes: int, *, budget_bytes: int, free_bytes: int, keep_free_bytes: int) -> int:
-    """Return how many bytes of packages must be removed to make space for `wanted_bytes`. `taken_bytes`: all packages
-    now, at most `budget_bytes`. `free_bytes`: the free disk space, of which `keep_free_bytes` must stay free.
+    """Return how many bytes of packages must be removed to make space for `wanted_bytes`. `taken_bytes`: the size of
+    all packages on the disk. `budget_bytes`: the maximum size of all packages. `free_bytes`: the free disk space, of
+    which `keep_free_bytes` must stay free.
     """
     over_budget = taken_bytes + wanted_bytes - budget_bytes
     over_disk = wanted_bytes + keep_free_bytes - free_bytes

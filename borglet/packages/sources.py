@@ -28,16 +28,16 @@ class SourcesUnavailable(Exception):
 
 
 class Sources(Protocol):
-    """The part of the link that knows the sources of packages. The methods block: call them in threads. `have`, `gone`
-    and `failed` send a message to the link. They raise no error if the message is lost.
+    """The interface to the link for sources of packages. The methods block: call them in threads. `have`, `gone` and
+    `failed` send a message to the link. They raise no error if the message is lost.
     """
 
     def of(self, digest: str) -> PackageSources:
         """Return the sources of a package. Raises `SourcesUnavailable` if the link sends no sources."""
 
     def connect_store(self) -> tuple[http.client.HTTPConnection, dict[str, str]]:
-        """Return a connection to the package store of the link (the server), not yet opened, and the headers that
-        requests on this connection need.
+        """Return a connection to the link's package store, and the headers that requests on this connection need. The
+        connection is not opened yet.
         """
 
     def rest(self) -> None:

@@ -57,7 +57,9 @@ class CpuControl:
     _removed_at: float = 0.0
 
     def batch_idle(self, now: float) -> bool:
-        """Return whether batch tasks are in the idle class, in which they get only CPU that no other process wants."""
+        """Return whether batch tasks are in the kernel's idle class, in which they get only CPU that no other process
+        needs.
+        """
         return now >= self._weighs_until
 
     def step(

@@ -1,6 +1,6 @@
 """The control loop of one machine (§6.2): measure, decide with the pure modules, and act through the runtime.
 
-    agent ── usage of tasks ──► Guard.look ──► runtime.adjust   ceilings, memory of slack, CPU of batch
+    agent ── usage of tasks ──► Guard.look ──► runtime.adjust   CPU ceilings, grants of memory, CPU of batch tasks
                                     │
                                     └─► Orders ──► agent: tasks to end (machine-short), tasks to evict
 
@@ -43,8 +43,8 @@ class GuardSettings:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The result of one round of the `Guard`. `end`: tasks that the Borglet must end now, with the cause machine-short.
-    `removals`: tasks that the master should evict.
+    """The result of one round of the `Guard`. `end`: tasks that the Borglet must end now, because the machine lacks
+    memory or disk. `removals`: tasks that the master should evict.
     """
 
     end: tuple[Victim, ...] = ()

@@ -77,8 +77,8 @@ def shortage_of(resource: Resource, found: AvailableMemory, used: int) -> Shorta
 def grants(
     memory: AvailableMemory, tenants: Sequence[PressureTenant], leaving: Collection[TaskKey]
 ) -> Mapping[TaskKey, int]:
-    """Return how many bytes of memory each task with memory slack may use now: its usage plus an equal share of the
-    machine's unused memory.
+    """Return, for each task with memory slack, how many bytes of memory it may use now: its usage plus an equal share
+    of the machine's unused memory. A task with memory slack may use more memory than its limit.
 
     `leaving`: tasks that are already ending. The result does not contain them.
     """

@@ -58,8 +58,8 @@ class MachineReadings:
         return 0.0
 
     def disk(self) -> AvailableMemory:
-        """Return the size and the free space of the disk. The size includes the part of the disk that is not offered to
-        tasks.
+        """Return the size and the free space of the disk that contains the Borglet's home folder. The size includes the
+        part of the disk that is not offered to tasks.
         """
         found = os.statvfs(self.home)
         return AvailableMemory(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)

@@ -1,5 +1,5 @@
-"""Check whether the Borglet may apply a new desired state. Pure. A rejection is a value, and the next report contains
-it.
+"""Check whether the Borglet may apply a new desired state. Pure. A rejection is returned as a value, not raised; the
+next report contains it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The events of a Borglet. They are the only input of `AgentState`.
 
-`run`: the number of a start of the task on this machine, from 1. Its packages are installed as a part of the start.
+In the events, `run` is the number of a start of the task on this machine, counted from 1. A start includes the
+installation of the task's packages.
 """
 
 from __future__ import annotations

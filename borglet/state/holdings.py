@@ -94,8 +94,8 @@ class Holdings:
         return inc.acknowledged and inc.dropped and not inc.quarantined and self.pending is None
 
     def remembered(self, desired: Desired | None) -> Remembered:
-        """Return the data to save for a restart of the Borglet. `desired`: the new desired state, which is part of the
-        data. The Borglet saves the data before it applies `desired`.
+        """Return the data that a restarted Borglet needs, to be saved on the disk. `desired`: the new desired state,
+        which is part of the data. The Borglet saves the data before it applies `desired`.
         """
         listed: set[TaskKey] = set()
         changed = False
@@ -169,7 +169,7 @@ class Holdings:
 
 
 def watch(inc: Incarnation, *, now: float) -> None:
-    """Start the health checks of a run, if its task declares a check."""
+    """Start the health checks of a task's present run, if the task declares a health check."""
     inc.watch = HealthWatch(since=inc.started_at, due=now) if inc.task.health is not None else None
 
 

@@ -18,7 +18,9 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """The data that a restarted Borglet needs, but cannot read from the runtime."""
+    """The data that a restarted Borglet needs, but cannot read from the runtime. `quarantined`: incarnations that the
+    master has not listed since its database was restored from a backup or replaced; an SRE decides about them.
+    """
 
     desired: Desired | None = None
     given_up: list[GivenUp] = []

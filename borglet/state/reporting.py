@@ -105,8 +105,8 @@ class Reporter:
 
 
 def _figures(usages: Sequence[Usage]) -> tuple[int, list[int]]:
-    """Return the number of columns, and all rows one after the other in one list: first a row with the sums of the
-    machine, then one row per task.
+    """Convert usages of tasks to a table of numbers. Return its number of columns, and one list with all rows, one
+    after the other: first a row with the sums of all tasks, then one row per task.
 
     The last columns are omitted if they contain only zeros.
     """

@@ -119,7 +119,9 @@ _WITHIN_S = f"Seconds within which servers must answer. The default and the maxi
 
 
 def _within_s(request: Request) -> float:
-    """Return the value of the query parameter `within_s` in seconds. Raises `Rejected` if the value is not valid."""
+    """Return the query parameter `within_s`: for how many seconds to wait for the answers of DNS servers. Raises
+    `Rejected` if the value is not valid.
+    """
     text = request.query_params.get("within_s", str(survey.TIMEOUT_S))
     if not (_SECONDS.fullmatch(text) and 0 < float(text) <= survey.TIMEOUT_S):
         wrong = f"is not a time in seconds; give a number above 0, at most {survey.TIMEOUT_S:g}"

@@ -56,7 +56,8 @@ def _feed(
 
 @lru_cache(maxsize=1_000)
 def _known_tag(asked: Hashable) -> dict[str, str]:
-    """Return the cache entry of a request: a dict from the result of `names_stamp` to the ETag that is valid for it.
+    """Return the cache entry of a feed request: a dict with at most one item. Its key is the text that `names_stamp`
+    returned when the last answer was built. Its value is the ETag of that answer.
 
     `asked`: the request and the rights of its caller. The process stores one entry per recent request. The caller of
     this function writes the new ETag into the entry.

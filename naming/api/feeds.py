@@ -31,7 +31,7 @@ _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 @dataclass(frozen=True, slots=True)
 class FeedService:
-    """A job or a service with its placed tasks. `labels`: all labels of the job. For a service, only the label that
+    """A job or a service with its placed tasks. `labels`: all labels of the job; for a service, only the label that
     names the service.
     """
 
@@ -55,8 +55,8 @@ class JobTargets(NamedTuple):
 
 
 def job_targets(service: FeedService, *, port: str = "") -> JobTargets:
-    """Return the targets of a job, without loads. `port`: the name of the port to list for each task; empty: all
-    ports.
+    """Return the Prometheus targets of a job, without the loads of the tasks. `port`: the name of the port to list for
+    each task; empty: all ports.
     """
     texts: list[bytes] = []
     tasks: list[int] = []
@@ -108,7 +108,7 @@ def _as_json(text: str) -> str:
 
 
 def _labels_of(service: FeedService) -> dict[str, str]:
-    """Return the labels that all targets of a job have."""
+    """Return the Prometheus labels that all targets of a job have."""
     assert isinstance(service.name, JobName)
     labels = {f"__meta_borg_label_{_NO_LABEL.sub('_', key)}": str(text) for key, text in service.labels.items()}
     labels |= {

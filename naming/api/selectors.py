@@ -143,8 +143,8 @@ def visible_jobs(
 def services(jobs: VisibleJobs) -> list[FeedService]:
     """Return the jobs with their placed tasks, followed by the services of these jobs.
 
-    Services are left out unless `have_all`, because they would have only a part of their tasks. The function makes
-    three queries, and for each cell one query and one request to Redis (`endpoints_of`).
+    If `jobs.have_all` is false, services are left out, because they would have only a part of their tasks. The function
+    makes three database queries. For each cell, it makes one more query and one request to Redis.
     """
     found = read_jobs(jobs.cells, list(chain.from_iterable(jobs.of_cells.values())))
     # A feed lists ports, so it needs no tasks of jobs without ports.
@@ -289,8 +289,8 @@ def jobs_of_service(name: ServiceName) -> list[Job]:
 
 
 def _live_jobs(filters: Mapping[str, str]) -> QuerySet[Job]:
-    """Return the live jobs that match all filters, oldest first, without those of study cells. `filters`: field names
-    and their required values; empty values are ignored.
+    """Return the live jobs that match all filters, oldest first. Jobs of study cells (read-only cells that show a past
+    state) are omitted. `filters`: field names and their required values; empty values are ignored.
     """
     given = {field: value for field, value in filters.items() if value}
     jobs = Job.objects.filter(**given, cell__study_of__isnull=True).exclude(state=JobState.DEAD.value)

@@ -33,8 +33,8 @@ TASKS_AT_ONCE = 20_000
 
 
 class PrometheusTargets(NamedTuple):
-    """The answer for Prometheus as JSON (`body`). `compared`: bytes that differ if the answers without loads differ.
-    The ETag is computed from these bytes.
+    """The answer for Prometheus as JSON (`body`). `compared`: bytes that change when the answer changes, except if only
+    loads change. The ETag is computed from these bytes.
     """
 
     body: bytes
@@ -42,8 +42,8 @@ class PrometheusTargets(NamedTuple):
 
 
 class KeptTargets(NamedTuple):
-    """The targets of a job at a revision of its cell. `texts`: the text of each target. `tasks`: the task of each
-    target. `digest`: a hash of all texts.
+    """The Prometheus targets of a job at a revision of its cell. `texts`: the JSON text of each target. `tasks`: the
+    task of each target. `digest`: a hash of all texts.
     """
 
     revision: int
@@ -54,7 +54,8 @@ class KeptTargets(NamedTuple):
 
 @dataclass(slots=True)
 class _CellTargets:
-    """The stored targets of one cell, which are valid at `revision`. `jobs`: the targets by job id, then by port name.
+    """The stored Prometheus targets of one cell, which are valid at `revision`. `jobs`: the targets by job id, then by
+    port name.
 
     `changed`: by job id, the last revision at which the job changed. Targets of an older revision are not valid.
     """
@@ -66,7 +67,7 @@ class _CellTargets:
 
 
 class TargetCache:
-    """A cache of the targets in one process. Any thread may call its methods."""
+    """A cache of the Prometheus targets of jobs, in one process. Any thread may call its methods."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,7 +75,8 @@ class TargetCache:
         self._bytes = 0
 
     def answer(self, jobs: VisibleJobs, *, port: str = "") -> PrometheusTargets:
-        """Return the targets of these jobs. `port`: the name of the port to list for each task; empty: all ports.
+        """Return the Prometheus targets of these jobs. `port`: the name of the port to list for each task; empty: all
+        ports.
 
         The function makes one database query per cell, three per 20,000 tasks of changed jobs, and one request to Redis
         per cell.
@@ -92,7 +94,9 @@ class TargetCache:
         return PrometheusTargets(feeds.target_list(texts), b"".join(digests))
 
     def _targets(self, cell: Cell, ids: Sequence[int], port: str) -> list[KeptTargets]:
-        """Return the targets of the jobs with these ids in a cell, in the order of `ids`. `port`: as in `answer`."""
+        """Return the Prometheus targets of the jobs with these ids in a cell, in the order of `ids`. `port`: the name
+        of the port to list for each task; empty: all ports.
+        """
         with self._lock:
             kept = self._follow(cell)
             found = {job_id: kept.jobs[job_id][port] for job_id in ids if port in kept.jobs.get(job_id, ())}
@@ -105,8 +109,8 @@ class TargetCache:
         return [found[job_id] for job_id in ids if job_id in found]
 
     def _follow(self, cell: Cell) -> _CellTargets:
-        """Delete the targets of jobs that have changed up to the revision of `cell`. Return the targets of the cell.
-        The caller holds the lock.
+        """Delete the stored targets of jobs that have changed up to the revision of `cell`. Return the stored targets
+        of the cell. The caller holds the lock.
         """
         kept = self._cells.get(cell.id)
         if kept is None or kept.history != str(cell.history_id) or len(kept.changed) > MOST_CHANGED:
@@ -128,8 +132,8 @@ class TargetCache:
         return kept
 
     def _keep(self, cell: Cell, kept: _CellTargets, fresh: Mapping[int, KeptTargets], port: str) -> None:
-        """Store the new targets `fresh` in `kept`, unless their job has changed since they were read. The caller holds
-        the lock.
+        """Store the newly computed targets `fresh` in `kept`, the cache of the cell. Omit a job that has changed since
+        its targets were read. The caller holds the lock.
         """
         if self._cells.get(cell.id) is not kept:
             return
@@ -144,7 +148,7 @@ class TargetCache:
 
 
 def _size(kept: KeptTargets) -> int:
-    """Return about how many bytes these targets need in memory. A job without targets also needs some."""
+    """Return about how many bytes of memory these targets need. A job without targets also needs some memory."""
     return _LEAST_BYTES + sum(map(len, kept.texts))
 
 
@@ -163,8 +167,8 @@ def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
 
 
 def _read_targets(cell: Cell, jobs: Sequence[Job], port: str) -> dict[int, KeptTargets]:
-    """Return the targets of jobs by job id. The caller must have read `cell` before, so that the targets are not older
-    than its revision.
+    """Return the Prometheus targets of jobs, by job id. The caller must have read `cell` before, so that the targets
+    are not older than the revision of the cell.
     """
     found = {job.id: KeptTargets(cell.revision) for job in jobs}
     # Targets are ports, so jobs that never had a port need no tasks.

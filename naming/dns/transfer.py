@@ -42,8 +42,8 @@ def wanted(query: dns.message.Message) -> bool:
 
 
 def serial_asked(query: dns.message.Message) -> int | None:
-    """Return the serial that an IXFR query contains: that of the sender's copy of the zone. Return None if there is
-    none.
+    """Return the serial in an IXFR query. It is the serial of the copy of the zone that the sender has. Return None if
+    the query contains no serial.
     """
     for rrset in query.authority:
         if rrset.rdtype == SOA:

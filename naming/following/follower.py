@@ -81,7 +81,7 @@ class Follower:
         self.directory.serial = max(self.directory.serial, cell_id)
 
     def _answer_from_kept(self) -> None:
-        """Let the resolver answer from the stored tables (see `start_from`) although they are not up to date."""
+        """Let the resolver answer from the tables that it loaded from files, although they are not up to date."""
         if self._kept:
             for table in self._kept:
                 table.ready = True
@@ -91,8 +91,8 @@ class Follower:
             self.answers.set()
 
     def identity(self, table: NameTable) -> tuple[int, str]:
-        """Return the id of a table's cell, and the id of the cell's history in the database (see `ZoneFacts`). The
-        table must be ready.
+        """Return the id of a table's cell, and the id of the cell's database. The second id changes when the database
+        is restored from a backup. The table must be ready.
         """
         cell_id = next(cell_id for cell_id, known in self._tables.items() if known is table)
         return cell_id, self._histories[cell_id]

@@ -38,7 +38,9 @@ class Unusable(ValueError):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The head of a snapshot file. `written_at`: in seconds since the epoch. `history_id`: as in `ZoneFacts`."""
+    """The head of a snapshot file. `written_at`: when the file was written, in seconds since the epoch. `history_id`:
+    an id that changes when the cell's database is restored from a backup.
+    """
 
     format: int = FORMAT
     zone: str
@@ -96,8 +98,8 @@ _head_decoder = msgspec.json.Decoder(Head)
 
 @dataclass(slots=True)
 class _Held:
-    """The copy of one job that a `Capture` stores. `early`: by task index, the state that each task had when the
-    copy was made, for tasks that have changed since.
+    """A copy of one job, which `Capture` makes while it writes a snapshot. `early`: the earlier states of tasks that
+    have changed since the copy was made, by task index.
     """
 
     job: NamedJob

@@ -141,7 +141,9 @@ def is_service(text: str) -> bool:
 
 
 def check_service(text: str) -> str:
-    """Return `text` if it can be the name of a service (see `is_service`). Raises `InvalidName` otherwise."""
+    """Return `text` if it can be the name of a service: a DNS label in lower case that begins with a letter. Raises
+    `InvalidName` otherwise.
+    """
     check_label(text, "service")
     if not is_service(text):
         raise InvalidName("service", f"{text!r} begins with a digit, like a task index; begin it with a letter")
@@ -159,8 +161,8 @@ def check_zone(zone: str) -> str:
 
 
 def parse_index(text: str) -> int:
-    """Return the number of a task index. Raises `InvalidName` if `text` is not a number, or has a sign or a leading
-    zero.
+    """Return the task index in `text` as a number. Raises `InvalidName` if `text` is not a number, has a sign or a
+    leading zero, or is too large.
     """
     if not _INDEX.fullmatch(text) or int(text) >= MAX_TASKS:
         raise InvalidName("index", f"{text[:16]!r} is not a task index; give a number from 0 to {MAX_TASKS - 1}")
@@ -180,10 +182,10 @@ def _from_parts(cell: str, tenant: str, job: str, index: str | None) -> Name:
 
 
 def parse_path(path: str) -> Name:
-    """Return the name that a path stands for. Raises `InvalidName` for a path that has none of these forms. A final
-    slash is allowed.
+    """Return the name that a path stands for. The possible forms are `/bns/<cell>/<tenant>/<job>[/<index>]`,
+    `/bns/<cell>/<tenant>/service/<name>` and `/bns/<cell>/machine/<host>`.
 
-    `/bns/<cell>/<tenant>/<job>[/<index>]`, `/bns/<cell>/<tenant>/service/<name>` or `/bns/<cell>/machine/<host>`.
+    A final slash is allowed. Raises `InvalidName` for a path of another form.
     """
     if not path.startswith(PREFIX):
         raise InvalidName("name", f"{path[:32]!r} does not begin with {PREFIX}; write /bns/<cell>/<tenant>/<job>")
@@ -194,10 +196,10 @@ def parse_path(path: str) -> Name:
 
 
 def parse_dns(name: str, zone: str) -> Name:
-    """Return the name that a DNS name stands for. Raises `InvalidName` for a DNS name that has none of these forms. A
-    final dot and capital letters are allowed.
+    """Return the name that a DNS name stands for. The possible forms are `[<index>.]<job>.<tenant>.<cell>.<zone>`,
+    `<name>.service.<tenant>.<cell>.<zone>` and `<host>.machine.<cell>.<zone>`.
 
-    `[<index>.]<job>.<tenant>.<cell>.<zone>`, `<name>.service.<tenant>.<cell>.<zone>` or `<host>.machine.<cell>.<zone>`.
+    A final dot and capital letters are allowed. Raises `InvalidName` for a DNS name of another form.
     """
     lowered = name.removesuffix(".").lower()
     if not lowered.endswith("." + zone):

@@ -227,7 +227,7 @@ class NameTable:
         return self._touch(job, revision, event.index)
 
     def _placed(self, event: events.TaskEvicted | events.TaskEnded | events.TaskReported) -> PlacedTask | None:
-        """Return the task of the event. Return None if the incarnation in the event is not placed."""
+        """Return the placed task to which the event belongs. Return None if the event's incarnation is not placed."""
         job = self.jobs.get(event.job_id)
         task = None if job is None else job.placed.get(event.index)
         return task if task is not None and task.incarnation == event.incarnation else None

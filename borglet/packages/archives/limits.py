@@ -26,7 +26,9 @@ class ArchiveLimits:
 
 
 def go_on() -> None:
-    """Do nothing. This is the default `checkpoint`, for work that is never stopped."""
+    """Do nothing. This is the default of the parameter `checkpoint`: a function that long work calls often, and that
+    may raise to stop the work.
+    """
 
 
 class ArchiveCost:

@@ -103,7 +103,9 @@ class FormerNetworks:
             subprocess.run([self._ip, "link", "del", self.bridge], check=False, timeout=10)
 
     async def _run(self, *commands: str, namespace: str = "", may_fail: bool = False) -> None:
-        """Run commands of `ip`, inside `namespace` if it is not empty. Raises `StartFailed` unless `may_fail`."""
+        """Run commands of the program `ip`, inside `namespace` if it is not empty. If a command fails, raise
+        `StartFailed`, or only write a log line if `may_fail`.
+        """
         try:
             process = await asyncio.create_subprocess_exec(
                 self._ip,

@@ -68,12 +68,12 @@ class Runtime(Protocol):
     def attributes(self) -> dict[str, str]:
         """Return attributes of this machine: `runtime`, `isolation.memory`, `isolation.cpu`, …
 
-        The value of each `isolation` attribute says how a limit is enforced, for example `cgroup-v2`, `polled` or
-        `none`.
+        The value of each `isolation` attribute says how a limit is enforced, for example `cgroup-v2`, `polled` (the
+        Borglet measures the usage, and stops a task that exceeds the limit) or `none`.
         """
 
     def capacity(self) -> dict[str, int]:
-        """Return the machine's capacity by resource name, in the units of `quota.vocabulary.resources.AXIS`."""
+        """Return the machine's capacity by resource name: CPU in milli-cores, RAM and disk in bytes."""
 
     async def start(self, task: RunTask, *, run: int, trees: Mapping[str, Path] = NO_TREES) -> None:
         """Start the task's processes, unless the task already runs. Raises `StartFailed` if the task cannot be started.
@@ -95,7 +95,7 @@ class Runtime(Protocol):
         again.
 
         `batch_milli`: a CPU limit for all batch tasks together, in milli-cores; 0 means no limit. `batch_idle`: batch
-        tasks get only CPU that no other process wants.
+        tasks get only CPU that no other process needs.
         """
 
     async def identify(self, key: TaskKey, token: str) -> None:

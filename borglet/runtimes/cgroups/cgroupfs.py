@@ -83,8 +83,8 @@ def join(groups: Groups) -> None:
 
 
 def allow_devices(groups: Groups, rules: list[str]) -> None:
-    """Allow the task only the devices in `rules` (such as `c 1:3 rw`). Does nothing with version 2. Raises OSError if
-    the kernel rejects a rule.
+    """Allow the task only the devices in `rules` (such as `c 1:3 rw`). With version 2 of control groups, do nothing.
+    Raises OSError if the kernel rejects a rule.
     """
     directory = groups.get("devices", "")
     if not directory:
@@ -134,7 +134,7 @@ def _met_limit(directory: str) -> bool:
     """Return whether a control group of version 1 reached its memory limit. It did if the kernel counted failed
     allocations, or if its highest usage is equal to the limit.
 
-    The peak is needed because new kernels do not count failures at the limit that includes swap.
+    The highest usage is needed because new kernels do not count failures at the limit that includes swap.
     """
     limit = read_number(directory, "memory.limit_in_bytes")
     peak = read_number(directory, "memory.max_usage_in_bytes")
@@ -178,8 +178,8 @@ def refused_forks(groups: Groups) -> int:
 
 
 def watch_oom(groups: Groups) -> int:
-    """Return a file descriptor that becomes readable when the groups run out of memory. Return -1 with version 2, and
-    with version 1 if the kernel does not report this event.
+    """Return a file descriptor that becomes readable when the groups run out of memory. Return -1 for control groups of
+    version 2, and for version 1 if the kernel does not report this event.
     """
     directory = groups.get("memory", "")
     if not directory or not os.path.exists(os.path.join(directory, "cgroup.event_control")):

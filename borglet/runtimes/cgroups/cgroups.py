@@ -57,8 +57,9 @@ class CgroupTree:
         return controller in self.controllers
 
     def isolation(self) -> dict[str, str]:
-        """Return how each limit is enforced. The values are `cgroup-v1` or `cgroup-v2` if control groups enforce the
-        limit, and otherwise `polled`, `weights` or `none`.
+        """Return how each limit is enforced, by attribute name. `cgroup-v1` or `cgroup-v2`: by control groups.
+        `polled`: the Borglet measures the usage, and stops a task that exceeds the limit. `weights`: only by CPU
+        weights or nice values. `none`: not at all.
         """
         here = f"cgroup-{self.version}"
         classes = here if self._has("cpu", "cpu.idle") else "weights"  # weights of groups, or nice values of processes
@@ -181,7 +182,7 @@ class CgroupTree:
         """Limit the CPU of all batch tasks together to `milli` milli-cores; 0 for no limit. Raises OSError if the
         kernel rejects the limit.
 
-        `idle`: batch tasks get only CPU that no other process wants.
+        `idle`: batch tasks get only CPU that no other process needs.
         """
         if not self.enforces("cpu"):
             return

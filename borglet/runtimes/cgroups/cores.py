@@ -89,8 +89,9 @@ class CorePool:
         return frozenset(sorted(free, key=lambda core: self._rank(core, free, before))[:count])
 
     def _rank(self, core: int, free: frozenset[int], before: frozenset[int]) -> tuple[int, ...]:
-        """Return the sort key of a core. Preferred cores are: first those that the task already has (`before`), then
-        cores whose physical core is free, then cores of the node with most free cores, then high numbers.
+        """Return the sort key of a core; the lowest is chosen first. Cores that the task already has (`before`) come
+        first, then cores whose physical core is free, then cores of the NUMA node with the most free cores, then high
+        numbers.
         """
         node, physical = self.places.get(core, (0, core))
         split = sum(1 for c in self.cores - free if self.places.get(c, (0, c)) == (node, physical))

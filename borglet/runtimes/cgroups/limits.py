@@ -40,8 +40,8 @@ NO_GRANT = Grant()
 class KernelLimits:
     """The limits of one task for the kernel. 0 in `cpu_quota_milli`, `ram_bytes` and `disk_bps` means no limit.
 
-    `processes` includes threads. `batch`: the task gets only CPU that no latency-sensitive task wants. `cpu_idle`: the
-    task gets only CPU that no batch task wants either. The kernel first reclaims memory above `ram_soft_bytes`. `cpus`:
+    `processes` includes threads. `batch`: the task gets only CPU that no latency-sensitive task needs. `cpu_idle`: the
+    task gets only CPU that no batch task needs either. The kernel first reclaims memory above `ram_soft_bytes`. `cpus`:
     the cores that the task may use, empty for all. `disk_bps` limits reads and, separately, writes.
     """
 
@@ -105,8 +105,8 @@ def kernel_limits(task: RunTask, *, grant: Grant = NO_GRANT, cpus: frozenset[int
 
 
 def ceiling(task: RunTask, grant: Grant = NO_GRANT) -> dict[str, int]:
-    """Return the limits beyond which the Borglet ends the task, by resource. A task with memory slack may use more
-    memory than its limit if `grant` allows it.
+    """Return, by resource, the limits beyond which the Borglet ends the task. A task with memory slack may use more
+    memory than its usual limit, as far as `grant` allows.
     """
     if not task.slack.ram or not task.limit.get("ram"):
         return task.limit

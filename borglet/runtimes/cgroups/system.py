@@ -1,4 +1,6 @@
-"""Read facts about this machine from the kernel: our own control groups, disks, and the places of cores."""
+"""Read facts about this machine from the kernel: the control groups of this process, the disk of a directory, and the
+NUMA node and physical core of each CPU core.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def _below(mount_point: Path, mount_root: str, path: str) -> Path:
 
 
 def disk_of(directory: Path, *, devices: Path = Path("/sys/dev/block")) -> str:
-    """Return `major:minor` of the whole disk that contains `directory`; empty for overlay, tmpfs or network."""
+    """Return `major:minor` of the whole disk that contains `directory`; empty if its file system is not on a local disk
+    (overlay, tmpfs or network).
+    """
     number = os.stat(directory).st_dev
     entry = devices / f"{os.major(number)}:{os.minor(number)}"
     if not entry.exists():

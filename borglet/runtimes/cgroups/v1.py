@@ -28,8 +28,10 @@ _UNLIMITED = "-1"
 class GroupUsage:
     """The usage of one task, from its control groups. A field is None if the groups do not measure it.
 
-    `cpu_ns`: CPU time since the groups were made. `ram_bytes`: without page cache. `throttled_ns`: time for which the
-    CPU quota stopped the threads, summed over cores. `oom_kills`: processes that the kernel killed to free memory."""
+    `cpu_ns`: CPU time since the groups were made. `ram_bytes`: used memory without page cache. `throttled_ns`: time for
+    which the CPU quota stopped the threads, summed over cores. `oom_kills`: processes that the kernel killed to free
+    memory.
+    """
 
     cpu_ns: int | None
     ram_bytes: int | None
@@ -70,8 +72,8 @@ def weigh(directory: str, shares: int, *, idle: bool) -> None:
 
 
 def make_idle(directory: str, idle: bool) -> bool:
-    """Move a group into or out of the idle class. Return whether the group is now in the idle class; old kernels have
-    no such class.
+    """Move a group into the kernel's idle class, or out of it. Return whether the group is now in the idle class; old
+    kernels have no such class.
     """
     if not os.path.exists(os.path.join(directory, "cpu.idle")):
         return False

@@ -59,13 +59,15 @@ class AllocFolders:
         return folder
 
     def hold(self, alloc: RunAlloc) -> None:
-        """Write an alloc of the desired state to its folder. Raises OSError if the file cannot be written, and
-        ValueError for a key that is not a safe file name.
+        """Store an alloc of the desired state as alloc.json in its folder. Raises OSError if the file cannot be
+        written, and ValueError for a key that is not a safe file name.
         """
         replace_file(self.ensure(alloc.key) / "alloc.json", msgspec.json.encode(alloc), durable=False)
 
     def held(self, key: TaskKey) -> RunAlloc | None:
-        """Return the stored alloc; None if the master has not listed it yet, or if a crash prevented storing it."""
+        """Return the alloc that is stored in its folder. Return None if the master has not listed it yet, or if a crash
+        prevented storing it.
+        """
         try:
             return msgspec.json.decode((self.folder(key) / "alloc.json").read_bytes(), type=RunAlloc)
         except (FileNotFoundError, msgspec.DecodeError):

@@ -17,11 +17,12 @@ _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def hand_over(folder: Path, owner: tuple[int, int], *, former: int | None = None, itself: bool = True) -> None:
-    """Change the owner of files in a folder from `former` (None: the folder's owner) to `owner` (user, group). Blocks.
+    """Change the owner of the files in a folder from `former` (None: the folder's owner) to `owner` (user, group). This
+    call blocks.
 
-    Links, files of other users and files with several names, which may belong to another task, stay unchanged. If
-    `itself` is true, the folder itself is changed last, so that an interrupted call can be repeated. Raises OSError if
-    an owner cannot be changed.
+    Some files stay unchanged: links, files of other users, and files with several names, which may belong to another
+    task. If `itself` is true, the folder itself is changed last, so that an interrupted call can be repeated. Raises
+    OSError if an owner cannot be changed.
     """
     if former is None:
         former = os.stat(folder, follow_symlinks=False).st_uid

@@ -1,4 +1,4 @@
-"""The interface for confining tasks: each as its own user only (`process`), or in a container (`oci`).
+"""The interface for confining tasks. The runtime `process` confines a task only by its user, `oci` by a container.
 
 start ─► plan (decides, rejects) ─► prepare_container (makes folders, files, networks) ─► supervisor ─► the task
 end ───► clear (removes what prepare_container made and nothing else needs)

@@ -62,9 +62,9 @@ class Containers:
     def manners(self, limits: KernelLimits) -> dict[str, int]:
         """Return the niceness and the scheduling class for the threads of a task with the limits `limits`.
 
-        With CPU weights, threads of all batch tasks are in the idle class: otherwise a latency-sensitive thread that
-        wakes may wait until the next timer tick. Without CPU weights, only threads of best-effort tasks are in the idle
-        class.
+        If CPU weights are available, threads of all batch tasks are in the idle class: otherwise a latency-sensitive
+        thread that wakes may wait until the next timer tick. If they are not, only threads of best-effort tasks are in
+        the idle class.
         """
         if self.tree.enforces("cpu"):
             return {"nice": 0, "policy": os.SCHED_IDLE if limits.batch else os.SCHED_OTHER}
@@ -186,7 +186,7 @@ class Containers:
         self._envelopes.pop(key, None)
 
     def release(self, key: TaskKey) -> None:
-        """Forget the control groups of an ended task, and let other tasks use its cores again."""
+        """Delete the data about an ended task, and let other tasks use its cores again."""
         self._held.pop(key, None)
         if self.pool.release(key):
             self._repin(but=key)

@@ -34,7 +34,7 @@ class ExitWatcher:
         return await self._ended.get()
 
     async def close(self) -> None:
-        """Wait until all ends that were noticed are handled, then stop watching."""
+        """Wait until every task end that was noticed is handled. Then stop watching."""
         for work in list(self._under_way):
             await work
         for task in self._home.tasks.values():
@@ -78,7 +78,9 @@ class ExitWatcher:
         self._ended.put_nowait(incarnation.presence())
 
     async def bury(self, incarnation: SupervisedTask) -> Exit:
-        """Kill the processes of a task whose supervisor was lost, and write and return its exit."""
+        """Kill the remaining processes of a task whose supervisor was killed. Write the exit of the task to its
+        directory, and return it.
+        """
         directory, supervisor = incarnation.directory, incarnation.supervisor
         if supervisor is not None and supervisor.boot_id != proctable.boot_id():
             exit_ = Exit(EndCause.MACHINE_RESTARTED, time.time(), detail="the machine restarted while the task ran")

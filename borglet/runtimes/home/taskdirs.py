@@ -128,7 +128,7 @@ class TaskDirectory:
 
     def prepare(self, kept: TaskRecord, *, owner: tuple[int, int] | None) -> None:
         """Create the files of a new run. The files of an earlier run's supervisor, such as exit.json, are deleted
-        first. `owner`: uid and gid for the task's own folders.
+        first. `kept`: the content of the new task.json. `owner`: uid and gid for the task's own folders.
         """
         self.path.mkdir(mode=0o711, exist_ok=True)
         self.logs.mkdir(mode=0o750, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Measure the disk usage of a task's folders: read all folders (a walk), in steps of limited size.
+"""Measure the disk usage of a task's folders. A walk reads all of these folders, in steps of limited size.
 
     step ─ about `STEP` entries ─► sum so far ─ … ─► total, reported until the next walk ends or exceeds it
 

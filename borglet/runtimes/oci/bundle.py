@@ -95,8 +95,8 @@ class ContainerOptions:
 
 
 def config(container: ContainerOptions, account: Account, *, architecture: str) -> dict[str, object]:
-    """Return the content of config.json. Process 1 of the container has another user than the task, so that the task
-    cannot send signals to process 1 or read its memory.
+    """Return the content of config.json, which describes the container. Process 1 of the container has another user
+    than the task, so that the task cannot send signals to process 1 or read its memory.
     """
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "uts", "ipc")]
     if container.network:

@@ -248,9 +248,8 @@ class ContainerConfinement(Confinement):
     def shell(
         self, kept: TaskRecord, directory: TaskDirectory, supervisor: SupervisorId, claims: ShellClaims
     ) -> PtyRequest:
-        """Return the request for a terminal on which the engine starts a shell in the container. The engine makes
-        another terminal inside the container. Raises `ShellRefused` if the container's description cannot be read or
-        written.
+        """Return the request that opens a shell in the task's container: it starts the container engine on a terminal,
+        and the engine starts the shell. Raises `ShellRefused` if the container's description cannot be read or written.
         """
         container = ContainerPlace(self._engine, str(directory.bundle), directory.name)
         try:

@@ -36,8 +36,8 @@ def write_exit(directory: str, fields: dict[str, object]) -> None:
 
 
 def out_of_memory(groups: cgroupfs.Groups, *, ram_limit: int) -> dict[str, object]:
-    """Return the fields `cause` and `detail` of the exit of a task. The kernel killed processes of the task to free
-    memory. `ram_limit`: the task's limit in bytes.
+    """Return the fields `cause` and `detail` for the exit of a task that ended because the kernel killed its processes
+    to free memory. `ram_limit`: the task's memory limit in bytes.
     """
     limit = cgroupfs.memory_limit(groups) or ram_limit
     used, kills = cgroupfs.peak_memory(groups), cgroupfs.oom_kills(groups)

@@ -190,8 +190,8 @@ class TaskSupervisor:
         self.outputs.listen(True)
 
     def _look_for_kills(self, until: float) -> None:
-        """If the kernel has killed a process of the task because memory ran out, kill all processes of the task.
-        Otherwise, the next calls look again, until the time `until` (monotonic seconds).
+        """If the kernel has killed a process of the task because memory ran out, kill all processes of the task. If it
+        has not, later calls check again, until the time `until` (monotonic seconds).
 
         With version 1 of control groups, the kernel may have killed a process outside this task, for example in its
         alloc.
@@ -273,7 +273,7 @@ class TaskSupervisor:
         self.outputs.finish()
 
     def verdict(self) -> dict[str, object]:
-        """Return the fields of `messages.Exit` for the ended task."""
+        """Return how the task ended, as the fields of `messages.Exit`."""
         assert self.wait_status is not None
         code = os.waitstatus_to_exitcode(self.wait_status)
         fields: dict[str, object] = {"cause": "exited" if code >= 0 else "signaled", "at": time.time()}

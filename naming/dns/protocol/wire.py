@@ -43,8 +43,8 @@ def texts(ttl_s: int, strings: Iterable[str]) -> bytes:
 
 
 def srv(ttl_s: int, weight: int, port: int, target: bytes) -> bytes:
-    """Return an SRV record with priority 0. `target`: the name of the target as bytes (see `name`), including its
-    end.
+    """Return an SRV record with priority 0. `target`: the name of the target as bytes (see `name`), including the zero
+    octet or the compression pointer at its end.
     """
     return _SRV.pack(SRV_TYPE, _IN, ttl_s, 6 + len(target), 0, weight, port) + target
 

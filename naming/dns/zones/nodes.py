@@ -83,9 +83,9 @@ class ZoneApex:
 class ZoneNode:
     """A name in a zone. If `exists` is false, the answer is NXDOMAIN.
 
-    `least`: its SRV records together have at least this number of octets. `task_bytes`: about how many octets the SRV
-    records of one task have. `services`: for a name that may have many tasks, a function that chooses the tasks of an
-    SRV answer.
+    `least`: the minimum size of all its SRV records together, in octets. `task_bytes`: the approximate size of the SRV
+    records of one task, in octets. `services`: for a name that may have many tasks, a function that chooses the tasks
+    of an SRV answer.
     """
 
     zone: ZoneApex

@@ -157,7 +157,9 @@ def _below(directory: ZoneDirectory, table: NameTable, named: NamedJob | NamedSe
 
 
 def with_port(answering: Answering, port: str) -> Answering:
-    """Return the tasks in `answering` (the tasks in answers for a name) whose job has a port with the name `port`."""
+    """Return the tasks of `answering` whose job has a port with the name `port`. `answering`: the tasks that DNS
+    answers for a name may contain.
+    """
     return Answering([one for one in answering.strata if port in one.tasks[0].job.all_port_names()])
 
 

@@ -35,8 +35,8 @@ Data = tuple[bytes, ...]  # records without their owner, without duplicates
 
 
 class _Services(NamedTuple):
-    """The stored SRV records of one task, and the weight in these records. Of a placed task, only the weight can
-    change.
+    """The stored SRV records of one task, and the weight in these records. The records of a placed task change only if
+    its weight changes.
     """
 
     weight: int

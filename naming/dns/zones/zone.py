@@ -201,8 +201,8 @@ class Zone:
 
 
 class _Work:
-    """The work of one call of `publishing`. It renders the changed names one by one. If an event will change a name
-    that is not rendered yet, the name is rendered just before this event.
+    """The work of one call of `Zone.publishing`: it renders the changed names one by one. If an event will change a
+    name that is not rendered yet, the name is rendered just before this event.
     """
 
     def __init__(self, zone: Zone, owners: set[Owner]) -> None:
