@@ -129,7 +129,9 @@ class Up:
         return joins
 
     def _keep(self, result: Path) -> dict[str, str]:
-        """Move the secrets in the file `result` to the secrets file. Return the join tokens, which are valid once."""
+        """Move the secrets that the process wrote to the file `result` to the secrets file. Return the join tokens of
+        machines, by process name; each token is valid once.
+        """
         news = json.loads(result.read_text())
         joins: dict[str, str] = news.pop("join_tokens", {})
         self.generated = self.home.secrets_add(news)

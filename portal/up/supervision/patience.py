@@ -47,7 +47,9 @@ class ProcessPatience:
         self._window = now
 
     def is_due(self, now: float) -> bool:
-        """Return whether it is time to call `verdict`, because the last call was at least `limit_s` seconds ago."""
+        """Return whether the next check of the process is due: whether at least `limit_s` seconds have passed since the
+        last one.
+        """
         return now - self._window >= self.limit_s
 
     def verdict(self, now: float, work: Work) -> PatienceVerdict:
