@@ -34,7 +34,7 @@ def sql(
     queries: Annotated[bool, typer.Option("--queries", help="List the ready queries instead.")] = False,
     cell: CellOption = None,
 ) -> None:
-    """Run an SQL query over the history of a cell. You see the rows of your tenants.
+    """Run an SQL query over the history of a cell. The query reads only the rows of your tenants.
 
     \b
     Examples:

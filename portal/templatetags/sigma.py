@@ -232,7 +232,7 @@ def current(context: Context, *names: str) -> SafeString | str:
 
 
 def _page_of(context: Context) -> str:
-    """Return the name of the current page of Sigma, or an empty string."""
+    """Return the URL name of the current page. Return "" if the page is not one of the pages for tenants."""
     match = getattr(context.get("request"), "resolver_match", None)
     return (match.url_name or "") if match is not None and match.namespace == "sigma" else ""
 

@@ -110,8 +110,8 @@ class Up:
         return "\n".join(lines)
 
     async def _prepare_database(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Migrate and bootstrap the database, and store the generated secrets. Return the join tokens of machines, by
-        the name of the process that uses the token.
+        """Migrate the database, create the first cell, tenant and users if they are missing, and store the generated
+        secrets. Return the join tokens of machines, by the name of the process that uses the token.
         """
         result = self.home.run / "bootstrap.json"
         if result.exists():  # the previous run crashed before it merged the file

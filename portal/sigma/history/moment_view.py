@@ -1,4 +1,4 @@
-"""The content of the pages that show a cell at a past moment, in Sigma and in the console."""
+"""The content of the pages that show a cell at a past moment, in Sigma (the pages for tenants) and in the console."""
 
 from __future__ import annotations
 
