@@ -57,15 +57,17 @@ class PasswordBackend(AuthenticationBackend):  # type: ignore[misc]
 
 
 class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
-    """The rules of this portal for the library allauth. People get accounts only by invitation. After too many wrong
-    passwords, a person must wait.
+    """The rules of this portal for sign-up and sign-in, which the library allauth applies. People get accounts only by
+    invitation. After too many wrong passwords, a person must wait.
     """
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return invited(request) is not None
 
     def clean_username(self, username: str, shallow: bool = False) -> str:
-        """Reject names with @, which are reserved for service accounts (`name@tenant`)."""
+        """Return a valid user name. Reject a name with @, because only the names of service accounts contain @
+        (`name@tenant`).
+        """
         if "@" in username:
             raise forms.ValidationError(
                 _("A user name must not contain @, which is reserved for service accounts. Choose another name.")

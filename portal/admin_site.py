@@ -1,5 +1,5 @@
-"""The SRE console, which is based on django-unfold's admin site. Only staff may use it. It registers the `PAGES` of
-each app.
+"""The SRE console, which is based on django-unfold's admin site. Only staff may use it. Each app lists its pages in the
+variable `PAGES`, and this module adds them to the console.
 
 People sign in to the console on the portal's normal sign-in page, with its rate limit and its second factor.
 """
@@ -145,7 +145,7 @@ class SreSite(UnfoldAdminSite):
         return super().index(request, extra_context)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
-        """Wrap the view `view` of a page, so that its answers have the Content-Security-Policy of the console."""
+        """Return the view `view`, with a wrapper that adds the console's Content-Security-Policy to each response."""
         return csp_replace(CONSOLE)(super().admin_view(view, cacheable))
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
@@ -219,7 +219,7 @@ class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):  # type: ignore[type-arg]
 
 
 class TeamAdmin(LeanMedia, GroupAdmin, ModelAdmin):
-    """The pages of groups of users in the console."""
+    """The pages of user groups (Django's model `Group`) in the console."""
 
 
 class _BeatTaskForm(beat_admin.PeriodicTaskForm):  # type: ignore[misc]

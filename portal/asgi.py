@@ -1,4 +1,6 @@
-"""The ASGI application: Django answers HTTP, and Channels serves /live/ and /ws/. `portal.web` starts its processes."""
+"""The ASGI application of a web process. Django answers HTTP requests, and Channels serves the WebSockets below /live/
+and /ws/. `python -m portal.web` starts the web processes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Celery application: `celery -A portal.celery worker`."""
+"""The Celery application of the portal. The command `celery -A portal.celery worker` starts a worker."""
 
 from __future__ import annotations
 

@@ -38,9 +38,10 @@ def end_at(until: float) -> None:
 
 
 def give_connections_back() -> bool:
-    """Return the database connections of this thread to the pool. Other threads can use them while this thread waits.
+    """Return the database connections of this thread to the pool, so that other threads can use them while this thread
+    waits.
 
-    A connection inside a transaction is not returned. The result is whether there is such a connection.
+    A connection inside a transaction stays with this thread. The result is True if there is such a connection.
     """
     from django.db import connections  # not above, because the settings import this module
 
@@ -86,8 +87,8 @@ def bounded_connection(silence_s: float) -> type[psycopg.Connection[Any]]:
 
 
 def pool_options(size: int, deadline_s: float) -> dict[str, Any]:
-    """Return the options of a pool of `size` database connections. `deadline_s`: the seconds within which each request
-    ends.
+    """Return the options of a pool of `size` database connections. `deadline_s`: the number of seconds after which each
+    request has ended.
     """
     return {
         "min_size": 1,

@@ -44,10 +44,8 @@ _IN_STYLES = re.compile(r'content:"([a-z0-9_\\]+)"')
 
 
 def icons_named(project: Path) -> set[str]:
-    """Return the names of the icons that the project uses, and every word in unfold's templates that could be such a
-    name.
-
-    A word that is not the name of an icon has no effect.
+    """Return the names of the icons that the project uses. The set also contains every word in unfold's templates that
+    could be such a name; a word without an icon has no effect.
     """
     words: set[str] = set()
     for path in _unfold_sources():
@@ -62,7 +60,7 @@ def icons_named(project: Path) -> set[str]:
 
 
 def ligatures(font: Any) -> dict[str, str]:
-    """Return, for the name of each icon of a font, the name of its glyph."""
+    """Return the glyph of each icon in the font: the name of the glyph, by the name of the icon."""
     letters: dict[str, str] = {}
     for code, glyph in font.getBestCmap().items():
         letters.setdefault(glyph, chr(code))
@@ -86,7 +84,9 @@ def cut_icons(project: Path) -> bytes:
 
 
 def cut_text(path: Path) -> bytes:
-    """Return the text font at `path` in the format WOFF2, with only `CHARACTERS`. It includes digits of equal width."""
+    """Return the text font at `path` in the format WOFF2, with only the characters in `CHARACTERS`. It includes digits
+    of equal width.
+    """
     from fontTools.ttLib import TTFont
 
     features = ["kern", "liga", "calt", "tnum", "ccmp", "locl", "mark", "mkmk"]

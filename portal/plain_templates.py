@@ -25,7 +25,9 @@ _OPTION = re.compile(r"(?:^| )(?:count|trimmed|asvar|context) ?", re.DOTALL)
 
 
 class PlainLoader(Loader):
-    """The loader of the templates of all apps."""
+    """A loader of the templates of all apps. It replaces translation tags by their English texts when it loads a
+    template.
+    """
 
     def get_contents(self, origin: Origin) -> str:
         contents = str(super().get_contents(origin))
@@ -33,7 +35,7 @@ class PlainLoader(Loader):
 
 
 def without_translation(template: str) -> str:
-    """Return the source of a template in which the plain texts have replaced the translation tags."""
+    """Return the source of a template, with each translation tag replaced by its text."""
     return _BLOCK.sub(_block, _TEXT.sub(_text, template))
 
 

@@ -16,7 +16,9 @@ COLOURS = 7
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A named series of values. `values`: one value for each time of the plot, or None if a value is unknown."""
+    """The values of one quantity over time, with a name. `values`: one value for each time of the plot, or None if a
+    value is unknown.
+    """
 
     name: str
     values: Sequence[int | None]

@@ -1,4 +1,8 @@
-"""Commands for the safety brakes of a cell, and for tasks in quarantine."""
+"""Commands for the safety brakes of a cell, and for tasks in quarantine.
+
+A brake pauses automatic actions that would stop or move too many tasks of a cell at once. A quarantined task runs on a
+machine, but the cell has no record of it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ Reason = Annotated[str, typer.Option(help="Reason, shown to other people.")]
 
 @dataclass(kw_only=True)
 class QuarantinedTasks(OptionGroup):
-    """The options of a command that handles quarantined tasks of a machine."""
+    """The options of a command for quarantined tasks, which run on a machine but are unknown to the cell."""
 
     hostname: Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
     keys: Annotated[
@@ -71,13 +75,13 @@ def brake_release(
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Release a brake. The cell then continues with the actions that the brake has stopped."""
+    """Release a safety brake. The cell then continues with the actions that the brake has stopped."""
     _decide(session, cell, kind, "release", {"reason": reason, "seconds": seconds}, dry_run=dry_run)
 
 
 @brake.command("keep")
 def brake_keep(session: Context, kind: Kind, reason: Reason, cell: CellOption = None, dry_run: DryRun = False) -> None:
-    """Keep a brake on. The cell continues with the actions that the brake has stopped only after the cause has
+    """Keep a safety brake on. The cell continues with the actions that the brake has stopped only after the cause has
     ended.
     """
     _decide(session, cell, kind, "keep", {"reason": reason}, dry_run=dry_run)
@@ -102,13 +106,15 @@ def quarantine_list(session: Context, cell: CellOption = None) -> None:
 
 @quarantine.command("stop")
 def quarantine_stop(session: Context, tasks: QuarantinedTasks) -> None:
-    """Stop quarantined tasks. Each task gets SIGTERM, and SIGKILL if it still runs after its notice period."""
+    """Stop quarantined tasks, which run on a machine but are unknown to the cell. Each task gets SIGTERM, and SIGKILL
+    if it still runs after its notice period.
+    """
     tasks.release(session, "stop")
 
 
 @quarantine.command("keep")
 def quarantine_keep(session: Context, tasks: QuarantinedTasks) -> None:
-    """Let quarantined tasks continue to run. The cell does not manage them."""
+    """Let quarantined tasks, which are unknown to the cell, continue to run. The cell does not manage them."""
     tasks.release(session, "keep")
 
 

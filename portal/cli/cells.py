@@ -104,8 +104,8 @@ def machine_undrain(session: Context, action: MachineAction) -> None:
 
 @machine.command("grow")
 def machine_grow(session: Context, hostname: Hostname, sizes: Sizes, cell: CellOption = None) -> None:
-    """Let the cell use more of a machine's capacity. The attribute capacity.claimed of the machine shows the capacity
-    that the machine reported.
+    """Let the cell use more of a machine's capacity, up to the given amounts. The attribute capacity.claimed of the
+    machine shows the capacity that the machine reported.
     """
     capacity = sizes.given()
     if not capacity:

@@ -32,7 +32,8 @@ _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=900.0)
 
 
 class Client:
-    """The HTTP client for the portal in a profile. Every method raises `CommandFailed` if the request fails.
+    """The HTTP client for a portal. It uses the portal's address and the token in `profile`. Every method raises
+    `CommandFailed` if the request fails.
 
     Query parameters that are None or False are omitted, and True is sent as 1. `until`: the time (monotonic clock,
     seconds) after which the caller no longer needs an answer.
@@ -106,11 +107,11 @@ class Client:
             query = dict(parse_qsl(urlsplit(answer["next"]).query))
 
     def download(self, path: str, **query: Any) -> bytes:
-        """Send a GET request. Return the body of the answer."""
+        """Send a GET request. Return the body of the answer as bytes."""
         return self._answer("GET", path, params=query).content
 
     def download_post(self, path: str, body: Any) -> bytes:
-        """Send a POST request. Return the body of the answer."""
+        """Send a POST request. Return the body of the answer as bytes."""
         return self._answer("POST", path, json=body, params={}).content
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Parts that all commands use: the profile, the HTTP client, and the parsing of job names."""
+"""Parts that all commands use: the profile (address and token of a portal), the HTTP client, and the parsing of job
+names.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass
 class Context:
-    """The profile and the HTTP client of a command. They are loaded when they are first used, because `--help` needs no
-    profile.
+    """The profile (address and token of a portal) and the HTTP client of a command. They are loaded when they are first
+    used, because `--help` needs no profile.
     """
 
     profile_name: str | None = None
@@ -55,8 +57,8 @@ class Context:
         return output.as_json(answer) if self.json else output.say(text)
 
     def delete(self, path: str, what: str, outcome: str = "removed", *, dry_run: bool) -> None:
-        """Delete the object at an API path. Then print that `what` (the name of the object) is deleted. `outcome`: the
-        word for "deleted" in the message.
+        """Delete the object at an API path. Then print a message such as "Channel 7 is removed". `what`: the object in
+        this message. `outcome`: the participle in this message.
         """
         self.client.delete(path, dry_run=dry_run)
         return self.say({"removed": not dry_run}, f"{what} {output.would_be(dry_run)} {outcome}.")
@@ -138,7 +140,7 @@ class Context:
 
 @dataclass(frozen=True)
 class JobReference:
-    """The full name of a job."""
+    """The full name of a job: its cell, its tenant and its own name."""
 
     cell: str
     tenant: str
@@ -161,8 +163,10 @@ def client_of(profile: profiles.Profile) -> Client:
 
 
 def iso_time(given: str) -> str:
-    """Return the time of an option in ISO 8601: `2h` (ago), or a time, which is local if it has no time zone. Raises
-    `ValueError` or `OverflowError` if `given` is neither.
+    """Convert the time in an option to ISO 8601. `given`: a duration such as `2h`, which means two hours ago, or a
+    time. A time without a time zone is in the time zone of this machine.
+
+    Raises `ValueError` or `OverflowError` if `given` is neither a duration nor a time.
     """
     if (ago_s := periods.duration_s(given)) is not None:
         return (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=ago_s)).isoformat()
@@ -213,7 +217,9 @@ def _parameters(function: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 
 def _call(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Call a function, or create an `OptionGroup`. `values`: the value of each parameter by its name."""
+    """Call the function of a command, or create an `OptionGroup`. `values`: the values of the command's options by
+    name. An argument whose type is an `OptionGroup` is created from `values` first.
+    """
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     return function(
         **{each.name: _call(each.annotation, values) if _is_group(each) else values[each.name] for each in parameters}

@@ -47,7 +47,7 @@ Hours = Annotated[float, typer.Option(min=0.0001, help="Virtual hours.")]
 
 @dataclass(kw_only=True)
 class Place(OptionGroup):
-    """The session and the branch of a command."""
+    """The options that choose a session (a running simulation) and a branch (a copy of the simulated cell)."""
 
     opened: SessionName = "default"
     branch: BranchName = "main"
@@ -136,7 +136,8 @@ def faux_record(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until the cell is complete.")] = 600.0,
     dry_run: DryRun = False,
 ) -> None:
-    """Record a simulated week as the history of a new study cell, to try pages, SQL, statistics and the time machine.
+    """Record a simulated week as the history of a new study cell, which nobody can change. You can then try pages, SQL,
+    statistics and the views of past moments.
 
     The portal chooses machines and jobs at random, and runs its scheduler in virtual time. Nothing runs on machines,
     nothing is charged, and only SREs see the cell. `manage.py record` on a host of the portal can use a public trace
@@ -159,7 +160,7 @@ def faux_record(
 
 @faux.command("show")
 def faux_show(session: Context, place: Place) -> None:
-    """Show the virtual time of a branch, and its figures."""
+    """Show the virtual time of a branch, and counts such as its running and pending tasks, placements and evictions."""
     return _show(session, place.request("show"))
 
 
@@ -201,7 +202,9 @@ def faux_branch(
     name: Annotated[str, typer.Argument(help="Name of the new branch.")],
     changes: Changes = None,
 ) -> None:
-    """Copy a branch as it is now, with changed settings. The figures of both branches are counted from zero again."""
+    """Copy a branch of the simulated cell as it is now, with changed settings. The figures of both branches, such as
+    the number of evictions, are counted from zero again.
+    """
     return _show(session, place.request("branch", name=name, set=_pairs(changes)))
 
 
@@ -212,7 +215,7 @@ def faux_diff(
     second: Annotated[str, typer.Argument(help="Another branch.")],
     name: SessionName = "default",
 ) -> None:
-    """Compare the figures of two branches in one table."""
+    """Compare the figures of two branches, such as the numbers of placements and evictions, in one table."""
     return _show(session, _request(name, {"do": "diff", "first": first, "second": second}))
 
 
@@ -233,8 +236,8 @@ def faux_ask(
     """Ask a question. The simulated cell stays as it is.
 
     `fit`: how many more tasks of a job would fit. `evict`: which tasks a submission would evict. `drain`: what a drain
-    of racks or machines would do. `give-back`: which machines could be given back. `what-if`: what other settings or
-    machines would change in the next hours.
+    of racks or machines would do. `give-back`: which machines the cell could give up, with almost no task left pending.
+    `what-if`: what other settings or machines would change in the next hours.
     """
     wanted = {"cpu": cpu, "ram": ram, "tasks": tasks, "priority": priority, "hours": hours, "set": _pairs(changes)}
     return _show(session, place.request("ask", question=question, racks=rack, machines=machine, **wanted))
@@ -242,7 +245,7 @@ def faux_ask(
 
 @faux.command("close")
 def faux_close(session: Context, name: SessionName = "default") -> None:
-    """Close a session. Its simulated cell is lost."""
+    """Close a session, which is a running simulation. Its simulated cell is lost."""
     return _show(session, _request(name, {"do": "close"}))
 
 
@@ -274,8 +277,8 @@ def _answers(folder: Path) -> bool:
 
 
 def _request(name: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Send a request to a session, and return its answer. Raises `CommandFailed` if the session does not answer, or if
-    it rejects the request.
+    """Send a request to a session (the process of a simulation), and return its answer. Raises `CommandFailed` if the
+    session does not answer, or if it rejects the request.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         try:

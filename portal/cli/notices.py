@@ -90,7 +90,8 @@ def add(
     sre: Annotated[bool, typer.Option("--sre", help="Add a channel for the SREs instead of a tenant.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Add a channel, which sends a tenant's notifications to an address. `secret` shows the secrets of a webhook.
+    """Add a channel, which sends a tenant's notifications to an address. To see the secrets that sign the messages to a
+    webhook, use `borgctl notices secret`.
 
     \b
     Examples:
@@ -112,8 +113,8 @@ def add(
 
 @notices.command()
 def test(session: Context, channel: Channel) -> None:
-    """Send a test notification through a channel. If the channel is paused, end the pause. `deliveries` shows the
-    result.
+    """Send a test notification through a channel. If the channel is paused, end the pause. `borgctl notices deliveries`
+    shows whether the notification arrived.
     """
     answer = session.client.post(f"{_CHANNELS}{part(channel)}/test/")
     return session.say(answer, "A test notification is on its way.")

@@ -122,7 +122,7 @@ def number(count: int, noun: str) -> str:
 
 
 def share(part: float | None) -> str:
-    """Format a fraction such as 0.25 as `25%`. None, which means unknown, becomes `-`."""
+    """Format a fraction such as 0.25 as `25%`. Return `-` if the fraction is None, which means unknown."""
     return "-" if part is None else f"{part:.0%}"
 
 

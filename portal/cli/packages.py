@@ -38,8 +38,8 @@ class Store(OptionGroup):
     tenant: TenantOption = None
 
     def path(self, session: Context, name: str, version: str) -> str:
-        """Return the API path of a package. `version`: the tag or digest. Raises `CommandFailed` if no tenant or no
-        cell is given.
+        """Return the API path of the package `name` in the store that the options choose. `version`: the tag or digest.
+        Raises `CommandFailed` if no tenant or no cell is given.
         """
         if not (owner := self.tenant or session.profile.tenant):
             problem = "no tenant is given: use --tenant, or set `tenant` in the profile."
@@ -158,8 +158,8 @@ def package_delete(session: Context, reference: Reference, store: Store, dry_run
 
 
 def _split(reference: str) -> tuple[str, str]:
-    """Split the name of a package into its name and its tag or digest. Raises `CommandFailed` if a part is not
-    valid.
+    """Split a reference such as `web@latest` into the name of the package and its tag or digest. Raises `CommandFailed`
+    if a part is not valid.
     """
     name, *rest = reference.split("@")
     version = rest[-1] if rest else LATEST

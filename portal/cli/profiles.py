@@ -1,11 +1,14 @@
-"""Profiles: the address, the token and the defaults in `client.toml`. `make up` and `borgctl login` write this file.
+"""Profiles of borgctl. A profile contains the address of a portal, a token and default values. The file `client.toml`
+contains the profiles:
 
-default_profile = "demo"
-url = "http://127.0.0.1:8000"    # url, cell and tenant may be here or in a profile
-cell = "dev"
-[profiles.demo]
-token = "borg_…"
-tenant = "demo"
+    default_profile = "demo"
+    url = "http://127.0.0.1:8000"    # url, cell and tenant may be here or in a profile
+    cell = "dev"
+    [profiles.demo]
+    token = "borg_…"
+    tenant = "demo"
+
+`make up` and `borgctl login` write this file.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from portal.cli.failure import CommandFailed
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile: the address of a portal, the token and the defaults. Values that are not set are empty."""
+    """A profile of borgctl: the address of a portal, a token and default values. Unset values are empty."""
 
     name: str
     url: str

@@ -28,7 +28,7 @@ Until = Annotated[str | None, typer.Option(help="Last day, or a time.")]
 
 @dataclass(kw_only=True)
 class Sizes(OptionGroup):
-    """The options for the quantities of resources, in the order in which the shop shows them."""
+    """The options for amounts of resources, such as `--cpu`, in the order in which the shop shows them."""
 
     cpu: Annotated[str | None, typer.Option(help="Number of CPU cores: 200, or 500m for half a core.")] = None
     ram: Annotated[str | None, typer.Option(help="Memory in bytes: 64Gi.")] = None

@@ -34,7 +34,7 @@ def sql(
     queries: Annotated[bool, typer.Option("--queries", help="List the ready queries instead.")] = False,
     cell: CellOption = None,
 ) -> None:
-    """Run an SQL query over the history of a cell. You see the rows of your tenants.
+    """Run an SQL query over the history of a cell. The query reads only the rows of your tenants.
 
     \b
     Examples:
@@ -61,8 +61,8 @@ def sql(
 
 
 def _text(session: Context, path: str, query: str | None, file: Path | None) -> str:
-    """Return the SQL text of the query. A `query` that is one word is the name of a ready query, whose text the portal
-    returns.
+    """Return the SQL text of the query to run. If `file` is given, read it from there. A `query` that is one word is
+    the name of a ready query (a query that the portal provides); the portal then returns its text.
     """
     if (query is None) == (file is None):
         raise bad_usage("the query is missing or given twice: give QUERY or --file", query="give QUERY or --file")

@@ -60,8 +60,8 @@ def tasks(
 
 
 def _phase(row: dict[str, Any]) -> tuple[str, str, str | None]:
-    """Return the phase, health and machine to show for a task. If the task is pending but its last incarnation is still
-    stopping, the result describes that incarnation.
+    """Return the phase, health and machine to show for a task. `row`: the task as the API returns it. If the task is
+    pending but the processes of its last placement still stop, the result describes that placement.
     """
     if row["machine"] is None and (stopping := row.get("stopping")):
         return "stopping", "", stopping[-1]["machine"]
@@ -137,8 +137,8 @@ def event(
 
 
 def _linked(row: tuple[str, dict[str, Any]]) -> tuple[str | None, ...]:
-    """Return the table row of a linked event. `row`: a word such as `cause`, and the linked event as the API returns
-    it.
+    """Return the table row of an event, or of one of its causes or effects. `row`: the word `event`, `cause` or
+    `effect`, and that event as the API returns it.
     """
     what, one = row
     shown = one["event"]
@@ -186,8 +186,8 @@ def logs(
 
 
 def _search(session: Context, job: JobReference, index: int, stream: str, asked: dict[str, Any]) -> None:
-    """Print all lines of a log that match. Several requests are needed, because each request searches only a part of
-    the log.
+    """Print all lines of a log that match the search in `asked`. Several requests are needed, because each request
+    searches only a part of the log. `asked`: the parameters of the search for the API.
     """
     offset, complete = 0, False
     while not complete:

@@ -138,7 +138,9 @@ def _points(request: HttpRequest, chosen: CapacityFilter, band: str | None) -> l
 
 
 def _figures() -> dict[str, str]:
-    """Return the names of the figures that the page shows for a band, and the label of each figure."""
+    """Return the labels of the figures that the capacity page shows for a band, such as the used amount, by figure
+    name.
+    """
     return {
         "sold": _("sold"),
         "granted": _("granted"),
@@ -152,7 +154,9 @@ def _figures() -> dict[str, str]:
 
 
 def _newest(request: HttpRequest, chosen: CapacityFilter) -> dict[str, Any]:
-    """Return a table of the newest figures. It has a row for the whole cell and a row for each band."""
+    """Return a table of the newest capacity figures (sold, reserved, used and so on). It has a row for the whole cell
+    and a row for each band.
+    """
     place, figures = chosen.resource, _figures()
     last: dict[str, Point] = {point.band: point for point in _points(request, chosen, None)}
     return {

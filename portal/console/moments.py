@@ -1,4 +1,4 @@
-"""The console page of a cell at any moment of the past."""
+"""The console page that shows the state of a cell at any moment of the past."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from quota.vocabulary.errors import Rejected
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
-    """Return the page. `site`: the admin site, which provides the template context of all pages. A moment that cannot
-    be shown is explained on the page.
+    """Return the page of a cell at a past moment. If the state at that moment cannot be shown, the page says why.
+    `site`: the admin site, which provides the template context of all console pages.
     """
     cell, cells = chosen_cell(request)
     principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))

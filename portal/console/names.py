@@ -46,7 +46,9 @@ ROLES = {ServerRole.RESOLVER: gettext_lazy("resolver"), ServerRole.SECONDARY: ge
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
-    """Return the page about the names of a cell. If the URL has the parameter `ask`, also query the DNS servers."""
+    """Return the page about the names of a cell. If the URL has the parameter `ask`, also query the DNS servers and
+    show their state.
+    """
     cell, cells = chosen_cell(request)
     context: dict[str, Any] = {
         **site.each_context(request),
@@ -68,7 +70,8 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
 
 
 def _counts_of(cell: Cell) -> dict[str, int]:
-    """Return how many live jobs, services, placed tasks and serving tasks the cell has. Makes one query.
+    """Return how many live jobs, services, placed tasks and serving tasks (which can receive requests) the cell has.
+    Makes one query.
 
     `fail_open`: how many jobs have placed tasks, but no serving task.
     """

@@ -1,4 +1,6 @@
-"""The console page of the simulator (Fauxmaster, §3.1): sessions of cells, steps, branches, and questions."""
+"""The console page of the simulator (Fauxmaster, §3.1). An SRE opens simulations of cells there, moves them forwards or
+backwards, copies them into branches, and asks questions.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ _FIGURES_WAIT_S = 2.0  # what the page asks for first may have taken most of the
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
-    """Return the page. A POST request does one thing, which its field `do` names, and the page shows the answer."""
+    """Return the page of the simulator. A POST request first executes one action, which its form field `do` names, and
+    the page then shows the result.
+    """
     principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
     chosen = request.POST.get("session") or request.GET.get("session", "")
     answer, problem = None, ""
@@ -68,7 +72,9 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
 def _figures(
     principal: Principal, session: HostedSession | None, branch: str
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the figures of a branch as a table, and the names of all branches of a session that is ready."""
+    """Return the figures of a branch (a copy of the simulated cell) as a table, and the names of all branches. The
+    table is None if the simulation is not ready or does not answer.
+    """
     if session is None or session.state != "ready":
         return None, []
     request = {"do": "show", "branch": branch}
@@ -80,7 +86,9 @@ def _figures(
 
 
 def _do(principal: Principal, given: QueryDict) -> Answer | None:
-    """Do what the form asks for, and return the answer of the session."""
+    """Execute the action that the form field `do` names. Return the answer of the simulation, or None if the action
+    opens or closes a session. Raises `Rejected` if the form is not valid.
+    """
     do, name = given.get("do", ""), given.get("session", "")
     if do == "open":
         _open(principal, given)
@@ -113,7 +121,9 @@ def _open(principal: Principal, given: QueryDict) -> None:
 
 
 def _time(moment: str) -> datetime:
-    """Return a moment as a time. A time without a zone is in the zone of the page."""
+    """Parse a time from the form. A time without a zone is in the time zone of the page. Raises `Rejected` if the text
+    is not a time.
+    """
     try:
         time = parse_datetime(moment)
     except ValueError:
@@ -136,7 +146,9 @@ def _whole(given: Mapping[str, str], name: str, usual: str) -> int:
 
 
 def _changes(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the changes, one `NAME=VALUE` per line or separated by spaces."""
+    """Return the changed settings in the form field `set`, by name. The field contains `NAME=VALUE` pairs, separated by
+    spaces or lines. Raises `Rejected` if a part is not such a pair.
+    """
     pairs = [part.partition("=") for part in given.get("set", "").split()]
     if wrong := [name for name, sign, _value in pairs if not sign]:
         raise invalid("set", f"{wrong[0][:40]!r} is not a change; write NAME=VALUE, such as reclamation=aggressive")
@@ -173,7 +185,9 @@ _REQUESTS: dict[str, Callable[[QueryDict], dict[str, Any]]] = {
 
 
 def _table(answer: Answer) -> dict[str, Any] | None:
-    """Return the table of an answer in the form of the console's tables."""
+    """Return the table in the answer of a simulation, in the form that the console's templates show. Return None if the
+    answer has no table.
+    """
     if not answer.get("columns"):
         return None
     headers = [str(name).capitalize() for name in answer["columns"]]

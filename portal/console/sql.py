@@ -1,4 +1,4 @@
-"""The console page for SQL queries over the history of a cell. It differs from the page of the portal only in its
+"""The console page for SQL queries over the history of a cell. It differs from the same page in the portal only in its
 header and menu.
 """
 
@@ -22,7 +22,9 @@ _HOME, _DELETE = "admin:sql", "admin:sql-delete"
 
 
 def page(request: HttpRequest, site: Any) -> HttpResponse:
-    """Return the page. `site`: the admin site, which provides the template context of all pages."""
+    """Return the page for SQL queries. `site`: the admin site, which provides the template context of all console
+    pages.
+    """
     context = {**site.each_context(request), "title": _("SQL over the history")}
     try:
         check_form(request)
@@ -45,6 +47,6 @@ def _principal(request: HttpRequest) -> Principal:
 
 
 def _rejected(request: HttpRequest, problem: Rejected) -> HttpResponse:
-    """Show the problem as a message, and redirect to the empty form."""
+    """Redirect to the empty form, and show `problem` there as a message."""
     messages.error(request, problem.detail)
     return redirect(_HOME)

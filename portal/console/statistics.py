@@ -123,8 +123,8 @@ def _plots(points: Sequence[Statistics], whole: Statistics, period: ReportPeriod
 
 
 def _pending(points: Sequence[Statistics], whole: Statistics) -> list[plots.Series]:
-    """Return one series for each of the reasons for which tasks were pending longest in the whole period. A value is
-    the pending time at one point, in seconds, summed over all tasks.
+    """Return plot data: for each of the most frequent reasons why tasks were pending, one series of values over time. A
+    value is the pending time during one step of the plot, in seconds, summed over all tasks.
     """
     hours: dict[str, float] = {}
     for one in whole.pending():

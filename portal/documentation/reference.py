@@ -198,7 +198,9 @@ def _rejections(module: ast.Module) -> Iterator[tuple[str, int, str]]:
 
 
 def _text_of(node: ast.expr) -> str:
-    """Return the text that the string expression `node` produces. Each part that the code computes becomes …"""
+    """Return the text that the string expression `node` produces. An ellipsis (…) stands for each part that is computed
+    at run time.
+    """
     match node:
         case ast.Constant(value):
             return str(value)

@@ -70,7 +70,7 @@ def on_post_template(output_content: str, template_name: str, config: MkDocsConf
 
 
 def _script(source: str, config: MkDocsConfig) -> str:
-    """Write a script to a file of the site. Return the HTML element that loads the file."""
+    """Write a script to a file of the documentation site. Return the HTML element that loads the file."""
     name = f"assets/inline/{hashlib.sha256(source.encode()).hexdigest()[:16]}.js"
     path = Path(config.site_dir) / name
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""A page for developers that shows every shared part of pages, in all its states, with the code that makes it.
+"""A page for developers that shows all shared parts of pages (such as tables and filters) in all their states, with the
+code that makes them.
 
 The page exists only if the setting `DEBUG` is true.
 """

@@ -1,4 +1,6 @@
-"""Examples of all parts in all their states. The gallery shows the source of each function beside its result. Pure."""
+"""Examples of the shared parts of pages (such as tables and filters), one function per state of a part. The gallery
+shows the source of each function beside its result. Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The gallery with the header and menu of Sigma, and with those of the console. Without `DEBUG`, both return 404."""
+"""The gallery, which shows all shared parts of pages (such as tables and filters), as two pages: one has the header and
+menu of Sigma (the pages for tenants), the other those of the SRE console. Without `DEBUG`, both return 404.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from quota.vocabulary.permissions import Principal
 
 @dataclass(frozen=True, slots=True)
 class GalleryItem:
-    """A part in one state. `source`: the Python code that makes `value`, the value of the part."""
+    """An example in the gallery: a shared part of pages in one state. `value`: the value that the part's template
+    shows. `source`: the Python code that makes this value.
+    """
 
     title: str
     value: object
@@ -28,7 +32,9 @@ class GalleryItem:
 
 @dataclass(frozen=True, slots=True)
 class GallerySection:
-    """All states of a part. `template`: its template, which reads the value under the name `name`."""
+    """A section of the gallery with all examples of one shared part of pages. `template`: the template of the part.
+    `name`: the template variable that holds the value of an example.
+    """
 
     title: str
     template: str
@@ -37,19 +43,19 @@ class GallerySection:
 
     @property
     def code(self) -> str:
-        """Return the template code that shows the part."""
+        """Return the template code with which a page includes this part."""
         return f'{{% include "{self.template}" with {self.name}=… %}}'
 
 
 def gallery(request: HttpRequest) -> HttpResponse:
-    """Return the gallery with the header and menu of Sigma."""
+    """Return the gallery with the header and menu of Sigma, the pages for tenants."""
     if not settings.DEBUG:
         raise Http404
     return _sigma_page(request)
 
 
 def console_gallery(request: HttpRequest, site: Any) -> HttpResponse:
-    """Return the gallery with the header and menu of the console. `site`: the admin site."""
+    """Return the gallery with the header and menu of the SRE console. `site`: the admin site."""
     if not settings.DEBUG:
         raise Http404
     context = {**site.each_context(request), "title": _("Parts of pages"), "sections": _sections(request)}

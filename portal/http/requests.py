@@ -38,9 +38,10 @@ class RequestMiddleware:
 
 
 def _unreadable(request: HttpRequest) -> HttpResponse | None:
-    """Return an error response if the URL contains a NUL character. Return None for all other URLs.
+    """Return an error response if the URL contains a NUL character, which PostgreSQL cannot store. Return None for all
+    other URLs.
 
-    PostgreSQL cannot store NUL characters. URLs of the REST interface are handled elsewhere.
+    URLs of the REST interface also get None, because the REST interface rejects such characters itself.
     """
     if request.path.startswith(("/api/", "/bns/")):
         return None

@@ -25,8 +25,8 @@ def keys(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def configuration(request: HttpRequest) -> HttpResponse:
-    """Return the metadata that programs need to verify the identities of tasks. The portal offers no sign-in with
-    OpenID Connect.
+    """Return the metadata that programs need to verify the identities of tasks, in the format of OpenID Connect
+    Discovery. People cannot sign in to other programs with it.
     """
     issuer = settings.PORTAL_URL
     return JsonResponse(

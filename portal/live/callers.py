@@ -58,7 +58,5 @@ def _of_secret(secret: str) -> Principal | None:
 
 
 def shortened(reason: str) -> str:
-    """Return the first 100 bytes of a text. The message that closes a WebSocket has space for a reason of at most 123
-    bytes.
-    """
+    """Return the first 100 bytes of a text. The message that closes a WebSocket has space for 123 bytes of text."""
     return reason.encode()[:100].decode(errors="ignore")

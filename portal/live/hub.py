@@ -33,7 +33,7 @@ class Viewer:
     """One browser that shows one page. `topic`: what the page shows. `outbox`: the messages that wait to be sent. Only
     the event loop `loop` may use the outbox.
 
-    `watch`: the open watch, which ends when the viewer leaves.
+    `watch`: counts this viewer towards the limits on open live pages, until the viewer leaves.
     """
 
     topic: Topic
@@ -193,8 +193,8 @@ class Hub:
         self._histories = {cell_id: history for cell_id, (_, history) in known.items()}
 
     def _follow(self, cell_id: int, pages: list[Page], until: int, marks: dict[int, Any], *, restored: bool) -> None:
-        """Send the changes of a cell up to the revision `until` to the viewers of `pages`. `marks`: for `Page.verdict`,
-        by job id.
+        """Send the changes of a cell up to the revision `until` to the viewers of `pages`. `marks`: by job id, when the
+        scheduler last changed its explanation of the job's pending tasks.
 
         `restored`: whether the cell was restored from a backup since the last call. The viewers then load their pages
         again.

@@ -1,11 +1,11 @@
-"""Watched names (§2.6). The names hub reads each name once for all its watchers. After that, it reads only changed
-rows.
+"""Names of jobs, tasks and services whose changes the portal sends to clients (§2.6). The names hub reads each name
+once for all clients that watch it. After that, it reads only changed rows.
 
     journal ─► NamesHub ─► WatchedName.changes ─► changed rows ─► NamesMessages ─► outbox of each watcher
     Redis ───► NamesHub ─► WatchedName.take_loads ──────────────────┘   (the journal contains no loads)
 
-Each watcher has received all changes up to some revision N. `WatchedName.changed_since(N)` returns True if
-an event after N may concern the name, even if this event did not change the state of the name.
+Each watcher has received all changes up to some revision N. `WatchedName.changed_since(N)` returns True if an event
+after N may concern the name, even if this event did not change the state of the name.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class NamesMessages:
     """An update that is sent to all watchers of a name.
 
     `version`: the number of the update. `facts`: the state without endpoints; None if the name no longer exists.
-    `visible`: whether more than the revision has changed; if not, only long polls get the update. `body`: the complete
-    answer for long polls; None if no long poll is waiting.
+    `visible`: whether WebSockets get the update too; if False, nothing but the revision has changed, and only long
+    polls get it. `body`: the complete answer for long polls; None if no long poll is waiting.
     """
 
     version: int
@@ -78,7 +78,8 @@ class NamesMessages:
 
 @dataclass(unsafe_hash=True)
 class WatchedName:
-    """A watched name with its jobs, rows and endpoints. Two objects are equal if their names are equal.
+    """The name of a job, task or service that clients watch, with its present endpoints. Two objects are equal if their
+    names are equal.
 
     `since`: the revision of the first read; 0 if the name was not read yet. `changed_at`: the revision of the newest
     event after `since` that may have changed the name. `revision`: the revision of the last read. `pollers`: how many
@@ -160,7 +161,7 @@ class WatchedName:
             return self._read_again({_task(event) for event in events} if only_tasks else None)
 
     def busy(self) -> list[Busy]:
-        """Return the placed tasks behind this name, with what is needed to read their loads."""
+        """Return the placed tasks behind this name, with the facts from which the load of each task is computed."""
         with self._lock:
             return busy_of(self._rows.values())
 

@@ -111,7 +111,7 @@ class NamePolls:
     async def _wait(self, viewer: Viewer, names: WatchedName, asked: _Asked, body: _Body) -> bytes | None:
         """Wait until the name changes, and return the answer as JSON.
 
-        Return None if the waiting time ends, the caller disconnects, or no answer is available.
+        Return None if the waiting time ends, the caller disconnects, or this process cannot give the answer.
         """
         history, caller_left = names.history, asyncio.ensure_future(body.until_left())
         try:

@@ -64,14 +64,16 @@ class TopicChanges:
 
 
 class Announcement(Protocol):
-    """Changes that a topic has computed. All viewers of the topic receive them as one message."""
+    """Changes of a live page or of a watched name. All its viewers receive them as one message."""
 
     def message(self) -> dict[str, Any]:
         """Return the fields of the message to viewers."""
 
 
 class Topic(Protocol):
-    """A live page or a watched name. Viewers of the same page have equal topics, so its changes are computed once."""
+    """A live page or a watched name. The topics of two viewers of the same page are equal, so the changes of the page
+    are computed only once.
+    """
 
     @property
     def cell_id(self) -> int: ...
@@ -82,7 +84,9 @@ class Topic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MachinesTopic:
-    """The topic of the page with the machines of a cell."""
+    """The live page with the machines of a cell. When events happen, it renders the rows of the machines that they
+    concern, and the counts of the cell.
+    """
 
     cell_id: int
 
@@ -105,9 +109,8 @@ class MachinesTopic:
         )
 
     def _resized_on(self, events: Sequence[Happened]) -> set[int]:
-        """Return the ids of the machines of tasks that got new limits without a restart.
-
-        The event of such a change does not contain the machine.
+        """Return the ids of the machines whose tasks got new limits without a restart. The events of such changes do
+        not contain the machine, so the method looks it up.
         """
         tasks = [
             task_id(event.job_id, event.task_index)
@@ -122,7 +125,9 @@ class MachinesTopic:
 
 @dataclass(frozen=True, slots=True)
 class TasksTopic:
-    """The topic of a job's page, with the job's tasks, counters, update, events and explanations of pending tasks."""
+    """The live page of a job. When events of the job happen, it renders the tasks that they concern, and the job's
+    counters, update, events and explanations of pending tasks.
+    """
 
     cell_id: int
     job_id: int
@@ -152,7 +157,9 @@ class TasksTopic:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The topic of a service's page, with the jobs of the service and the share of the clients that each job gets."""
+    """The live page of a service. When events of its jobs happen, it renders the share of the clients that each job
+    gets.
+    """
 
     cell_id: int
     name: ServiceName

@@ -1,8 +1,8 @@
-"""Limits on watches. A watch is one of: an open live page, a WebSocket that sends the changes of a BNS name, a waiting
-long poll.
+"""Limits on how many watches a caller and a process may have. A *watch* is an open live page, a WebSocket that sends
+the changes of a BNS name, or a waiting long poll.
 
-Each watch holds a connection and memory for as long as its caller wants. So there is a limit per caller and a limit
-per process. The portal rejects a new watch if a limit is reached. The existing watches continue.
+Each watch holds a connection and memory for as long as its caller wants. The portal rejects a new watch if a limit is
+reached. The existing watches continue.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ RETRY_AFTER_S = 10
 
 
 class TooManyWatches(Rejected):
-    """The rejection of a new watch if a limit is reached. A WebSocket is closed with the code 4429. A long poll gets
-    the HTTP status 429 and the header `Retry-After`.
+    """The error if a caller or a process has too many open watches: live pages, WebSockets of names, and long polls. A
+    WebSocket is closed with the code 4429. A long poll gets the HTTP status 429 and the header `Retry-After`.
     """
 
     status = 429
@@ -32,7 +32,9 @@ class TooManyWatches(Rejected):
 
 
 class OpenWatch:
-    """An open watch. It counts towards the limits on open watches until `end()` is called."""
+    """A live page, WebSocket or long poll that is open. It counts towards the limits of its caller and of the process
+    until `end()` is called.
+    """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end: Callable[[], None] | None = on_end
@@ -45,7 +47,9 @@ class OpenWatch:
 
 
 class Watches:
-    """The open watches of a process, counted per caller. Any thread may use this object."""
+    """The open watches (live pages, WebSockets of names and long polls) of a process, counted per caller. Any thread
+    may use this object.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,7 +60,7 @@ class Watches:
         return self._all
 
     def begin(self, principal: Principal, *, most: int, most_of_one: int) -> OpenWatch:
-        """Begin a watch and return it.
+        """Count a new watch (an open live page, WebSocket or long poll) and return it.
 
         `most`: the limit for this process. `most_of_one`: the limit for one caller. All tokens and sessions of a user
         count as one caller. Raises `TooManyWatches` if a limit is reached.
@@ -85,5 +89,7 @@ watches = Watches()
 
 
 def watch_begin(principal: Principal) -> OpenWatch:
-    """Begin a watch and return it. Raises `TooManyWatches` if a limit in the settings is reached."""
+    """Count a new watch (an open live page, WebSocket or long poll) and return it. Raises `TooManyWatches` if a limit
+    in the settings is reached.
+    """
     return watches.begin(principal, most=settings.BORG_MAX_WATCHES, most_of_one=settings.BORG_MAX_WATCHES_PER_CALLER)

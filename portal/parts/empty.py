@@ -1,4 +1,4 @@
-"""The text and the links on a page or in a section that has no data."""
+"""The explanation of a page or a section that has no data: a text, and links to what the user can do."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class EmptyAction:
 class Empty:
     """The explanation of an empty page or section.
 
-    `what`: which data are missing. `why`: the reason. `actions`: what to do. `command`: a command for the terminal that
-    does the same. `page`: whether the whole page is empty; then the text is large and in the middle.
+    `what`: which data are missing. `why`: the reason. `actions`: links to what the user can do. `command`: a command
+    for the terminal that does the same. `page`: whether the whole page is empty; then the text is large and in the
+    middle.
     """
 
     what: str

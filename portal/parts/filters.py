@@ -1,4 +1,6 @@
-"""Filters of a list: a form that sets parameters of the URL, and a chip for each filter that is in force."""
+"""Filters of a list: a form that sets parameters of the URL, and a small label (a chip) for each filter that restricts
+the list.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from portal.parts.paging import FIRST_PAGE, Changes
 
 @dataclass(frozen=True, slots=True)
 class FilterField:
-    """A field of the form. The functions `search`, `choice`, `day` and `check` create fields.
+    """A field of the form with the filters of a list. The functions `search`, `choice`, `day` and `check` create
+    fields.
 
     `kind`: the type of the field: `search`, `choice`, `date` or `checkbox`. `value`: the chosen value. `default`: the
     value that applies without the URL parameter. `choices`: pairs of a value and its title. `problem`: why the value is
@@ -39,7 +42,9 @@ class FilterField:
 
 @dataclass(frozen=True, slots=True)
 class FilterChip:
-    """A filter in force, such as `State: dead`. `changes`: the link that removes it."""
+    """A label of a filter that restricts the list, such as `State: dead`. `changes`: the changes of URL parameters that
+    remove the filter.
+    """
 
     text: str
     changes: Changes
@@ -58,7 +63,7 @@ class Filters:
 
     @property
     def chips(self) -> list[FilterChip]:
-        """Return a chip for each filter in force."""
+        """Return a label for each filter that restricts the list."""
         return [
             FilterChip(
                 one.label if one.kind == "checkbox" else f"{one.label}: {one.title}", {**FIRST_PAGE, one.name: None}
@@ -69,12 +74,12 @@ class Filters:
 
     @property
     def cleared(self) -> Changes:
-        """Return the link that removes all filters."""
+        """Return the changes of URL parameters that remove all filters."""
         return {**FIRST_PAGE, **{one.name: None for one in self.fields}}
 
 
 def search(name: str, label: str, value: str, *, placeholder: str = "", problem: str = "") -> FilterField:
-    """Return a field for a text."""
+    """Return a field of a filter form in which the user enters a text."""
     return FilterField("search", name, label, value, placeholder=placeholder, problem=problem)
 
 
@@ -87,7 +92,7 @@ def choice(
     everything: str | None = None,
     default: str = "",
 ) -> FilterField:
-    """Return a field with a list of choices.
+    """Return a field of a filter form with a list of choices.
 
     `choices`: values, or pairs of a value and its title. `everything`: the title of the choice that does not restrict
     the list, whose value is "". `default`: the choice that applies without the URL parameter.
@@ -99,10 +104,10 @@ def choice(
 
 
 def day(name: str, label: str, value: str, *, problem: str = "") -> FilterField:
-    """Return a field for a day, such as 2026-11-27."""
+    """Return a field of a filter form in which the user enters a day, such as 2026-11-27."""
     return FilterField("date", name, label, value, problem=problem)
 
 
 def check(name: str, label: str, value: bool) -> FilterField:
-    """Return a field that is on or off. The URL parameter is `yes` if it is on."""
+    """Return a field of a filter form that the user can switch on. The URL parameter is `yes` if the field is on."""
     return FilterField("checkbox", name, label, "yes" if value else "")

@@ -23,7 +23,9 @@ MOST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class MomentStep:
-    """A link to another moment. `changes`: None if that moment is outside the period."""
+    """A link to an earlier or later moment. `changes`: the change of the URL parameter, or None if that moment is
+    outside the period.
+    """
 
     title: str
     changes: Changes | None
@@ -31,7 +33,8 @@ class MomentStep:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The moment `at` in the period from `since` to `until`, all in the time zone of the user.
+    """The moment `at` that a page shows, in the period from `since` to `until`. All times are in the time zone of the
+    user.
 
     `live`: whether the URL names no moment, so that the page shows the present. `problem`: why the moment in the URL
     could not be used. `back`, `forward`: links to earlier and later moments. The largest step is the first one of
@@ -64,7 +67,9 @@ class Moment:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Return the values of the field for a time: `at`, and the earliest (`min`) and latest (`max`) time."""
+        """Return the values of the field in which the user enters a time: `at`, the earliest time (`min`) and the
+        latest time (`max`).
+        """
         form = "%Y-%m-%dT%H:%M:%S"
         return {"at": self.at.strftime(form), "min": self.since.strftime(form), "max": self.until.strftime(form)}
 
@@ -80,7 +85,7 @@ class Moment:
 
     @property
     def present(self) -> Changes:
-        """Return the link to the present."""
+        """Return the change of the URL parameter that leads to the present."""
         return {self.parameter: None}
 
 
@@ -93,12 +98,12 @@ def moment_of(
     events: Collection[dt.datetime] = (),
     parameter: str = "at",
 ) -> Moment:
-    """Return the moment in the URL parameter of `given`: an ISO 8601 time, which is in the time zone `zone` unless it
-    has an offset. Without this parameter, return the end of the period.
+    """Return the moment that a page shows. The URL parameter in `given` contains it as an ISO 8601 time, which is in
+    the time zone `zone` unless it has an offset. Without this parameter, return the end of the period.
 
-    A time outside the period becomes its nearest end; a text that is not a time becomes the end of the period. Both are
-    explained in `problem`. `events`: the times of events, for links to the one before and the one after. Raises
-    `ValueError` if the period is empty.
+    If the time is outside the period, return the nearest end of the period. If the text is not a time, return the end
+    of the period. In both cases, `problem` contains the explanation. `events`: the times of events, for links to the
+    previous and the next event. Raises `ValueError` if the period is empty.
     """
     if since >= until:
         raise ValueError(f"a moment needs a period: {since} is not before {until}")
@@ -123,7 +128,9 @@ def moment_of(
 
 
 def _chosen(text: str, since: dt.datetime, until: dt.datetime, zone: dt.tzinfo) -> tuple[dt.datetime, str]:
-    """Return the moment that the text asks for, and what is wrong with the text ("" if nothing is)."""
+    """Return the moment that the text asks for, and an explanation of the problem if the text is not a time in the
+    period. Without a problem, the explanation is "".
+    """
     if not text:
         return until, ""
     try:

@@ -13,10 +13,10 @@ FIRST_PAGE: Changes = {"page": None, "before": None, "after": None}
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """Links to the page before and the page after, or None where there is no such page.
+    """Links to the previous and the next page of a list, or None if there is no such page.
 
-    `number`, `pages`, `rows`: the number of this page, of all pages and of all rows. They are 0 if nobody counts the
-    rows; then the links are called Newer and Older.
+    `number`: the number of this page. `pages`: the number of all pages. `rows`: the number of all rows. These are 0 if
+    the list is not counted; then the links are called Newer and Older.
     """
 
     before: Changes | None = None
@@ -32,7 +32,9 @@ class Paging:
 
 
 def by_number(number: int, pages: int, rows: int) -> Paging:
-    """Return the links of page `number` of `pages`. The URL parameter `page` holds the number of a page."""
+    """Return the links to the pages before and after page `number`. `pages`, `rows`: how many pages and rows the list
+    has. The URL parameter `page` holds the number of a page.
+    """
     return Paging(
         {"page": number - 1} if number > 1 else None,
         {"page": number + 1} if number < pages else None,
@@ -43,9 +45,9 @@ def by_number(number: int, pages: int, rows: int) -> Paging:
 
 
 def by_cursor(*, newer: str = "", older: str = "") -> Paging:
-    """Return the links of a list that has the newest rows first and is not counted.
+    """Return the links to the previous and the next page of a list that has the newest rows first and is not counted.
 
-    `newer`, `older`: the position of the first and of the last row, or "" if there are no rows beyond. The URL
-    parameters `after` and `before` hold them.
+    `newer`: the position of the first row of this page, or "" if there are no newer rows. `older`: the position of the
+    last row, or "" if there are no older rows. The URL parameters `after` and `before` hold these positions.
     """
     return Paging({**FIRST_PAGE, "after": newer} if newer else None, {**FIRST_PAGE, "before": older} if older else None)

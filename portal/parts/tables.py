@@ -16,9 +16,9 @@ Row = TypeVar("Row")
 class Column:
     """A column of a table.
 
-    `number`: whether the cells are numbers, which are aligned to the right. `order`: the name under which the URL
-    orders the rows by this column, or "" if it cannot. `descending`: whether the first click shows the largest value
-    first.
+    `number`: whether the cells are numbers, which are aligned to the right. `order`: the name of this column in the URL
+    parameter for the order of the rows, or "" if the rows cannot be ordered by it. `descending`: whether the first
+    click shows the largest value first.
     """
 
     title: str
@@ -42,8 +42,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """The column by which the rows are ordered. `parameter`: the URL parameter that holds it; a minus sign before the
-    name of the column means descending.
+    """The column by which the rows of a table are ordered. `parameter`: the URL parameter that holds the name of the
+    column; a minus sign before the name means descending.
     """
 
     order: str
@@ -58,8 +58,8 @@ class Sorting:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The heading of a column. `aria_sort`: the value of the attribute `aria-sort`, or "". `changes`: the link that
-    orders the rows by this column, or None.
+    """The heading of a column. `aria_sort`: the value of the HTML attribute `aria-sort`, or "". `changes`: the change
+    of the URL parameter that orders the rows by this column, or None if the rows cannot be ordered by it.
     """
 
     title: str
@@ -95,7 +95,9 @@ class Table:
 
     @property
     def lines(self) -> list[list[tuple[Column, Cell]]]:
-        """Return the cells of each row with their columns. Raises `ValueError` if a row has more or fewer cells."""
+        """Return the cells of each row with their columns. Raises `ValueError` if a row has more or fewer cells than
+        the table has columns.
+        """
         return [self._line(row) for row in self.rows]
 
     @property
@@ -111,8 +113,8 @@ class Table:
 def sorting_of(
     given: Mapping[str, str], columns: Iterable[Column], *, default: str, parameter: str = "sort"
 ) -> Sorting:
-    """Return the order that the URL parameter in `given` asks for. An unknown order counts as `default` (`name` or
-    `-name`).
+    """Return the order of rows that the URL parameter in `given` asks for. If there is no column of this name, return
+    the order `default`, such as `name` or `-name`.
     """
     known = {column.order for column in columns} - {""}
     asked = given.get(parameter, "")
@@ -121,8 +123,8 @@ def sorting_of(
 
 
 def ordered(rows: Iterable[Row], sorting: Sorting, keys: Mapping[str, Callable[[Row], Any]]) -> list[Row]:
-    """Return the rows in the order of `sorting`. Rows whose value is None come last. `keys`: for each name of an order,
-    the function that returns the value of a row.
+    """Return the rows in the order of `sorting`. Rows whose value is None come last. `keys`: for each column by which
+    rows can be ordered, the function that returns the value of a row.
     """
     key = keys[sorting.order]
     known: list[Row] = []

@@ -1,6 +1,7 @@
-"""Timelines: states with a start and an end, and events at one moment, on tracks below each other.
+"""Timelines. A timeline has one or more tracks below each other. A track shows states, which have a start and an end,
+and events, which happen at one moment.
 
-Positions are percentages of the width, because an SVG image can use them without knowing its size in pixels.
+Positions are percentages of the width, because an SVG image can use them without the size in pixels.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _WORST_FIRST = ("bad", "wait", "good", "plain")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state of something. `end`: None if the state has not ended. `tone`: `good`, `wait`, `bad` or `plain`."""
+    """A state on a track of a timeline, such as `running`. `end`: None if the state has not ended. `tone`: the colour:
+    `good`, `wait`, `bad` or `plain`.
+    """
 
     title: str
     begin: dt.datetime
@@ -32,7 +35,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event at one moment. `tone`: `good`, `wait`, `bad` or `plain`."""
+    """An event on a track of a timeline. `tone`: the colour: `good`, `wait`, `bad` or `plain`."""
 
     title: str
     at: dt.datetime
@@ -51,7 +54,9 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class DrawnState:
-    """A state in the image. `x`, `width`: percentages, as text. `name`: the text for screen readers and tooltips."""
+    """A state in the image of a timeline. `x`, `width`: percentages, as text. `name`: the text for screen readers and
+    tooltips.
+    """
 
     title: str
     name: str
@@ -63,8 +68,8 @@ class DrawnState:
 
 @dataclass(frozen=True, slots=True)
 class DrawnMark:
-    """A mark in the image, which stands for one event or for several that are close together. `number`: the number of
-    events.
+    """A mark in the image of a timeline, which stands for one event or for several that are close together. `number`:
+    the number of events.
     """
 
     name: str
@@ -76,7 +81,7 @@ class DrawnMark:
 
 @dataclass(frozen=True, slots=True)
 class DrawnTrack:
-    """A track in the image."""
+    """A track in the image of a timeline, with the positions of its states and marks."""
 
     name: str
     states: tuple[DrawnState, ...]
@@ -85,7 +90,9 @@ class DrawnTrack:
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """A state or an event in the table below the image. `anchor`: the id of its row. `until`: "" for an event."""
+    """A row of the table below a timeline, for one state or event. `anchor`: the id of the HTML row. `until`: "" for an
+    event.
+    """
 
     anchor: str
     track: str
@@ -178,7 +185,9 @@ def timeline(
 
 
 def ticks(since: dt.datetime, until: dt.datetime) -> tuple[str, str, str]:
-    """Return the start, the middle and the end of a period as texts. Their form depends on the length of the period."""
+    """Return the start, the middle and the end of a period as texts for the time axis. The longer the period, the
+    coarser the texts.
+    """
     length = until - since
     form = "%H:%M:%S" if length <= dt.timedelta(hours=1) else "%m-%d %H:%M"
     form = "%Y-%m-%d" if length > dt.timedelta(days=3) else form
@@ -219,7 +228,7 @@ def _marks(pairs: Sequence[tuple[Mark, TimelineRow]], since: dt.datetime, until:
 
 
 def _place(at: dt.datetime, since: dt.datetime, until: dt.datetime) -> float:
-    """Return the position of a time in percent of the width, between 0 and 100."""
+    """Return the horizontal position of the time `at` in a timeline, in percent of the width, between 0 and 100."""
     at, since, until = (one.astimezone(dt.UTC) for one in (at, since, until))  # local hours may be missing or double
     return 100 * min(max((at - since) / (until - since), 0.0), 1.0)
 

@@ -78,7 +78,9 @@ host = rule(
 
 
 def parts(check: Check) -> Check:
-    """Return a check that applies `check` to each part of a comma-separated list, and stops at the first problem."""
+    """Return a check of a comma-separated list. It applies `check` to each part of the list, and stops at the first
+    problem.
+    """
 
     def check_all(text: str) -> str:
         for part in filter(None, (part.strip() for part in text.split(","))):

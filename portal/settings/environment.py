@@ -20,7 +20,9 @@ from portal.settings.checks import Check
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting: its default value, its description (`about`) and its check. No message shows a `secret` value."""
+    """A setting of the portal: its default value, its description (`about`), its check, and whether it is `secret`.
+    Error messages never contain the value of a secret setting.
+    """
 
     default: str
     about: str
@@ -28,7 +30,7 @@ class Setting:
     secret: bool = False
 
     def complaint(self, name: str, value: str) -> str:
-        """Return a line with the setting, its value, the problem and what to do, or "" if the value is valid."""
+        """Return a text with the name, the value, the problem and what to do, or "" if the value is valid."""
         wrong = self.check(value) if value not in ("", self.default) else ""
         setting = name if self.secret else f"{name}={value!r}"
         return wrong and f"{setting}: {wrong} ({self.about.rstrip('.')})."

@@ -169,7 +169,7 @@ def _name(owner: Any) -> str:
 
 
 def _single_kinds(row: NoticeChannel) -> list[str]:
-    """Return the kinds of notices that the channel selects one by one instead of in a group. The form shows only
-    groups. When the form is saved, these kinds stay selected.
+    """Return the kinds of notices that a channel selects one by one instead of in a group. The form shows only groups,
+    so saving the form must keep these kinds.
     """
     return [kind for kind in row.kinds if kind not in GROUPS]

@@ -125,7 +125,7 @@ def order_followed(order: Order) -> str:
 
 @register.simple_tag
 def order_event(record: Record) -> str:
-    """Return the record of an order as a sentence with the author, the refund and the reason."""
+    """Return an audit record of an order as a sentence with the author, the refund and the reason."""
     data = record.data
     if record.kind == "order.renewal-set":
         event = _("%s turned renewal on") if data.get("renew") else _("%s turned renewal off")

@@ -1,4 +1,6 @@
-"""Template tags of the parts that pages share: links that change parameters of the URL, and links between pages."""
+"""Template tags of the parts that pages share: links that change parameters of the URL, and links to other pages of a
+list.
+"""
 
 from __future__ import annotations
 

@@ -74,13 +74,15 @@ def exact(value: dt.datetime | None) -> str:
 
 @register.filter
 def quantity(value: int, resource: str) -> str:
-    """Return `64 MiB` for `{{ 67108864|quantity:"ram" }}`."""
+    """Format an amount of a resource with its unit: `{{ 67108864|quantity:"ram" }}` shows `64 MiB`."""
     return describe(NAMES.index(resource), int(value))
 
 
 @register.filter
 def money(micro: int | None) -> SafeString | str:
-    """Return `12.50` for `{{ 12500000|money }}`. If the amount was rounded, the tooltip shows the exact amount."""
+    """Format an amount of micro-credits in credits: `{{ 12500000|money }}` shows `12.50`. If the amount was rounded,
+    the tooltip shows the exact amount.
+    """
     if micro is None:
         return "–"
     shown, whole = amounts.format_credits(int(micro), places=2), amounts.format_credits(int(micro))
@@ -95,7 +97,7 @@ def money_exact(micro: int | None) -> str:
 
 @register.filter("credits")
 def in_credits(micro: int | None) -> SafeString | str:
-    """Return `1,200.50` for `{{ 1200500000|credits }}`, not rounded, and aligned for columns of a table."""
+    """Format micro-credits as exact credits, aligned in tables: `{{ 1200500000|credits }}` shows `1,200.50`."""
     return format_html('<span class="amount">{}</span>', money_exact(micro))
 
 
@@ -230,7 +232,7 @@ def current(context: Context, *names: str) -> SafeString | str:
 
 
 def _page_of(context: Context) -> str:
-    """Return the name of the current page of Sigma, or an empty string."""
+    """Return the URL name of the current page. Return "" if the page is not one of the pages for tenants."""
     match = getattr(context.get("request"), "resolver_match", None)
     return (match.url_name or "") if match is not None and match.namespace == "sigma" else ""
 

@@ -110,8 +110,8 @@ class Up:
         return "\n".join(lines)
 
     async def _prepare_database(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Migrate and bootstrap the database, and store the generated secrets. Return the join tokens of machines, by
-        the name of the process that uses the token.
+        """Migrate the database, create the first cell, tenant and users if they are missing, and store the generated
+        secrets. Return the join tokens of machines, by the name of the process that uses the token.
         """
         result = self.home.run / "bootstrap.json"
         if result.exists():  # the previous run crashed before it merged the file
@@ -129,7 +129,9 @@ class Up:
         return joins
 
     def _keep(self, result: Path) -> dict[str, str]:
-        """Move the secrets in the file `result` to the secrets file. Return the join tokens, which are valid once."""
+        """Move the secrets that the process wrote to the file `result` to the secrets file. Return the join tokens of
+        machines, by process name; each token is valid once.
+        """
         news = json.loads(result.read_text())
         joins: dict[str, str] = news.pop("join_tokens", {})
         self.generated = self.home.secrets_add(news)

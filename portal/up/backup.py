@@ -54,7 +54,7 @@ class BackupError(RuntimeError):
 def save(home: Home, file: Path) -> dict[str, Any]:
     """Write a backup of the data folder `home` to `file` (mode 0600), and return the backup's manifest.
 
-    Raises `BackupError` if there is no such home, if `file` exists, or if the dump fails.
+    Raises `BackupError` if the data folder does not exist, if `file` exists, or if the dump fails.
     """
     if not (home.path / "layout").exists() or not (home.path / "postgres" / "PG_VERSION").exists():
         raise BackupError(f"{home.path} contains no data to save. Check BORG_HOME.")

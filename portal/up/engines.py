@@ -281,7 +281,9 @@ def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | No
 
 
 def _stopped_record(home: Path, name: str, stop_signal: signal.Signals) -> Path:
-    """Stop the engine `name` if an earlier start has left it running. Return the path of the engine's pid file."""
+    """Stop the engine `name` (PostgreSQL or Redis) if it still runs after an earlier start of the portal. Return the
+    path of the engine's pid file.
+    """
     folder = home / "run"
     folder.mkdir(mode=0o700, exist_ok=True)
     record = folder / f"{name}.pid"

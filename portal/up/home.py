@@ -35,7 +35,7 @@ class HomeError(RuntimeError):
 
 
 class Home:
-    """The folder BORG_HOME and the paths in it. All processes write their metrics to the folder `metrics`."""
+    """The folder BORG_HOME and the paths in it, such as the folder of logs and the file of secrets."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,8 +52,8 @@ class Home:
     def prepare(self) -> None:
         """Create BORG_HOME and its folders. If BORG_HOME exists, check that this version can use it.
 
-        Raises `HomeError` if a newer version created BORG_HOME, if the folder contains files of something else, or if
-        this user may not write there.
+        Raises `HomeError` if a newer version created BORG_HOME, if the folder contains other files, or if this user may
+        not write there.
         """
         layout = self.path / "layout"
         with self._usable():
@@ -100,7 +100,7 @@ class Home:
 
     @contextlib.contextmanager
     def _usable(self) -> Iterator[None]:
-        """If the `with` block raises an `OSError`, raise a `HomeError` instead."""
+        """Convert each `OSError` of the `with` block to a `HomeError`, which says that BORG_HOME cannot be used."""
         try:
             yield
         except OSError as error:

@@ -130,7 +130,9 @@ def _beating(
     longest_s: float,
     stop_signal: signal.Signals = signal.SIGTERM,
 ) -> Spec:
-    """Return a process without a port. It touches its heartbeat file at least every `longest_s` seconds."""
+    """Return the description of a process without a port. The process touches its heartbeat file, and its checks fail
+    if the file was not touched for `longest_s` seconds.
+    """
     pulse = home.run / f"{name}.pulse"
     probe = partial(probes.heartbeat, pulse, longest_s)
     return Spec(

@@ -1,7 +1,7 @@
-"""Copy closed days of events and usage, and ended jobs, to the archive, write the tables that are derived from events,
-and drop rows that are archived and old.
+"""Copy closed days of events and usage, and ended jobs, to the archive. Write the tables that are computed from events,
+and delete rows that are old and already in the archive.
 
-A Celery task starts this command when something is due. An operator may start it at any time.
+A Celery task starts this command when there is something to archive or to delete. An operator may start it at any time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Show the TLS authority that machines trust, or replace it without disconnecting any machine."""
+"""Show the TLS certificate authority of the cells, or replace it without disconnecting any machine."""
 
 from __future__ import annotations
 

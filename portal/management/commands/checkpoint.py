@@ -1,4 +1,6 @@
-"""Save a checkpoint of a cell at its present revision, or write one of another moment to a file."""
+"""Save a checkpoint (a file with the state of a cell) at the present revision, or write a checkpoint of any other
+moment to a given file.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Erase a person or a tenant from the history: the journal, the archive and checkpoints.
 
-    manage.py erase --user ann --dry-run        print how much contains the name
+    manage.py erase --user ann --dry-run        print how many rows and files contain the name
     manage.py erase --tenant ads
 
 If the command is interrupted, start it again with the same name.

@@ -1,4 +1,6 @@
-"""Answer requests for past moments of cells, which a web process writes to standard input."""
+"""Rebuild past states of cells for a web process. The web process starts this command, and writes requests for past
+moments to its standard input.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ class Command(BaseCommand):
 
 
 def _next_request(stream: BinaryIO) -> MomentRequest | None:
-    """Return the next request. Return None if the web process has ended, or if it has sent no request for `IDLE_S`
-    seconds.
+    """Return the next request for a past state from `stream`. Return None if the web process has ended, or if it has
+    sent no request for `IDLE_S` seconds.
     """
     if not select.select([stream], [], [], IDLE_S)[0]:
         return None

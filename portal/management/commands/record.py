@@ -1,4 +1,6 @@
-"""Record a simulated week as the history of a new study cell, so that pages, SQL and statistics can be tried."""
+"""Record a simulated week as the history of a new study cell (a cell that nobody can change), so that pages, SQL and
+statistics can be tried.
+"""
 
 from __future__ import annotations
 

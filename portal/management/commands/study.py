@@ -71,7 +71,7 @@ class Command(BaseCommand):
 
 
 def document(study: Study) -> dict[str, Any]:
-    """Return a study cell as values for JSON."""
+    """Return the values of a study cell that the command prints as JSON."""
     origin = study.cell.study_of or {}
     return {
         "cell": study.cell.name,

@@ -1,5 +1,5 @@
-"""Write the fonts of `portal.fonts` again. Run this command after an upgrade of the library unfold, or when a page uses
-a new icon.
+"""Create again the small copies of the fonts that pages use (`portal.fonts`). Run this command after an upgrade of the
+library unfold, or when a page uses a new icon.
 """
 
 from __future__ import annotations

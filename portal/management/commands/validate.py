@@ -1,4 +1,6 @@
-"""Check the invariants of cells. The exit status is 1 if an invariant is broken."""
+"""Check that the rows, counters, quota and journal of a cell, or of all cells, agree. The exit status is 1 if they do
+not.
+"""
 
 from __future__ import annotations
 

@@ -101,12 +101,14 @@ def page_of(
 
 
 def paging_of(found: Page[Any]) -> Paging:
-    """Return the links to the previous and the next page of the list whose page `found` is, a result of `page_of`."""
+    """Return the links to the pages before and after `found`, which is one page of a list, as `page_of` returns it."""
     return by_number(found.number, found.paginator.num_pages, found.paginator.count)
 
 
 def given_in(fields: Mapping[str, str], *names: str) -> dict[str, str]:
-    """Return the texts of the fields `names`, without spaces around them. The text is "" if a field is missing."""
+    """Return the texts of the form or URL fields `names`, without spaces around them. The text is "" if a field is
+    missing.
+    """
     return {name: fields.get(name, "").strip() for name in names}
 
 

@@ -20,7 +20,7 @@ from scheduling.tasks.receipts import hostnames
 
 @page
 def event(request: HttpRequest, principal: Principal, cell: str, place: str) -> HttpResponse:
-    """Show the event at the place `REVISION.SEQ` of a cell's journal."""
+    """Show the event at the place `REVISION.SEQ` of a cell's journal. SEQ counts the events of a revision."""
     row = cell_named(principal, cell)
     revision, seq = map(whole_number, place.partition(".")[::2])
     if revision is None or seq is None or seq > 999_999_999:

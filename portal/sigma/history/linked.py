@@ -24,8 +24,8 @@ MOST_CHANGES = 20
 
 
 def link_title(link: Link | None) -> str:
-    """Return the text that says how a linked event is related to the event that it was found from, such as "preempted
-    by the placement"; "" for None.
+    """Return a text that says how an event is related to the event of which it is a cause or an effect, such as
+    "preempted by the placement". Return "" for None.
     """
     return {
         None: "",
@@ -51,7 +51,7 @@ def event_link(cell: str, event: Event) -> str:
 
 
 def link_table(caption: str, cell: CellRow, events: Sequence[LinkedEvent], empty: Empty) -> Table:
-    """Return a table of linked events. Makes at most one query."""
+    """Return a table of events that are causes or effects of one event. Makes at most one query."""
     columns = (Column(_("Event")), Column(_("How")), Column(_("Time")), Column(_("Job")), Column(_("By")))
     names = hostnames(one.event.machine_id for one in events if one.event.machine_id)
     rows = []
@@ -64,7 +64,7 @@ def link_table(caption: str, cell: CellRow, events: Sequence[LinkedEvent], empty
 
 
 def sentence_of(one: LinkedEvent, names: dict[int, str]) -> str:
-    """Return the sentence of an event. If the user may not see its job, the sentence has no name."""
+    """Return the event as a sentence. If the user may not see the job of the event, the sentence contains no name."""
     if not one.hidden:
         return sentences.of(one.event, names)
     if one.priority is None:
@@ -74,7 +74,7 @@ def sentence_of(one: LinkedEvent, names: dict[int, str]) -> str:
 
 
 def change_table(principal: Principal, cell: CellRow, revision: int) -> Table:
-    """Return the events of a revision that the principal may see. Makes at most four queries."""
+    """Return a table of those events of a journal revision that the principal may see. Makes at most four queries."""
     events = list(events_of_cell(principal, cell).filter(revision=revision).order_by("seq")[:MOST_CHANGES])
     names = hostnames(event.machine_id for event in events if event.machine_id)
     names_of_jobs = job_names(event.job_id for event in events if event.job_id is not None)

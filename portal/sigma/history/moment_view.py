@@ -1,4 +1,4 @@
-"""The content of the pages that show a cell at a past moment, in Sigma and in the console."""
+"""The content of the pages that show a cell at a past moment, in Sigma (the pages for tenants) and in the console."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def _task_filters(given: Mapping[str, str], kept: Mapping[str, str]) -> Filters:
 
 
 def _others(given: Mapping[str, str], kept: Mapping[str, str], *own: str) -> dict[str, str]:
-    """Return the parameters that a form keeps: the moment `at`, and all parameters in `kept` except those named by
-    `own`.
+    """Return the URL parameters that a filter form keeps when the user sends it: the moment `at`, and all parameters in
+    `kept` except the form's own fields `own`.
     """
     at = {"at": given["at"]} if given["at"] else {}
     return {**at, **{name: value for name, value in kept.items() if name not in own}}

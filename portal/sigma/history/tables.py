@@ -1,4 +1,4 @@
-"""The tables of the pages of a past moment."""
+"""The tables on the page that shows a cell at a past moment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORDS = Words(_, ngettext)
 
 
 def shown_time(at: dt.datetime | float | None) -> str:
-    """Return a time in the time zone of the user. `at`: seconds since the epoch, or a time."""
+    """Return a time as text in the time zone of the user; a dash for None. `at`: a time, or seconds since the epoch."""
     if at is None:
         return "–"
     at = dt.datetime.fromtimestamp(at, dt.UTC) if isinstance(at, float | int) else at
@@ -32,15 +32,15 @@ def shown_time(at: dt.datetime | float | None) -> str:
 
 
 def machine_counts(picture: Picture) -> Table:
-    """Return the numbers of machines by state."""
+    """Return a table with the number of machines in each state. `picture`: the cell at a past moment."""
     rows = [(_tag(state), number) for state, number in picture.machine_counts.items()]
     columns = (Column(_("State")), Column(_("Machines"), number=True))
     return Table(_("Machines by state"), columns, rows, Empty(""))
 
 
 def resource_table(picture: Picture) -> Table:
-    """Return the capacity of the machines that were up, the limits and reservations of the tasks on them, and the free
-    capacity.
+    """Return a table with one row per resource: the capacity of the machines that were up, the limits and the
+    reservations of their tasks, and the free capacity. `picture`: the cell at a past moment.
     """
     columns = (
         Column(_("Resource")),
@@ -58,7 +58,9 @@ def resource_table(picture: Picture) -> Table:
 
 
 def band_table(picture: Picture) -> Table:
-    """Return the tasks of live jobs by band and state."""
+    """Return a table with the numbers of live jobs and of their running, pending and dead tasks, one row per priority
+    band. `picture`: the cell at a past moment.
+    """
     columns = (
         Column(_("Band")),
         Column(_("Jobs"), number=True),
@@ -74,7 +76,9 @@ def band_table(picture: Picture) -> Table:
 
 
 def queue_table(picture: Picture) -> Table:
-    """Return the pending tasks of all tenants by priority."""
+    """Return a table with the number of pending tasks of all tenants, one row per priority. `picture`: the cell at a
+    past moment.
+    """
     columns = (
         Column(_("Band")),
         Column(_("Priority"), number=True),
@@ -87,7 +91,9 @@ def queue_table(picture: Picture) -> Table:
 
 
 def pending_table(picture: Picture, cell: CellRow) -> Table:
-    """Return the pending jobs that the user may see, with reasons."""
+    """Return a table of the pending jobs that the user may see, with the reasons why their tasks were pending.
+    `picture`: the cell at a past moment.
+    """
     columns = (
         Column(_("Job")),
         Column(_("Priority"), number=True),
@@ -110,7 +116,7 @@ def pending_table(picture: Picture, cell: CellRow) -> Table:
 
 
 def machine_table(picture: Picture) -> Table:
-    """Return a page of the machines."""
+    """Return one page of the table of machines. `picture`: the cell at a past moment, with these machines."""
     columns = (
         Column(_("Machine")),
         Column(_("State")),
@@ -134,7 +140,9 @@ def machine_table(picture: Picture) -> Table:
 
 
 def task_table(picture: Picture, cell: CellRow) -> Table:
-    """Return a page of the tasks that the user may see."""
+    """Return one page of the table of tasks that the user may see. `picture`: the cell at a past moment, with these
+    tasks.
+    """
     columns = (
         Column(_("Task")),
         Column(_("State")),
@@ -162,7 +170,9 @@ def _job_link(cell: CellRow, tenant: str, name: str, uid: str) -> str:
 
 
 def _why(job: PendingJob, picture: Picture, cell: CellRow) -> str:
-    """Return the reasons as one text. All users who may see the job get the same text."""
+    """Return the reasons why the tasks of a job were pending, as one text. All users who may see the job get the same
+    text.
+    """
     texts = [
         format_why(
             redacted(why, lambda tenant: tenant == job.tenant),

@@ -31,7 +31,7 @@ FIRST_SAMPLE_S = 15
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The usage of a task in the last report of its machine. `at`: the time of this report."""
+    """The CPU and RAM usage of a task in the last report of its machine. `at`: the time of this report."""
 
     at: dt.datetime
     cpu_milli: int

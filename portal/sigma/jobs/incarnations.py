@@ -1,4 +1,4 @@
-"""The table of a task's incarnations: the machine and the score of each placement, how each incarnation ended, and
+"""The table of the placements (incarnations) of a task: the machine and the score of each placement, how it ended, and
 which task preempted it.
 """
 
@@ -41,7 +41,9 @@ class Incarnation:
 
 
 def incarnations_in(events: Sequence[Event]) -> list[Incarnation]:
-    """Return the incarnations to which events of one task belong, newest first."""
+    """Return the placements (incarnations) of one task, newest first. `events`: the events that began or ended a
+    placement.
+    """
     found: dict[int, Incarnation] = {}
     for event in events:
         number = event.data.get("incarnation", 0)
@@ -66,10 +68,10 @@ def complete(events: Sequence[Event]) -> bool:
 def incarnation_table(
     job: Job, task: Task, events: Sequence[Event], *, sees: Callable[[str], bool], logs: str
 ) -> Table:
-    """Return the table of a task's incarnations. Makes at most two queries.
+    """Return the table of a task's placements (incarnations). Makes at most two queries.
 
-    `events`: the events that began or ended an incarnation. `sees`: returns whether the user may see the jobs of a
-    tenant. `logs`: the URL of the task's logs.
+    `events`: the events that began or ended a placement. `sees`: a function that returns whether the user may see the
+    jobs of a tenant. `logs`: the URL of the task's logs.
     """
     found = incarnations_in(events)
     names = hostnames(one.machine_id for one in found if one.machine_id)

@@ -93,7 +93,9 @@ def package_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def _filters(principal: Principal, chosen: dict[str, str], *more: FilterField) -> Filters:
-    """Return the filters by name, cell and tenant. `more`: fields after the field for the name."""
+    """Return the filters of a list page: by name, by the fields `more`, by cell and by tenant. `chosen`: the present
+    value of each filter.
+    """
     return Filters(
         (
             search("q", _("Search"), chosen["q"], placeholder=_("part of a name")),

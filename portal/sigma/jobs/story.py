@@ -18,7 +18,7 @@ SHORTEST = dt.timedelta(minutes=1)
 
 def timeline_of(history: Sequence[EventSentence], *, until: dt.datetime) -> Timeline | None:
     """Return the timeline of a task until the time `until`, or None if it has no events. `history`: the events that
-    began or ended an incarnation of the task, newest first.
+    began or ended a placement of the task, newest first.
     """
     if not history:
         return None
@@ -46,8 +46,8 @@ def timeline_of(history: Sequence[EventSentence], *, until: dt.datetime) -> Time
 
 
 def _state_after(one: EventSentence) -> tuple[str, str] | None:
-    """Return (title, tone) of the state of the task after an event, or None if the event begins no state. The tones are
-    those of `portal.parts.timelines.State`.
+    """Return the title and the tone of the state of the task after an event, or None if the event begins no state. The
+    tone is the colour of the state: `good`, `wait`, `bad` or `plain`.
     """
     if one.event.kind == "task.placed":
         return _("incarnation %d") % one.event.data["incarnation"], "good"

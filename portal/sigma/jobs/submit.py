@@ -108,7 +108,9 @@ def _unreadable(why: str) -> Rejected:
 
 
 def _steps_of(plan: JobPlan) -> list[tuple[str, int, str]]:
-    """Return one row per step of a plan: what happens to tasks, how many tasks these are, and which index ranges."""
+    """Return one row for each kind of change that a plan makes to tasks: a text such as "will be restarted", the number
+    of tasks, and their index ranges.
+    """
     words = {
         "added": _("will be added"),
         "removed": _("will be ended"),

@@ -45,7 +45,9 @@ SPLIT_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class CostsFilter:
-    """The filters that the user chose. `tenants`: the tenant and, if chosen, its teams. `over`: a key of `PERIODS`."""
+    """The filters that the user chose on the page of costs. `tenants`: the tenant and, if chosen, its teams. `over`:
+    the name of the chosen period, such as `month`.
+    """
 
     tenant: Tenant
     tenants: list[Tenant]
@@ -151,7 +153,9 @@ def _page_table(request: HttpRequest, found: list[Cost], chosen: CostsFilter) ->
 
 
 def _rows(found: list[Cost], by: str) -> list[dict[str, Any]]:
-    """Return the rows of the table. `bar`: the colour, start and width of each part of a bar, up to a width of 1000."""
+    """Return the rows of the table of costs. `bar`: the colour, the start and the width of each part of a bar; the
+    longest bar has the width 1000.
+    """
     names = {
         "job": _("bought, but not requested by any job"),
         "label": _("without this label"),

@@ -194,7 +194,9 @@ def _wish_again(row: Order) -> Wish:
 
 
 def _least(row: Order, now: dt.datetime) -> list[dict[str, Any]]:
-    """Return the lowest free amount of each ordered resource during the order; negative if the cell is oversold."""
+    """Return, for each resource of an order, the lowest amount that the cell has free during the order. The amount is
+    negative if the cell is oversold.
+    """
     wish = wish_of(row)
     first = max(wish.period.first, now.astimezone(wish.zone).date())
     days = calendar_days(row.cell, row.band, first, max(1, (wish.period.last - first).days + 1), wish.zone)

@@ -102,8 +102,8 @@ def _points(principal: Principal, chosen: PlanningFilter) -> list[Planned]:
 
 
 def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> list[plots.Plot]:
-    """Return the plots of owned, requested, reserved and used quota. `spare`: whether one plot shows the quota that the
-    tenant could give back.
+    """Return the plots of owned, requested, reserved and used quota. `spare`: whether another plot shows the quota that
+    is owned but not requested, requested but not reserved, or reserved but not used.
     """
     period = chosen.period
 

@@ -25,7 +25,7 @@ _TASKS = ("tasks_pending", "tasks_placed", "tasks_up")
 
 @dataclass(frozen=True, slots=True)
 class MachineRow:
-    """A machine with the number of its tasks and the sums of their limits."""
+    """A machine with the number of its tasks, and the sums of the limits of these tasks: CPU, RAM and disk."""
 
     machine: Machine
     tasks: int
@@ -52,7 +52,7 @@ def cell_counts(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
 
 
 def cell_counts_and_racks(cell_id: int) -> tuple[dict[str, int], list[str]]:
-    """Return the counts of one cell (as in `cell_counts`) and the names of its racks. Makes two queries."""
+    """Return how many machines and tasks of a cell are in each state, and the names of its racks. Makes two queries."""
     counts, racks = _no_machines(), set()
     for state, rack, number in query(
         "SELECT state, rack, count(*) FROM scheduling_machine WHERE cell_id = %s GROUP BY 1, 2", [cell_id]
@@ -91,7 +91,7 @@ def machines_of(cell: Cell, *, state: str = "", rack: str = "", search: str = ""
 
 
 def machine_rows(machines: Sequence[Machine]) -> list[MachineRow]:
-    """Return the machines, each with the number of its tasks and the sums of their limits. Makes one query."""
+    """Return the machines, each with the number of its tasks and the sums of the tasks' limits. Makes one query."""
     rows = query(
         'SELECT machine_id, count(*), sum("limit"[1])::bigint, sum("limit"[2])::bigint, sum("limit"[3])::bigint'
         " FROM scheduling_task WHERE machine_id = ANY(%s) GROUP BY machine_id",
@@ -102,7 +102,9 @@ def machine_rows(machines: Sequence[Machine]) -> list[MachineRow]:
 
 
 def machine_rows_by_id(cell_id: int, ids: Sequence[int]) -> list[MachineRow]:
-    """Return the rows of the machines with these ids. Removed machines are omitted. Makes two queries."""
+    """Return the machines with these ids, each with the number of its tasks and the sums of the tasks' limits. Removed
+    machines are omitted. Makes two queries.
+    """
     machines = Machine.objects.filter(cell_id=cell_id, id__in=ids).exclude(state=REMOVED)
     return machine_rows(list(machines.order_by("hostname")))
 

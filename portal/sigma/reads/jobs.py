@@ -29,8 +29,8 @@ M = TypeVar("M", bound=Model)
 
 @dataclass(frozen=True, slots=True)
 class UpdateProgress:
-    """The progress of an update. `followed`: the number of live tasks with the new version. `total`: the number of all
-    live tasks.
+    """The progress of an update of a job. `followed`: the number of live tasks that have the new version of the spec.
+    `total`: the number of all live tasks.
     """
 
     update: Update
@@ -53,7 +53,9 @@ def operated_jobs_visible(principal: Principal) -> QuerySet[Job]:
 
 
 def archived_jobs_visible(principal: Principal) -> QuerySet[ArchivedJob]:
-    """Return the index entries of the jobs of all cells that are only in the archive and that the principal may see."""
+    """Return index entries of the archive: one for each job that only the archive contains and that the principal may
+    see, in all cells.
+    """
     return _of_tenants(only_archived(), principal)
 
 
@@ -119,7 +121,9 @@ def job_named(principal: Principal, cell: str, tenant: str, name: str, *, uid: s
 
 
 def _read_named(cell: Cell, values: Mapping[str, str]) -> Job | None:
-    """Return the job that `job_named` describes if PostgreSQL has its row. Makes at most two queries."""
+    """Return the job with the UID in `values`. Without a UID, return the live job with the name in `values`, or else
+    the job of this name that ended last. Return None if PostgreSQL has no such row. Makes at most two queries.
+    """
     for which in [_OF_UID] if "uid" in values else [_LIVE, _LAST]:
         for job in read_models(Job, _NAMED + which, {**values, "cell": cell.id}, alias="j"):
             job.cell = cell
@@ -138,7 +142,7 @@ _LAST = " ORDER BY j.ended_at DESC NULLS FIRST, j.id DESC LIMIT 1"
 
 
 def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
-    """Return the tasks of a job, sorted by index. Machines and earlier incarnations that are still stopping are loaded
+    """Return the tasks of a job, sorted by index. Machines and earlier placements that are still stopping are loaded
     too.
 
     `state`: return only tasks in this state. The value `up` means tasks that run and are up. The value `placed` means
@@ -153,7 +157,9 @@ def tasks_of(job: Job, *, state: str = "") -> QuerySet[Task]:
 
 
 def tasks_by_id(ids: Sequence[int]) -> list[Task]:
-    """Return the tasks with these ids, sorted by index and loaded as in `tasks_of`. Makes at most three queries."""
+    """Return the tasks with these ids, sorted by index. Machines and earlier placements that are still stopping are
+    loaded too. Makes at most three queries.
+    """
     rows = Task.objects.filter(id__in=ids).select_related("machine").prefetch_related(STILL_STOPPING)
     return list(rows.order_by("index"))
 
@@ -171,8 +177,8 @@ def update_progress(job: Job) -> UpdateProgress | None:
 
 
 def namesakes(job: Job) -> list[Job]:
-    """Return the ten newest other jobs of the same name, newest first. Those that are only in the archive have only
-    their UID, their name, their outcome, and when they were submitted and ended.
+    """Return the ten newest other jobs that have the same name, newest first. A job that is only in the archive has
+    only these fields: UID, name, outcome, and the times of its submission and its end.
     """
     same = {"cell_id": job.cell_id, "tenant_id": job.tenant_id, "name": job.name}
     rows = Job.objects.filter(**same).exclude(pk=job.pk)

@@ -1,4 +1,4 @@
-"""Journal events as sentences with their causes: "task 0 ended" because "task 0 was evicted"."""
+"""Journal events as sentences with their causes, such as "task 0 ended" because "task 0 was evicted"."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def events_of(job: Job, *, index: int | None = None, limit: int = 25) -> list[Ev
 
 
 def incarnations_of(task: Task, *, archive: bool = False, limit: int = 100) -> list[EventSentence]:
-    """Return the events that began or ended an incarnation of a task, newest first. `archive`: look in the archive
-    too, among the newest archived events of the job. Raises `Rejected` if the archive cannot be read.
+    """Return the events that began or ended a placement (incarnation) of a task, newest first. `archive`: look in the
+    archive too, among the newest archived events of the job. Raises `Rejected` if the archive cannot be read.
     """
     rows = Event.objects.filter(
         cell_id=task.cell_id, job_id=task.job_id, task_index=task.index, kind__in=_OF_INCARNATIONS

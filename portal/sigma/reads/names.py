@@ -135,7 +135,9 @@ def names_of_job(job: Job) -> JobNames:
 
 
 def leave_of(job: Job) -> float:
-    """Return how many seconds before SIGTERM a task leaves DNS, according to the newest spec. Makes one query."""
+    """Return how many seconds before SIGTERM the portal removes a task of the job from DNS, according to the newest
+    spec. Makes one query.
+    """
     spec = spec_of(job)
     return spec.leave_s(spec.base, ttl_s=settings.BORG_DNS_TTL)
 

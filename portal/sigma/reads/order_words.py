@@ -26,7 +26,7 @@ _STATES = {
 
 
 class GrantStatus(NamedTuple):
-    """The state of a grant. `tone`: the colour of its label. `sentence`: says when the grant begins or ends."""
+    """The state of granted quota. `tone`: the colour of its label. `sentence`: says when the grant begins or ends."""
 
     tone: str
     label: str
@@ -78,7 +78,9 @@ def format_order_state(order: Order, *, now: dt.datetime, rules: Market) -> str:
 
 
 def grant_standing(grant: Quota, now: dt.datetime) -> GrantStatus:
-    """Return the state of a grant with a sentence about it. Times are in the tenant's time zone."""
+    """Return the state of granted quota, with a sentence that says when the grant begins or ends. Times are in the
+    tenant's time zone.
+    """
 
     def day(moment: dt.datetime) -> str:
         return date_format(moment.astimezone(zone_of(grant.tenant)), "j M, H:i")

@@ -60,14 +60,14 @@ def may_decide(principal: Principal, order: Order) -> bool:
 
 
 def history_of(order: Order) -> list[Record]:
-    """Return the records about an order, newest first."""
+    """Return the audit records of an order, newest first."""
     rows = Record.objects.filter(tenant=order.tenant.name, kind__startswith="order.", data__order=order.pk)
     return list(rows.order_by("-revision")[:MOST])
 
 
 def money_of(order: Order) -> list[dict[str, Any]]:
-    """Return the postings of an order, oldest first. Each has the amounts in micro-credits that it adds to or takes
-    from the tenant's accounts. Makes two queries.
+    """Return the ledger postings of an order, oldest first. Each posting has the amounts, in micro-credits, by which it
+    changes the tenant's accounts. Makes two queries.
     """
     postings = list(Posting.objects.filter(order=order).order_by("id")[:MOST])
     rows = LedgerEntry.objects.filter(posting__in=postings).values_list("posting_id", "account__kind").order_by()

@@ -1,4 +1,4 @@
-"""Journal events as sentences for users. A table has one entry per kind of event."""
+"""Journal events as sentences for users. The dictionary `SENTENCES` has an entry for each kind of event."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Column = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class NamedBar:
-    """A bar with its name. `width`: 0 to 1000."""
+    """A bar of a chart, with its name. `width`: 0 to 1000; the longest bar has 1000."""
 
     name: str
     value: str
@@ -29,7 +29,9 @@ class NamedBar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: a plot over time, or bars with names. `title`: the name of the column that it shows."""
+    """The chart of a query's result: a plot over time, or bars with names. `title`: the name of the column that it
+    shows.
+    """
 
     title: str
     plot: Plot | None = None

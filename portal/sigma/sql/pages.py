@@ -52,9 +52,9 @@ ORDER BY events DESC"""
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of the page: in the portal or in the console. `template`: the template of the whole page. `home`,
-    `delete`: the names of the URLs of the page, and of the deletion of a saved query. `context`: the values that the
-    header and menu of the page need.
+    """The place where the page for SQL queries is shown: the portal or the console. `template`: the template of the
+    whole page. `home`, `delete`: the names of the URLs of the page, and of the deletion of a saved query. `context`:
+    the values that the header and menu of the page need.
     """
 
     template: str = "sigma/sql.html"
@@ -111,7 +111,9 @@ def delete_saved(request: HttpRequest, principal: Principal, number: int, place:
 
 
 def _linked(request: HttpRequest, principal: Principal) -> dict[str, str]:
-    """Return the form's values for the query that the URL names."""
+    """Return the values of the form's fields. If the URL names a ready or saved query, the form shows this query.
+    Raises `NotFound` if the query does not exist.
+    """
     given = given_in(request.GET, "cell", "ready", "saved")
     given |= {"days": str(asking.DEFAULT_DAYS), "query": EXAMPLE, "title": "", "tenant": ""}
     if given["ready"]:

@@ -58,7 +58,9 @@ def capability_list(request: HttpRequest, principal: Principal, tenant: str) -> 
 
 
 def _ask(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
-    """Ask the SREs for the capability in the form. Raises `Rejected` if the form is not valid or it is not allowed."""
+    """Send the SREs the request for a capability that the form describes. Raises `Rejected` if the form is not valid,
+    or if the user may not send the request.
+    """
     post = request.POST
     days = number_among(post, "days", DAYS)
     capability_ask(

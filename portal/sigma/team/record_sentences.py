@@ -1,4 +1,4 @@
-"""Sentences that describe the records of a tenant to users. Each kind of record has one sentence.
+"""Sentences that describe the audit records of a tenant to users. Each kind of record has one sentence.
 
 A record of an unknown kind, for example from an older version, is shown as its kind and its values.
 """
@@ -103,7 +103,7 @@ SENTENCES: Mapping[str, str | Promise] = {
 
 
 def sentence_of(record: Record) -> str:
-    """Return the record as one sentence. Times are in the time zone that is active in Django."""
+    """Return an audit record as one sentence. Times are in the time zone that is active in Django."""
     values = defaultdict(lambda: _MISSING, {name: _text(name, value) for name, value in record.data.items()})
     if (known := SENTENCES.get(record.kind)) is not None:
         return str(known) % values

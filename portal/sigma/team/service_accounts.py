@@ -86,7 +86,9 @@ def _issue(request: HttpRequest, principal: Principal, found: ServiceAccount) ->
 
 
 def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -> HttpResponse:
-    """Make the change that the form field `do` names. Raises `Rejected` if it is unknown, not valid or not allowed."""
+    """Make the change that the form field `do` names. Raises `Rejected` if the change is unknown, not valid or not
+    allowed.
+    """
     post, name = request.POST, found.user.get_username()
     match post.get("do"):
         case "change":

@@ -89,7 +89,9 @@ def _roles(principal: Principal, name: str) -> tuple[str, str]:
 
 
 def _change(request: HttpRequest, principal: Principal, row: Tenant) -> HttpResponse:
-    """Make the change that the form field `do` names. Raises `Rejected` if it is unknown, not valid or not allowed."""
+    """Make the change that the form field `do` names. Raises `Rejected` if the change is unknown, not valid or not
+    allowed.
+    """
     post = request.POST
     match post.get("do"):
         case "settings":

@@ -40,14 +40,14 @@ _MOST_DOUBLINGS = 4  # of the time limit for a start
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A process that the supervisor keeps running.
+    """A description of a process that the supervisor keeps running.
 
     The supervisor calls `ready` during a start, and `alive` every `alive_every_s` seconds after the start. A start
     fails after `start_s` seconds. A process is unwell after `unwell_limit` failed calls of `alive` in a row. If the
-    process still works (see `patience`), the supervisor waits at least ten times as long in both cases. `needs`:
-    names of the processes that must be up before this one starts. `pulse`: a file that the process touches to show
-    that it works. `preload`: the socket of the process that forks this process; None: the supervisor starts it.
-    `kill_signal`: a signal that ends the process at once, together with its own children.
+    process still works (see `patience`), the supervisor waits at least ten times as long in both cases. `needs`: names
+    of the processes that must be up before this one starts. `pulse`: a file that the process touches to show that it
+    works. `preload`: the socket of the process that forks this process; None: the supervisor starts it. `kill_signal`:
+    a signal that ends the process at once, together with its own children.
     """
 
     name: str
@@ -70,8 +70,8 @@ class Spec:
 
 @dataclass(slots=True)
 class Restarts:
-    """The delays before restarts. They double from `first_s` to `longest_s`. After a run of at least `reset_after_s`
-    seconds, the next delay is `first_s` again.
+    """The pauses before restarts of a process. Each pause is twice as long as the one before, from `first_s` up to
+    `longest_s` seconds. After a run of at least `reset_after_s` seconds, the next pause is `first_s` again.
     """
 
     first_s: float = 0.2

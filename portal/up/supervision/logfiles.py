@@ -15,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """The file `NAME.log`, and at most `kept` older files. `NAME.log.1` is the newest of the older files."""
+    """The log file of one process, `NAME.log`, and at most `kept` older log files. `NAME.log.1` is the newest."""
 
     path: Path
     max_bytes: int = 16 * 2**20

@@ -20,7 +20,9 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a process so far: CPU seconds of its session, bytes of its log, last change of its pulse file."""
+    """The work of a process so far: CPU seconds of its session, bytes of its log, and the last change of its heartbeat
+    file.
+    """
 
     cpu_s: float = 0.0
     log_bytes: int = 0
@@ -47,7 +49,9 @@ class ProcessPatience:
         self._window = now
 
     def is_due(self, now: float) -> bool:
-        """Return whether it is time to call `verdict`, because the last call was at least `limit_s` seconds ago."""
+        """Return whether the next check of the process is due: whether at least `limit_s` seconds have passed since the
+        last one.
+        """
         return now - self._window >= self.limit_s
 
     def verdict(self, now: float, work: Work) -> PatienceVerdict:
@@ -69,7 +73,7 @@ class ProcessPatience:
 
 def work_of(pid: int, log: Path, pulse: Path | None) -> Work:
     """Return what the process `pid` has done so far: the CPU seconds of the session that it leads, the bytes of its
-    log, and the last change of its pulse file. A value that cannot be read is 0.
+    log, and the last change of its heartbeat file `pulse`. A value that cannot be read is 0.
     """
     return Work(_cpu_s(pid), _status(log).st_size, _status(pulse).st_mtime)
 

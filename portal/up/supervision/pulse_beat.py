@@ -1,6 +1,6 @@
-"""The heartbeat file of Celery beat. Its path is in the variable BORG_PULSE.
+"""The heartbeat file of Celery beat, the process that starts periodic tasks. Its path is in the variable BORG_PULSE.
 
-Celery beat touches the file after it has stored the schedule, and each time it looks for tasks that are due.
+Celery beat touches the file after it has stored the schedule, and each time it looks for periodic tasks to start.
 """
 
 from __future__ import annotations

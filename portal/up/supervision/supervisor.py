@@ -90,7 +90,7 @@ class ProcessSupervisor:
                 await self._rotation
 
     def hurry(self) -> None:
-        """Kill all processes that are stopping. After this call, every process that must stop is killed at once."""
+        """Kill all processes that are stopping now. From now on, kill each process at once when it must stop."""
         for keeper in self.keepers.values():
             keeper.hurry()
 
@@ -127,7 +127,9 @@ class ProcessSupervisor:
         return True
 
     def _break(self, error: BaseException) -> None:
-        """Store an error of the supervision in `broken`. The caller then stops all processes."""
+        """Store an error of the supervisor itself in the future `broken`, so that the program that waits for this
+        future stops all processes.
+        """
         if not self.broken.done():
             self.broken.set_exception(error)
 
@@ -164,9 +166,11 @@ class ProcessSupervisor:
 def _makes_progress(
     before: Mapping[str, tuple[int, float]], late: Mapping[str, tuple[int, float]], over_s: float
 ) -> bool:
-    """Return whether any process came up, or any process that is not up used CPU and was not restarted.
+    """Return whether the start of the processes made progress: a process came up, or a process that is not up used CPU
+    and was not restarted.
 
-    `before`, `late`: the results of `_late` at the start and at the end of a time of `over_s` seconds.
+    `late`: for each process that is not up now, how often it was restarted, and its CPU seconds. `before`: the same,
+    `over_s` seconds ago.
     """
     works = (
         late[name][1] - cpu_s >= LEAST_SHARE * over_s
