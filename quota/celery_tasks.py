@@ -1,6 +1,4 @@
-"""Celery tasks of quota. Each task calls one function. It is safe to call this function again, or the function itself
-prevents parallel runs.
-"""
+"""Celery tasks of quota. Each task calls one function. Repeated or parallel calls of these functions do no harm."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ def read_models(
     """Run an SQL statement and return its rows as objects of `model`.
 
     In the statement, `{columns}` stands for all columns of the model's table, whose alias is `alias`. `also`: names of
-    attributes for the columns that follow. The objects equal those of `Manager.raw`, which compares the columns of the
-    answer with the model at each call.
+    attributes for the columns that follow. The objects equal those of `Manager.raw`. This function is faster, because
+    it does not compare the columns of the answer with the model at each call.
     """
     sql, names, converters = _model_columns(model, statement, alias)
     found: list[M] = []
@@ -45,7 +45,9 @@ def read_models(
 def _model_columns(
     model: type[models.Model], statement: str, alias: str
 ) -> tuple[str, list[str], list[tuple[int, Callable[..., Any]]]]:
-    """Return the statement with all columns, the attributes of the columns, and the columns that need a conversion."""
+    """Return three values: the statement with the table's columns in place of `{columns}`, the model's attribute for
+    each column, and a pair (position, converter) for each column whose values must be converted.
+    """
     fields = model._meta.concrete_fields
     columns = ", ".join(f'{alias}."{field.column}"' for field in fields)
     converters = [(i, f.from_db_value) for i, f in enumerate(fields) if hasattr(f, "from_db_value")]

@@ -83,8 +83,8 @@ class MergedRows:
     """The rows of several lists in the order of their ids, for `IdPaging` and for Django's `Paginator`. Each page takes
     one query per list.
 
-    `most`: the largest number that `count` returns, because counting many rows takes long. Rows after it cannot be
-    reached by the number of a page, but by `IdPaging`.
+    `most`: the largest number that `count` returns, because counting many rows takes long. `Paginator` cannot show rows
+    after this number, but `IdPaging` can.
     """
 
     ordered = True  # for `Paginator`

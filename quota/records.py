@@ -33,7 +33,7 @@ class RecordEntry:
         self._news.append((kind, tenant, data))
 
     def add_notice(self, notice: Notice) -> None:
-        """Add a notification to people; see `quota.notifications.notices.notify`."""
+        """Add a notification, which is written together with the records."""
         self._notices.append(notice)
 
     def _flush(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads of tenants, tokens and quota, limited to rows that the principal may see."""
+"""Functions that read tenants, tokens and quota. They return only rows that the principal may see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Helpers for actions in the console: on selected rows, with a reason, or with a form on a separate page."""
+"""Helpers for the forms of the console that change data: a form that asks for a reason before an action on selected
+rows, and a form on a separate page.
+"""
 
 from __future__ import annotations
 

@@ -42,14 +42,16 @@ class AmountField(forms.Field):
 
 
 def amount_text(micro: int | None) -> SafeString | str:
-    """Return an amount for a list, such as `1,200.50`, or a dash for None."""
+    """Return an amount of micro-credits as HTML text in credits, such as `1,200.50`, or a dash for None."""
     if micro is None:
         return "–"
     return format_html('<span class="whitespace-nowrap tabular-nums">{}</span>', format_credits(micro))
 
 
 def amount_column(field: str, description: Any) -> Callable[[Any, Any], SafeString | str]:
-    """Return a column for lists of the console. It shows the amount in `field`, and users can sort by it."""
+    """Return a column for lists of the console. The column shows the amount of money in the model's field `field`, and
+    users can sort by it.
+    """
 
     @display(description=description, ordering=field)
     def column(_page: Any, row: Any) -> SafeString | str:

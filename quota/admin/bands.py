@@ -136,7 +136,9 @@ def _pair(pair: list[Any]) -> tuple[str, str]:
 
 
 def _vector(named: dict[str, int]) -> str:
-    """Return quantities by resource as one text. Narrow screens may break it into several lines."""
+    """Return quantities by resource as one text, such as `500 cores, 2 TiB ram`. Narrow screens may break the text into
+    several lines.
+    """
     return strip_tags(vector_text([named[name] for name in NAMES]))
 
 

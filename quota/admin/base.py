@@ -24,8 +24,8 @@ def principal_of(request: HttpRequest) -> Principal:
 
 
 def vector_text(vector: Sequence[int], *, extra: Sequence[str] = ()) -> SafeString:
-    """Return the non-zero quantities in one line: `500 cores, 2 TiB ram, …`. `extra`: the names of own resources of the
-    cell, after the built-in ones.
+    """Return the quantities of a vector that are not zero as one line of HTML, such as `500 cores, 2 TiB ram`. `extra`:
+    the names of the resources that the cell has in addition to the built-in resources.
     """
     parts = []
     for index, (name, value) in enumerate(zip((*NAMES, *extra), vector, strict=False)):
@@ -67,7 +67,9 @@ class FactsAdmin(LeanMedia, ModelAdmin):
         return self.has_module_permission(request)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user is an active member of the staff. All staff are SREs."""
+        """Return whether the user may see the page: whether the user is an active SRE. All members of the staff are
+        SREs.
+        """
         return bool(request.user.is_active and request.user.is_staff)
 
 
@@ -111,8 +113,8 @@ class ServiceAdmin(FactsAdmin):
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         """Call the service and return the saved row.
 
-        `given`: the form's data and the fixed fields; `row`: the row to change, or None to create one. Raises
-        `Rejected` if the service rejects the data.
+        `given`: the values from the form, and the present values of fields that cannot change. `row`: the row to
+        change, or None to create one. Raises `Rejected` if the service rejects the data.
         """
         raise NotImplementedError
 

@@ -1,4 +1,6 @@
-"""The console's pages about the market: rules of cells, approval rules, and shortfalls."""
+"""The console's pages about the market: the rules by which cells sell quota, approval rules for orders, and shortfalls
+(sold quota that exceeds capacity).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The console's pages about notifications, channels and deliveries. SREs create their own channels in the portal."""
+"""The console's pages about notifications, the channels that send them (mail or webhook), and their deliveries. SREs
+create channels in the portal, not on these pages.
+"""
 
 from __future__ import annotations
 

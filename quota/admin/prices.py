@@ -43,8 +43,8 @@ MOST_TENANTS = 50
 
 
 class PriceListForm(ServiceForm):
-    """The form of a price list. Prices are in credits. Each line of the scarcity curve has a percentage and a
-    factor.
+    """The form of a price list. Prices are in credits. The scarcity curve makes quota more expensive when more of it is
+    sold. Each of its lines has the sold percentage and the factor of the price.
     """
 
     cell = forms.ChoiceField(label=gettext_lazy("cell"), widget=UnfoldAdminSelectWidget())

@@ -32,7 +32,9 @@ _MOST = 2**63 - 1  # the largest number that a column stores
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """A request to change the sum of the limits of a tenant's jobs by `change`. A negative `change` returns quota."""
+    """A request to change the sum of the limits of a tenant's jobs by `change`. After a negative `change`, the tenant
+    uses less quota.
+    """
 
     tenant_id: int
     tenant: str
@@ -97,7 +99,9 @@ def excess(*, cell: str, tenant_id: int, band_id: int) -> Vector:
 
 
 def release(*, cell: str, asks: Sequence[AdmissionRequest]) -> None:
-    """Give back the quota that ended jobs used. In each request, `change` is the job's limits as positive values."""
+    """Subtract the limits of ended jobs from the quota that their tenants use. In each request, `change` has the job's
+    limits as positive values.
+    """
     back = [AdmissionRequest(a.tenant_id, a.tenant, a.priority, tuple(-v for v in a.change)) for a in asks]
     admit(cell=cell, asks=back)
 
@@ -188,8 +192,8 @@ def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]
 def _lock_use(cell: str, pairs: list[tuple[int, int]]) -> tuple[dict[tuple[int, int], Vector], dict[int, str]]:
     """Lock the `QuotaUse` rows of the given pairs (tenant id, band id).
 
-    Return two dicts. The first contains the used quota by pair. The second contains, by tenant id, the action of each
-    used-up budget that stops the submission of jobs.
+    Return two dicts. The first contains the used quota by pair. The second contains the action of the tenant's budget
+    by tenant id, but only for budgets that are used up and forbid the tenant to submit jobs.
     """
     rows = _select_use(cell, pairs)
     for ask_again in (_insert_use, _select_use):  # select again rows that another transaction has inserted meanwhile

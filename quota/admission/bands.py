@@ -52,7 +52,8 @@ def band_set(
 def factors_of(
     row: PriorityBand | None, name: str, price_milli: int | None = None, oversell_milli: int | None = None
 ) -> Factors:
-    """Return the factors of a band. A factor that is None is read from `row`.
+    """Return the two factors of a band: its price factor, and its over-selling factor. A factor that is None is read
+    from `row`.
 
     If `row` is None too, the factor is the default for the band name `name`.
     """

@@ -19,7 +19,9 @@ from quota.vocabulary.permissions import Action, require
 
 
 class BandSerializer(serializers.ModelSerializer[Any]):
-    """A band. `price_milli`: thousandths of the base price; `oversell_milli`: thousandths of a cell's capacity."""
+    """A priority band. `price_milli`: the factor of the base price, in thousandths. `oversell_milli`: the share of a
+    cell's capacity that may be sold in the band, in thousandths.
+    """
 
     class Meta:
         model = PriorityBand

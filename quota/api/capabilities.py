@@ -136,7 +136,7 @@ class CapabilityRequestsView(ListView):
 class CapabilityRequestView(QuotaView):
     @extend_schema(request=AnswerSerializer, responses=CapabilityRequestSerializer)
     def put(self, request: Request, asked: int) -> Response:
-        """Grant or reject a request. Only for SREs."""
+        """Grant or reject a request for a capability. Only for SREs."""
         require(self.principal, Action.PLATFORM_ADMIN)
         given = self.body(AnswerSerializer)
         row = people.requests_visible(self.principal).filter(pk=asked).first()

@@ -1,4 +1,4 @@
-"""REST API for grants, and the quota in use."""
+"""REST API for grants of quota, and for the quota that is granted and in use."""
 
 from __future__ import annotations
 

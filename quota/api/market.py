@@ -1,4 +1,6 @@
-"""REST API for the market of a cell: its rules, its calendar, approval rules, and shortfalls."""
+"""REST API for the market of a cell: the rules by which it sells quota, the calendar of sold quota, approval rules for
+orders, and shortfalls (sold quota that exceeds capacity).
+"""
 
 from __future__ import annotations
 
@@ -164,7 +166,7 @@ class RuleView(QuotaView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, rank: int) -> Response:
-        """Delete a rule. SREs decide about orders that match no rule."""
+        """Delete the approval rule with this rank. SREs decide about orders that match no rule."""
         rule_remove(principal=self.principal, rank=min(rank, 2**31 - 1))
         return Response(status=204)
 

@@ -149,7 +149,7 @@ class NoticeKindsView(QuotaView):
 
 @extend_schema_view(get=extend_schema(parameters=[ChannelQuerySerializer]))
 class ChannelsView(ListView):
-    """List the channels of your tenants. SREs also see the channels of the SREs."""
+    """List the channels (mail addresses and webhooks) of your tenants. SREs also see the channels of the SREs."""
 
     serializer_class = ChannelSerializer
 

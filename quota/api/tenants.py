@@ -97,7 +97,7 @@ class MoveSerializer(serializers.Serializer[Any]):
 class TenantMoveView(QuotaView):
     @extend_schema(request=MoveSerializer, responses=TenantSerializer)
     def post(self, request: Request, tenant: str) -> Response:
-        """Move a tenant below an organisation, or out of it. Only for SREs."""
+        """Make a tenant a team of an organisation, or take it out of its organisation. Only for SREs."""
         row = tenant_move(principal=self.principal, tenant=self.tenant(), **self.body(MoveSerializer))
         return Response(TenantSerializer(row).data)
 

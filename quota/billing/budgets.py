@@ -83,7 +83,8 @@ def budget_set(
 def examine(entry: records.RecordEntry, tenant: Tenant, *, again: bool = False) -> None:
     """Check a tenant's budget after the tenant's money has changed.
 
-    Sends the alerts that are due, and forbids or allows the tenant to buy quota and submit jobs.
+    Notifies the tenant if its spending has reached a further alert level, and forbids or allows the tenant to buy quota
+    and submit jobs.
 
     `again`: repeat the budget's action if the budget was already used up. Locks: the budget's row. Callers that lock
     accounts must lock them before this call.
@@ -112,9 +113,8 @@ def budgets_watch(now: dt.datetime | None = None) -> int:
 
 
 def submitting_stopped(tenant_ids: Iterable[int]) -> dict[int, str]:
-    """Return the action (`stop-submitting` or `drop`) of each used-up budget that stops the submission of jobs.
-
-    The keys are tenant ids.
+    """Return, by tenant id, the actions of those budgets that are used up and forbid the tenant to submit jobs. An
+    action is `stop-submitting` or `drop`.
     """
     return dict(
         Budget.objects.filter(

@@ -171,9 +171,9 @@ def _fonts() -> tuple[_Font, ...]:
 
 
 def _marked(given: str, fonts: Sequence[_Font]) -> str:
-    """Return `given` as the markup of a paragraph, without control characters.
+    """Return the text `given` as the markup of a PDF paragraph: each character with the first font that contains it.
 
-    Each character uses the first font that contains it.
+    White space becomes single spaces. A character that no font contains becomes a question mark.
     """
     runs: list[tuple[str, list[str]]] = []
     for letter in " ".join(given.split()):

@@ -139,7 +139,7 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
 
 
 def invoices_close_due(now: dt.datetime | None = None) -> list[Invoice]:
-    """Charge all usage that is due, then close every month that has ended and has charges. Idempotent.
+    """Charge the usage until the end of yesterday, then close every month that has ended and has charges. Idempotent.
 
     One transaction per tenant and month. If one month cannot be closed, the other months are still closed, and the
     first error is raised at the end. If usage cannot be charged, no month is closed, because that usage would be

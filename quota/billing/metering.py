@@ -119,9 +119,9 @@ def usage_price(used: Sequence[int], usage: Mapping[str, int], band_milli: int) 
 def usage_charge(now: dt.datetime | None = None) -> list[Posting]:
     """Charge the usage until the end of yesterday. "Yesterday" follows each tenant's time zone. Idempotent.
 
-    Each call writes one posting per tenant, cell and month with due usage. Usage in a closed month is charged in the
-    open month. Each tenant has its own transaction. If one tenant cannot be charged, the other tenants are still
-    charged, and the first error is raised at the end.
+    Each call writes one posting per tenant, cell and month with usage that was not charged before. Usage in a closed
+    month is charged in the open month. Each tenant has its own transaction. If one tenant cannot be charged, the other
+    tenants are still charged, and the first error is raised at the end.
     """
     moment = now or clock.now()
     due: dict[int, set[str]] = {}
@@ -147,7 +147,9 @@ def usage_charge(now: dt.datetime | None = None) -> list[Posting]:
 
 
 def _charge_tenant(tenant: Tenant, cells: Sequence[str], now: dt.datetime) -> list[Posting]:
-    """Charge the due hours of one tenant. Locks the accounts of the tenant."""
+    """Charge the usage of one tenant until the end of yesterday that is not charged yet. Locks the accounts of the
+    tenant.
+    """
     zone = tenant.time_zone
     today = months.day_of(now - SETTLE, zone)
     until = months.begin_of(today, zone)

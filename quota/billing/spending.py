@@ -102,9 +102,8 @@ class Spending:
 
     @property
     def alert(self) -> int | None:
-        """Return the highest alert (a percentage) that the spending has reached and that was not sent this month.
-
-        Return None if the alert does not exist.
+        """Return the highest alert (a percentage) that the spending has reached and that was not sent this month, or
+        None if there is no such alert.
         """
         detail = self.told.get(self.key, 0)
         return max((alert for alert in self.alerts if detail < alert <= self.percent), default=None)

@@ -49,12 +49,14 @@ def drops_due(cell: str) -> list[SpentBudget]:
 
 
 def is_due(tenant_id: int, cell: str) -> bool:
-    """Return whether jobs of one tenant in a cell must be demoted now."""
+    """Return whether jobs of one tenant in a cell must be demoted now because the tenant's budget is used up."""
     return _spent().filter(tenant=tenant_id, exhausted_at__lte=clock.now() - _delay(cell)).exists()
 
 
 def format_demotions(tenant: Tenant) -> str:
-    """Return a text that says in which cells the tenant's jobs will be demoted, and after how many hours."""
+    """Return a text for a tenant whose budget is used up: in which cells the tenant's jobs will be demoted, and after
+    how many hours.
+    """
     cells = QuotaUse.objects.filter(tenant=tenant).order_by("cell").values_list("cell", flat=True).distinct()
     at = [f"in cell {cell} after {_hours(cell)} hours" for cell in cells if _charged(cell)]
     return "; ".join(at) or "none, because no usage is charged now"

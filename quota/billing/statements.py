@@ -1,4 +1,6 @@
-"""Reads of the ledger, balances, budgets and invoices, limited to tenants whose money the principal may see."""
+"""Functions that read the ledger, balances, budgets and invoices. They return only data of tenants whose money the
+principal may see.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Checks before an order is placed or changed: the rights of the caller, the input, and the available quota.
 
-The functions also lock rows.
+Some of these functions also lock the rows that the change needs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def check_on_sale(market: Market, band: PriorityBand) -> None:
 
 
 def check_available(row: Order | Quota, *, without: int = 0) -> None:
-    """Check that the cell has the amounts of an order or a grant at every moment until its grace period ends.
+    """Check that the cell can sell the amounts of an order or a grant at every moment until its grace period ends.
 
     `without`: the id of an order whose grant is not counted. Raises `Rejected("sold-out")`, with the amounts that are
     left and the first time at which the requested amounts are available.
@@ -143,7 +143,7 @@ def check_capacity(order: Order) -> None:
 
 
 def check_no_successor(order: Order, waiting: Sequence[Order]) -> None:
-    """Check that no other order is waiting to replace `order`. Raises `Rejected` if there is such an order."""
+    """Check that no other order is waiting to replace `order`. Raises `Conflict` if there is such an order."""
     for other in waiting:
         raise Conflict(
             "order-waits",
@@ -183,7 +183,8 @@ def replaced_by_change(order: Order, starts_at: dt.datetime | None) -> tuple[Ord
 
 
 def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | None:
-    """Return the order that was placed with this key, or None. The caller has locked the market.
+    """Return the tenant's order that was placed with the idempotency key `key`, or None. The caller has locked the
+    market.
 
     Raises `Conflict("key-used")` if a field of that order differs from `same`, the fields of the new request.
     """

@@ -1,4 +1,5 @@
-"""Steps of orders that are due at a certain time: begin, reminder, renewal, expiry, and cancellation if nobody decides.
+"""Does the steps of orders that happen at a certain time: an order begins, is renewed, expires, or is cancelled because
+nobody has decided about it in time. Members of the tenant get a reminder before the end.
 
 A *sweep* is one call of `orders_advance`. A sweep checks every step again after it has locked the rows. So each step is
 done once and in the right order, even if two sweeps run at the same time, the clock jumps, or no sweep runs for days.
@@ -55,8 +56,8 @@ ORDER BY least(o.starts_at, o.renew_next_at), o.id LIMIT %(limit)s
 
 
 def orders_advance(now: dt.datetime | None = None, *, limit: int = BATCH) -> int:
-    """Do the steps that are due for at most `limit` orders, and return the number of changed orders. Each order has its
-    own transaction.
+    """Do the steps whose time has come, for at most `limit` orders, and return the number of changed orders. Each order
+    has its own transaction.
 
     If a step of one order fails, the other orders are still processed, and the first error is raised at the end.
     """

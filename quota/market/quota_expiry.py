@@ -66,7 +66,8 @@ class _Found:
 
 
 def expiries_watch() -> int:
-    """Create, update and delete the `QuotaExpiry` rows, and notify the tenants.
+    """Create, update and delete the `QuotaExpiry` rows, and notify the tenants. Each row stands for quota of a tenant
+    that has ended although the tenant's jobs still need it.
 
     Returns the number of changed rows. Makes two queries if nothing changes. Each changed row has its own transaction,
     which first reads the row again.
@@ -89,9 +90,9 @@ def expiries_watch() -> int:
 
 
 def expiries_due(cell: str) -> list[QuotaExpiry]:
-    """Return the tenants and bands whose jobs must be demoted now.
+    """Return the expired quota because of which jobs must be demoted now: one row per tenant and band.
 
-    The reason is a rule of the cell, or a budget that is used up.
+    Either a rule of the cell or the tenant's used-up budget requires the demotion.
     """
     market = Market.objects.filter(cell=cell).first() or Market(cell=cell)
     last = clock.now() - dt.timedelta(hours=market.drop_after_hours)

@@ -62,7 +62,9 @@ def shortfalls_examine(cell: str) -> int:
 
 
 def shortfalls_examine_lowered() -> int:
-    """Examine the cells whose reported capacity has decreased since the last call. Returns the number of cells."""
+    """Update the `Shortfall` rows (periods with more sold quota than capacity) of the cells whose reported capacity has
+    decreased since the last call. Returns the number of these cells.
+    """
     cells = sorted(CellCapacity.objects.filter(lowered=True).values_list("cell", flat=True))
     # The marks are removed first, so that a cell that loses capacity in the meantime is examined again.
     CellCapacity.objects.filter(cell__in=cells, lowered=True).update(lowered=False)
@@ -72,7 +74,9 @@ def shortfalls_examine_lowered() -> int:
 
 
 def shortfalls_examine_all() -> int:
-    """Examine every cell with a market. Returns the number of open shortfalls."""
+    """Update the `Shortfall` rows (periods with more sold quota than capacity) of every cell that has a market. Returns
+    the number of open shortfalls.
+    """
     return sum(shortfalls_examine(cell) for cell in Market.objects.order_by("cell").values_list("cell", flat=True))
 
 

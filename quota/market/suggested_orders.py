@@ -75,7 +75,7 @@ class SuggestedOrder:
 
     @property
     def path(self) -> str:
-        """Return the path of the shop's page, with a query that fills in the form with this order."""
+        """Return the path of the portal's page on which a user can place this order. The query fills in the form."""
         fields = {"tenant": self.tenant, "cell": self.cell, "band": self.band}
         days = {"from": self.first.isoformat(), "until": self.last.isoformat()}
         return f"/shop/?{urlencode(fields | days | self.texts())}"
@@ -121,7 +121,7 @@ class SuggestedOrder:
 
 
 def remedies(cell: str, wanted: Mapping[tuple[int, str], Vector]) -> dict[tuple[int, str], SuggestedOrder]:
-    """Return the orders that would prevent the rejection of `wanted`, by tenant id and band.
+    """Return orders for quota that would prevent a rejection of the amounts `wanted`. The keys are (tenant id, band).
 
     Makes four queries, and about ten more per tenant and band. Tenants and bands that now have enough quota are
     omitted. Prices and availability are current; nothing is reserved.

@@ -1,4 +1,6 @@
-"""Tables of tenants, quota, money and notifications. The rules are in the domain folders."""
+"""Tables of tenants, quota, money and notifications. The code that changes their rows is in the other folders of
+`quota`.
+"""
 
 from quota.models.ledger import Account, AccountKind, Budget, Invoice, LedgerEntry, MeteredHour, Posting
 from quota.models.market import ApprovalRule, Market, Shortfall

@@ -52,9 +52,9 @@ class Quota(models.Model):
     """A grant of quota to a tenant at a band in a cell.
 
     The tenant's live jobs in the band and cell may together request the sum of the grants in force. `order`: the order
-    of this grant; None if an SRE granted it. `grace_until`: the end of the grace period, until which the grant counts
-    for admission and in the calendar. `beyond_capacity`: true if an SRE made the grant for trials; then the calendar of
-    sold quota does not include it.
+    of this grant; None if an SRE granted it. `grace_until`: the end of the grace period; until then, jobs may use the
+    grant, and it counts as sold. `beyond_capacity`: true if an SRE made the grant for trials; such a grant does not
+    count as sold.
     """
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="quotas")

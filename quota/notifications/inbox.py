@@ -1,4 +1,6 @@
-"""Reads of notices and channels: a person's inbox, the number of unread notices, and the channels of a tenant."""
+"""Functions that read notices and channels: a person's inbox, the number of unread notices, and the channels of a
+tenant.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Choice(NamedTuple):
 
 
 def owner_named(principal: Principal, name: str) -> Tenant | None:
-    """Return the tenant with this name, or None for `sre-`. Raises `NotFound` if the principal sees no such tenant."""
+    """Return the tenant with this name. The name `sre-` stands for the SREs, for whom the result is None. Raises
+    `NotFound` if the principal sees no such tenant.
+    """
     if name != SRE:
         return tenant_named(principal, name)
     if not may(principal, Action.PLATFORM_ADMIN):

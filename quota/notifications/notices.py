@@ -79,8 +79,8 @@ def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant |
 
 
 def needed(action: Action, tenant: Tenant | None) -> dict[str, Any]:
-    """Return the arguments for `may` that check whether a principal may do `action` with notices of a tenant, or of
-    the SREs (`tenant` None).
+    """Return the keyword arguments with which `permissions.may` checks whether a principal may do `action` with the
+    notices of a tenant, or of the SREs (`tenant` None).
     """
     return {"action": Action.PLATFORM_ADMIN} if tenant is None else {"action": action, "tenant": tenant.name}
 

@@ -67,7 +67,7 @@ class Sent:
 
 
 def notices_send(*, run_s: float = RUN_S) -> Sent:
-    """Send all due notices.
+    """Send all waiting notices, except those whose next attempt has a later time.
 
     The call takes at most about `run_s` seconds plus the time limit of one channel. Idempotent. Only one run is active
     at a time; a parallel call returns immediately and sends nothing.
@@ -124,7 +124,8 @@ def spread() -> int:
 
 
 def claim(most: int) -> list[tuple[NoticeChannel, list[NoticeDelivery]]]:
-    """Reserve up to `most` channels for a limited time (*lease*). The oldest waiting delivery of each channel is due.
+    """Reserve up to `most` channels for a limited time (*lease*). Only channels are reserved whose oldest waiting
+    delivery may be sent now.
 
     Returns each channel with its next deliveries.
     """
@@ -149,7 +150,7 @@ def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
     """Store the outcomes of deliveries and release their channel. If the channel has failed for a day, pause it and
     write a notice.
 
-    Locks the channel's row, then the stream of records.
+    Locks the channel's row, then the platform's journal (the row of `Stream`).
     """
     now = clock.now()
     with records.write(system("notices")) as entry:
@@ -251,7 +252,7 @@ def _serve(
 
 @contextmanager
 def _alone() -> Iterator[bool]:
-    """Try to take the lock of the sender, and yield whether this process has the lock.
+    """Try to take a lock, so that only one process sends notices. Yield whether this process has the lock.
 
     PostgreSQL releases the lock if the process dies.
     """

@@ -37,9 +37,9 @@ Share = int | Fraction
 class PricePart:
     """The part of a price that one resource costs.
 
-    `quantity`: in the unit of the resource axis. `base`: price in micro-credits per `UNIT` and hour. `band_milli`:
-    the band's factor. `sold_milli`, `then_milli`: the sold share before and after the order. `scarcity_milli`: the
-    mean of the curve between these shares. `amount`: micro-credits.
+    `quantity`: in the unit of the resource axis. `base`: price in micro-credits per hour for one core, GiB, GiB/s or
+    accelerator. `band_milli`: the band's factor. `sold_milli`, `then_milli`: the sold share before and after the order.
+    `scarcity_milli`: the mean of the curve between these shares. `amount`: micro-credits.
     """
 
     resource: str
@@ -78,10 +78,10 @@ def priced(
 ) -> tuple[PricePart, ...]:
     """Return the parts of the price of `amounts` for `seconds`, one per requested resource.
 
-    `amounts`: one quantity per resource, in the order of `NAMES`. `base`: prices in micro-credits per `UNIT` and hour;
-    resources without a base price are free. `sold_share_milli`: per resource, how many thousandths of the sellable
-    quota are sold before the order. `then_share_milli`: the same after the order; by default `sold_share_milli`. Raises
-    `Rejected("too-large")` if the price exceeds 64 bits.
+    `amounts`: one quantity per resource, in the order of `NAMES`. `base`: prices in micro-credits per hour for one
+    core, GiB, GiB/s or accelerator; resources without a base price are free. `sold_share_milli`: per resource, how many
+    thousandths of the sellable quota are sold before the order. `then_share_milli`: the same after the order; by
+    default `sold_share_milli`. Raises `Rejected("too-large")` if the price exceeds 64 bits.
     """
     then = sold_share_milli if then_share_milli is None else then_share_milli
     hours = Fraction(seconds) / 3600
@@ -125,7 +125,7 @@ def total(parts: Iterable[PricePart]) -> int:
 
 
 def scarcity(curve: Curve, sold_milli: Share, then_milli: Share) -> Fraction:
-    """Return the exact mean of the curve between two sold shares.
+    """Return the exact mean of the scarcity curve (the price factor by sold share) between two sold shares.
 
     The shares and the mean are in thousandths. The shares may be equal.
     """
@@ -142,7 +142,7 @@ def scarcity(curve: Curve, sold_milli: Share, then_milli: Share) -> Fraction:
 
 
 def factor(curve: Curve, share_milli: Share) -> Fraction:
-    """Return the value of the curve at one sold share.
+    """Return the value of the scarcity curve (the price factor by sold share) at one sold share.
 
     The curve is linear between its points, and constant before the first and after the last point.
     """

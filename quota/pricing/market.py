@@ -161,7 +161,9 @@ class CalendarDay:
 
 @once
 def market_of(cell: str) -> Market:
-    """Return the market of a cell. If the market has no row yet, create the row with the default rules."""
+    """Return the market of a cell: the rules by which it sells quota. If the market has no row yet, create the row with
+    the default rules.
+    """
     return Market.objects.filter(cell=cell).first() or _made(cell)
 
 
@@ -261,7 +263,7 @@ def availability(
 
 
 def calendar_days(cell: str, band: PriorityBand | str, first: dt.date, days: int, tz: ZoneInfo) -> list[CalendarDay]:
-    """Return `days` days of a band's calendar from `first` on.
+    """Return the limit of a band, and the amounts sold and left, for each of `days` days from `first` on.
 
     `tz`: the time zone of the days.
     """
@@ -349,9 +351,7 @@ def _end_within(ends_at: dt.datetime | None, until: dt.datetime | None) -> dt.da
 
 @once
 def _horizon() -> dt.datetime:
-    """Return the instant two days ago. Within `reads_once`, `_spans` reads the sold quota once, from this instant
-    on.
-    """
+    """Return the time from which on `_spans` reads sold quota within `reads_once`: two days ago."""
     return clock.now() - 2 * calendar.DAY
 
 

@@ -1,4 +1,4 @@
-"""Issuing, reading and revoking tokens. Reading the `Principal` (the caller with its rights) of a user or a token.
+"""Issues and revokes tokens, and reads the `Principal` (the caller with its rights) of a user or a token.
 
 session or password ─► Token ─► child ─► child      Revoking a token also revokes all its descendants.
 """

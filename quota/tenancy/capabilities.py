@@ -36,8 +36,8 @@ def capability_grant(
 ) -> Capability:
     """Grant a capability to `user`, and store the reason.
 
-    `cell`: empty for all cells. The capability ends at `expires_at`; without `expires_at`, it lasts for `USUAL`. If the
-    user already has the capability, only its end changes. Raises `Rejected` if a value is not valid.
+    `cell`: empty for all cells. `expires_at`: the end of the capability, by default after the time `USUAL`. If the user
+    already has the capability, only its end changes. Raises `Rejected` if a value is not valid.
     """
     require(principal, Action.PLATFORM_ADMIN)
     ends = expires_at or clock.now() + USUAL

@@ -156,10 +156,10 @@ def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) ->
 
 
 def _check_owner(entry: RecordEntry, member: Membership) -> None:
-    """If `member` is an owner, who now loses the role, withdraw the open invitations that this owner sent.
+    """Withdraw the open invitations that `member` has sent, because `member` loses the role of an owner.
 
     Invitations to the tenant and to its teams are withdrawn. Raises `Conflict` if `member` is the last owner. A team
-    needs no owner if its organisation has one. For other roles, this function does nothing.
+    needs no owner if its organisation has one. If `member` has another role, this function does nothing.
     """
     if member.role != Role.OWNER:
         return

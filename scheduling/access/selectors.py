@@ -28,8 +28,8 @@ M = TypeVar("M", bound=Model)
 
 
 def may_study(principal: Principal) -> bool:
-    """Return whether the principal may see study cells. Only SREs may, because a study cell contains jobs of all
-    tenants.
+    """Return whether the principal may see study cells (copies of cells at one moment). Only SREs may, because such a
+    copy contains jobs of all tenants.
     """
     return principal.sre and principal.tenant is None
 
@@ -106,15 +106,15 @@ def machines_in_quarantine(principal: Principal, cell: Cell) -> QuerySet[Machine
 
 
 def brakes_of(cell: Cell) -> list[Brake]:
-    """Return all brakes of a cell. A brake that has no row in the database is returned in the state open, in which it
-    stops nothing.
+    """Return all brakes of a cell. A brake limits how many tasks the cell moves or stops automatically. If a brake has
+    no row in the database, the function returns an unsaved brake in the state `open`, in which it holds back no tasks.
     """
     known = {brake.kind: brake for brake in Brake.objects.filter(cell=cell)}
     return [known.get(kind.value) or Brake(cell=cell, kind=kind.value) for kind in BrakeKind]
 
 
 def jobs_of_tenants(principal: Principal, cell: Cell) -> QuerySet[Job]:
-    """Return the jobs of the cell that the principal may see. Unlike `jobs_visible`, this adds no further data."""
+    """Return the jobs of the cell that the principal may see, without data of other tables."""
     return _of_tenants(Job.objects.all(), principal, cell)
 
 
@@ -150,15 +150,18 @@ def jobs_visible(
 
 
 def only_archived() -> QuerySet[ArchivedJob]:
-    """Return the index entries of all jobs that are only in the archive."""
+    """Return the index entries of the archived jobs whose rows are no longer in the table of jobs."""
     return ArchivedJob.objects.filter(~Exists(Job.objects.filter(pk=OuterRef("pk")).order_by()))
 
 
 def archived_jobs_visible(
     principal: Principal, cell: Cell, *, tenant: str = "", labels: Iterable[str] = ()
 ) -> QuerySet[ArchivedJob]:
-    """Return the index entries of the jobs that are only in the archive and that the principal may see. `tenant`,
-    `labels`: as in `jobs_visible`.
+    """Return the index entries of the archived jobs that the principal may see and whose rows are no longer in the
+    table of jobs.
+
+    `tenant`: return only jobs of this tenant; empty: of all tenants. `labels`: labels that the jobs must have, each as
+    `key=value`.
     """
     rows = _of_tenants(only_archived(), principal, cell)
     if tenant:
@@ -195,7 +198,9 @@ def _tasks_wanted() -> Subquery:
 
 
 def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
-    """Add to each job the data of other tables that pages show. This takes one more query for any number of jobs."""
+    """Add to each job the data of other tables that pages show: its cell, tenant, alloc set, desired number of tasks,
+    and open update. This takes one more query for any number of jobs.
+    """
     return (
         rows.select_related("cell", "tenant", "alloc_set")
         .annotate(tasks_wanted=_tasks_wanted())
@@ -204,8 +209,8 @@ def with_details(rows: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def detailed(cell: Cell, jobs: list[Job]) -> list[Job]:
-    """Add to jobs of this cell the same data that `with_details` adds, and return the jobs. Each alloc set is a `Job`
-    with only an id and a name. Makes at most four queries.
+    """Add to each job of this cell the data of other tables that pages show: its cell, tenant, alloc set, and open
+    update. Return the jobs. The alloc set is a `Job` with only an id and a name. Makes at most four queries.
     """
     tenants = Tenant.objects.in_bulk({job.tenant_id for job in jobs})
     names = job_names(job.alloc_set_id for job in jobs if job.alloc_set_id is not None)
@@ -220,8 +225,8 @@ def detailed(cell: Cell, jobs: list[Job]) -> list[Job]:
 
 
 def job_named(principal: Principal, cell: Cell, tenant: str, name: str) -> Job:
-    """Return the live job of this name, with its details. If no live job has the name, return the last job that had it.
-    Raises `NotFound` if the job does not exist.
+    """Return the live job of this name, with its tenant, desired number of tasks, and open update. If no live job has
+    the name, return the last job that had it. Raises `NotFound` if the job does not exist.
     """
     if may(principal, Action.JOB_VIEW, tenant=tenant, cell=cell.name):
         values = {"cell": cell.id, "tenant": tenant, "name": name}

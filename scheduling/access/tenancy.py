@@ -7,8 +7,8 @@ from quota.vocabulary.permissions import Action, CapabilityKind, Principal, may,
 
 
 def require_tenant(principal: Principal, action: Action, tenant: str, cell: str) -> None:
-    """Check that the caller may do `action`. Raises `NotFound` if the caller may not see the tenant, and `Forbidden` if
-    the caller may see the tenant but may not do the action.
+    """Check that the caller may do `action` in a tenant and a cell. Raises `NotFound` if the caller may not see the
+    tenant, and `Forbidden` if the caller may see the tenant but may not do the action.
     """
     if may(principal, action, tenant=tenant, cell=cell):
         return

@@ -1,4 +1,6 @@
-"""The list of the archive's files. It is read-only: only the archiver writes files (`scheduling.history.archive`)."""
+"""The console's page that lists the files of the archive, which contain old rows of a cell's history. The page is
+read-only: only the archiver writes files (`scheduling.history.archive`).
+"""
 
 from __future__ import annotations
 

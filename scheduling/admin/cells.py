@@ -1,4 +1,4 @@
-"""Admin pages of cells, leases and join tokens."""
+"""Admin pages of cells, of the leases of their schedulers, and of the tokens with which machines join a cell."""
 
 from __future__ import annotations
 

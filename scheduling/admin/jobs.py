@@ -1,4 +1,4 @@
-"""Pages of jobs, their specs, their updates, and the verdicts on their pending tasks. SREs can kill jobs on these
+"""Pages of jobs, their specs, their updates, and the reasons why their tasks are pending. SREs can kill jobs on these
 pages.
 """
 

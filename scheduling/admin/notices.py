@@ -1,5 +1,5 @@
-"""The console's page that counts stopped tasks by how much of their notice period they received. The notice period is
-the time before a task is killed (§2.3).
+"""The console's page that counts the tasks that left their machines, by how much of their notice period they received.
+The notice period is the time between SIGTERM and SIGKILL (§2.3).
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ _BAR = 4
 
 
 def of_cell(cell: Cell) -> dict[str, Any]:
-    """Return the context of the template `console/cell_passes.html`. It makes two queries, and one request to Redis
-    per scheduler.
+    """Return the data for the page about a cell's schedulers, as the context of the template
+    `console/cell_passes.html`. Makes two queries, and one request to Redis per scheduler.
     """
     try:
         wanted = schedulers.wanted(cell_settings.load(cell.settings))
@@ -105,7 +105,9 @@ def _row(one: Pass) -> list[str]:
 
 
 def _bars(kept: Sequence[Pass]) -> list[dict[str, Any]]:
-    """Return the bars of the chart of passes, oldest first. Heights are relative to the longest pass."""
+    """Return one bar per scheduling pass for a chart, oldest first. The height of a bar shows how long the pass took,
+    relative to the longest pass.
+    """
     longest = max((one.pass_ms + one.commit_ms for one in kept), default=0.0) or 1.0
     bars = []
     for number, one in enumerate(reversed(kept)):

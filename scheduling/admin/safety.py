@@ -1,4 +1,6 @@
-"""Admin pages of drains, with their progress, and of brakes. A held brake waits for the decision of an SRE."""
+"""Admin pages of drains, with their progress, and of brakes. A brake limits how many tasks a cell moves or stops
+automatically. If a brake holds tasks back, an SRE decides how the cell continues.
+"""
 
 from __future__ import annotations
 
@@ -216,7 +218,7 @@ class BrakeAdmin(FactsAdmin):
 
 
 def notify_held(request: HttpRequest, site: str) -> None:
-    """Add an error message to the page for each brake that waits for an SRE's decision."""
+    """Add an error message to the page for each brake that holds tasks back and waits for an SRE's decision."""
     for brake in Brake.objects.filter(state=BrakeState.HELD.value).select_related("cell"):
         detail = ngettext(
             "Cell %(cell)s holds back %(number)d task until an SRE decides: %(detail)s.",

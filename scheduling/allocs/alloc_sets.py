@@ -90,8 +90,8 @@ def alloc_sets_named(cell: Cell, names: Iterable[tuple[int, str]]) -> dict[tuple
 
 
 def refusal(job_spec: spec.JobSpecification, alloc_set: spec.JobSpecification | None) -> Rejected | None:
-    """Return the reason why a job cannot run in its alloc set with this spec, or None if it can. `alloc_set`: the
-    spec of the set, or None if there is no such set.
+    """Return the rejection of a job that cannot run in its alloc set with the spec `job_spec`, or None if it can.
+    `alloc_set`: the spec of the set, or None if there is no such set.
     """
     if alloc_set is None:
         detail = f"tenant {job_spec.tenant} has no live alloc set {job_spec.alloc_set!r} in cell {job_spec.cell}"

@@ -35,8 +35,8 @@ SAVED, TOO_LATE, DROPPED = "saved", "too-late", "dropped"
 
 
 def allocs_keep(entry: JournalEntry, inner_ids: Sequence[int]) -> None:
-    """Keep the folder of each alloc that contains a log saver. `inner_ids`: the ids of running tasks inside allocs.
-    Call this function before the tasks are removed from their allocs.
+    """Keep the folder of each alloc that contains a log saver (a task that saves the logs of the alloc). `inner_ids`:
+    the ids of running tasks inside allocs. Call this function before the tasks are removed from their allocs.
     """
     if not inner_ids:
         return
@@ -65,8 +65,8 @@ def allocs_keep(entry: JournalEntry, inner_ids: Sequence[int]) -> None:
 
 
 def _lived_in(inner_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return one dictionary per inner task, in the order of their allocs. It has columns of the task and of its alloc,
-    and `saves_for_s` from the task's spec.
+    """Return one dictionary per inner task (a task inside an alloc), in the order of the allocs. It has columns of the
+    task and of its alloc, and `saves_for_s` from the task's spec.
     """
     with connection.cursor() as cursor:
         cursor.execute(
@@ -118,7 +118,8 @@ def _kept(entry: JournalEntry, tasks: Sequence[dict[str, Any]], savers: Sequence
 
 
 def savers_done(entry: JournalEntry, done: Sequence[tuple[int, int]]) -> None:
-    """Store that log savers ended with status 0. A kept alloc is released when all its savers have ended with status 0.
+    """Store that log savers (tasks that save the logs of a kept alloc) have ended with status 0. A kept alloc is
+    released when all its savers have ended with status 0.
 
     `done`: a pair (id of the kept alloc, position of the saver in `savers`) per saver.
     """
@@ -134,7 +135,9 @@ def savers_done(entry: JournalEntry, done: Sequence[tuple[int, int]]) -> None:
 
 
 def release_late(cell_id: int) -> int:
-    """Release the kept allocs whose time limit (`until`) has passed. Return how many were released."""
+    """Release the kept allocs whose time limit (`until`) has passed, so that Borglets remove their folders. Return how
+    many were released.
+    """
     late = KeptAlloc.objects.filter(machine__cell_id=cell_id, released=False, until__lt=timezone.now())
     if not late.exists():
         return 0
@@ -145,7 +148,10 @@ def release_late(cell_id: int) -> int:
 
 
 def kept_release(*, principal: Principal, kept: KeptAlloc, reason: str = "") -> None:
-    """Release a kept alloc because an SRE needs its capacity. Its files are removed even if they are not saved yet."""
+    """Release a kept alloc (it has ended, but its folder is still on the machine), because an SRE needs the capacity
+    that it uses. Its files are removed even if they are not saved yet. Raises `Conflict` if the alloc was already
+    released.
+    """
     require(principal, Action.MACHINE_ADMIN, cell=kept.machine.cell.name)
     with journal.write(kept.machine.cell_id, principal) as entry:
         row = KeptAlloc.objects.select_for_update().filter(pk=kept.pk, released=False).first()
@@ -174,7 +180,7 @@ def _release(entry: JournalEntry, rows: Sequence[KeptAlloc], how: str, reason: s
 
 
 def gone(entry: JournalEntry, ids: Sequence[int]) -> None:
-    """Delete released allocs whose Borglets have removed the folders."""
+    """Delete the rows of released kept allocs whose folders the Borglets have removed. `ids`: the ids of these rows."""
     if not ids:
         return
     rows = list(KeptAlloc.objects.select_for_update().filter(pk__in=ids, released=True).order_by("id"))
@@ -186,7 +192,7 @@ def gone(entry: JournalEntry, ids: Sequence[int]) -> None:
 
 
 def forget_machine(machine_id: int) -> None:
-    """Remove the kept allocs of a machine that leaves the cell."""
+    """Delete the rows of the kept allocs of a machine that leaves the cell."""
     KeptAlloc.objects.filter(machine_id=machine_id).delete()
 
 

@@ -42,7 +42,7 @@ class BodyParser(BaseParser):
 
 
 class CellView(QuotaView):
-    """A view below `cells/{cell}/`."""
+    """A view whose path starts with `cells/{cell}/`."""
 
     @property
     def principal(self) -> Principal:

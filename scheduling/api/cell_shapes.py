@@ -13,8 +13,9 @@ from scheduling.models import Cell, Machine
 
 
 class OriginSerializer(serializers.Serializer[Any]):
-    """The origin of a study cell: the cell that was copied, or the source that was recorded, and the
-    revision.
+    """The origin of a study cell, which is a copy of another cell or a recorded simulation. `cell`: the name of the
+    copied cell, or the source of the simulated machines and jobs. `revision`: the revision that was copied. `history`:
+    the id of the history of the copied cell. `redacted`: whether hashes replace the names.
     """
 
     cell = serializers.CharField()

@@ -149,7 +149,7 @@ def _machine_response(machine: Machine) -> Response:
 
 def events_page(view: CellView, rows: QuerySet[Event], archived: ArchivedEvents) -> Response:
     """Return a page of events with the names of their jobs and machines. Makes two queries for these names. `archived`:
-    the same events in the archive.
+    the selection of archived events, which follow after the last of `rows`.
     """
     pages = EventPaging(archived)
     found = pages.paginate_queryset(rows, view.request)

@@ -83,7 +83,7 @@ def change_document(
     plan: JobPlan, outcome: str, *, rehearsed: bool, job: Job | None, extra: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the REST document that describes the change of a job. `rehearsed`: whether it was a dry run. `extra`:
-    names of the cell's own resources.
+    names of the resources that the cell defines itself.
     """
     return {
         "outcome": outcome,

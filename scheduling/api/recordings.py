@@ -1,4 +1,4 @@
-"""The REST view that records a simulated week as the history of a study cell."""
+"""The REST view that records a simulated week as the history of a study cell: a cell in which nothing runs."""
 
 from __future__ import annotations
 

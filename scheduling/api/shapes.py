@@ -49,7 +49,9 @@ class FitSerializer(serializers.Serializer[Any]):
 
 
 def fit_document(fit: Guidance, *, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the guidance `fit` as `FitSerializer` describes it. `extra`: names of the cell's own resources."""
+    """Return the guidance `fit` as `FitSerializer` describes it. `extra`: names of the resources that the cell defines
+    itself.
+    """
     return {
         "tasks": fit.tasks,
         "shapes": shapes_document(fit.shapes, extra=extra),

@@ -125,7 +125,9 @@ class SqlSchemaView(CellView):
 
 
 def values_of(given: dict[str, str]) -> dict[str, str | dt.datetime]:
-    """Return the values of the parameters of a query. Raises `Rejected` if a time is not valid."""
+    """Return the values of the parameters of an SQL query, by name. Texts for `since` and `until` become times. Raises
+    `Rejected` if a time is not valid.
+    """
     if len(given) > _MOST_PARAMETERS:
         raise invalid("parameters", f"{len(given)} are given; give at most {_MOST_PARAMETERS}")
     return {name: _time(name, value) if name in _TIMES else value for name, value in given.items()}

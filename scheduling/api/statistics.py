@@ -1,4 +1,4 @@
-"""REST view of the statistics that the journal contains."""
+"""REST view of a cell's statistics, such as evictions and scheduling delays, which are counted from its journal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ MAX_HOURS = 400 * 24
 
 
 class EvictionRateSerializer(serializers.Serializer[object]):
-    """The evictions of one cause. `per_task_week`: null if no task was running."""
+    """The number of evictions of prod tasks or of other tasks by one cause. `per_task_week`: the number of evictions
+    per task and week; null if no task was running.
+    """
 
     prod = serializers.BooleanField()
     cause = serializers.CharField()

@@ -71,7 +71,7 @@ class CheckpointRestoreView(CellView):
 
 
 class StudyView(CellView):
-    """A view of one study cell."""
+    """A view of one study cell: a copy of a cell at one moment, which nobody can change."""
 
     rehearses_itself: ClassVar[bool] = True
 

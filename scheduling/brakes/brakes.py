@@ -42,8 +42,8 @@ _MASTER = system("master")
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """The figures that decide the state of the brake `lost`. `waiting`: number of tasks whose machines are down and
-    that are not placed elsewhere yet.
+    """The figures that decide the state of the brake `lost`, which limits how fast tasks of lost machines are placed
+    elsewhere. `waiting`: number of tasks whose machines are down and that are not placed elsewhere yet.
     """
 
     extent: Extent
@@ -55,7 +55,8 @@ class _Losses:
 
 
 def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> int:
-    """Return how many tasks may now be moved from machines that are down. Change the state of the brake if needed.
+    """Return how many tasks may now be moved from machines that are down. The brake `lost` limits this number. Change
+    the state of the brake if needed.
 
     `late`: the number of live machines whose poll is overdue. These machines count as lost too. In a network partition,
     polls fail on one machine after the other.
@@ -78,8 +79,8 @@ def lost_allowance(cell_id: int, settings: CellSettings, *, late: int = 0) -> in
 
 
 def _calm_s(brake: Brake | None, look: _Losses, settings: CellSettings) -> float:
-    """Return for how many seconds the number of lost machines has been small. Return 0 if it is large now, or if the
-    brake is open (not set).
+    """Return for how many seconds the number of lost machines has been small. Return 0 if this number is large now, or
+    if the brake `lost` is not set.
     """
     if brake is None or brake.state == BrakeState.OPEN.value:
         return 0.0
@@ -148,9 +149,10 @@ def tasks_running(cell_id: int) -> int:
 def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
     """Return whether the cell may stop `number` more running tasks automatically now. If so, count them.
 
-    If too many tasks would be stopped, the brake is set. It stays set until an SRE releases it, or until no stop has
-    been requested for ten minutes. If the result is False, the caller must call `stops_wanted` after its transaction
-    has ended. `what`: the cause of the stops, such as "preemption".
+    If too many tasks would be stopped, this function sets the brake `stops`, which forbids further automatic stops. The
+    brake stays set until an SRE releases it, or until no stop has been requested for ten minutes. If the result is
+    False, the caller must call `stops_wanted` after its transaction has ended. `what`: the cause of the stops, such as
+    "preemption".
     """
     if number <= 0:
         return True
@@ -184,14 +186,16 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
 
 
 def stops_wanted(cell_id: int, number: int) -> None:
-    """Store in the brake's row that `number` tasks were not stopped because of the brake. Writes no event."""
+    """Store in the database row of the brake `stops` that `number` tasks were not stopped because of this brake. Writes
+    no event.
+    """
     rows = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value)
     rows.filter(state__in=[BrakeState.HELD.value, BrakeState.KEPT.value]).update(wanted=number, pulled_at=Now())
 
 
 def stops_settle(cell_id: int) -> None:
-    """Lift the brake `stops` if it has held back no stop for some time, or if an SRE released it for a time that has
-    now ended.
+    """Lift the brake `stops`, which forbids automatic stops of tasks, if it has held back no stop for some time, or if
+    an SRE released it for a time that has now ended.
     """
     brake = Brake.objects.filter(cell_id=cell_id, kind=STOPS.value).exclude(state=BrakeState.OPEN.value).first()
     if brake is None:
@@ -221,9 +225,9 @@ def _stops_of(brake: Brake) -> StopsBrake:
 
 
 def brake_release(*, principal: Principal, cell: Cell, kind: str, reason: str, seconds: float = RELEASED_S) -> Brake:
-    """Release a held brake. If `kind` is `lost`, the cell moves tasks from lost machines again, at a limited rate. If
-    `kind` is `stops`, the cell may stop any number of tasks during the next `seconds` seconds. Raises `Conflict` if the
-    brake is not held. Locks the cell's row.
+    """Release a held brake, so that the cell continues the action that the brake held back. If `kind` is `lost`, the
+    cell moves tasks from lost machines again, at a limited rate. If `kind` is `stops`, the cell may stop any number of
+    tasks during the next `seconds` seconds. Raises `Conflict` if the brake is not held. Locks the cell's row.
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not 1 <= seconds <= _MOST_RELEASED_S:

@@ -43,8 +43,9 @@ VECTORS = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", 
 
 @dataclass(slots=True, kw_only=True)
 class Amounts:
-    """The capacity, quota and usage of one band, or of the whole cell if `band` is empty. `capacity` and `stranded` are
-    set only for the whole cell.
+    """The capacity, quota and usage of one band, or of the whole cell if `band` is empty. `stranded`: capacity that
+    would stay free even if every machine were filled with typical tasks. `capacity` and `stranded` are set only for the
+    whole cell.
     """
 
     band: str
@@ -59,8 +60,8 @@ class Amounts:
 
 
 def capacity_sample(cell: Cell, *, now: dt.datetime) -> bool:
-    """Take a sample and add it to the mean values of its hour. Return False if the last sample is younger than `APART`,
-    or if Redis is not reachable; then nothing is written.
+    """Measure the cell's capacity, quota and usage, and add this sample to the mean values of its hour. Return False if
+    the last sample is younger than `APART`, or if Redis is not reachable; then nothing is written.
     """
     try:
         used = _used(cell.id)
@@ -71,7 +72,7 @@ def capacity_sample(cell: Cell, *, now: dt.datetime) -> bool:
 
 
 def samples_drop_old(*, now: dt.datetime) -> int:
-    """Delete samples older than `KEPT`. Return the number of deleted rows."""
+    """Delete samples of the capacity of cells that are older than `KEPT`. Return the number of deleted rows."""
     return CapacitySample.objects.filter(hour__lt=now - KEPT).delete()[0]
 
 
@@ -142,7 +143,7 @@ def _vectors(statement: str, values: list[Any], number: int) -> Iterable[tuple[A
 
 
 def _typical(cell_id: int) -> NDArray[np.int64]:
-    """Return the median of the tasks' limits for each resource in `MEASURED`, and 0 for other resources."""
+    """Return the median of the tasks' limits for CPU, RAM and disk, and 0 for other resources."""
     typical = np.zeros(SIZE, dtype=np.int64)
     typical[list(MEASURED)] = [value or 0 for value in query(_TYPICAL, [cell_id])[0]]
     return typical

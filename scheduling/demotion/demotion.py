@@ -56,7 +56,7 @@ class DemotionCause:
 
 
 def jobs_demote(cell: Cell, tenant: Tenant, cause: DemotionCause) -> list[Job]:
-    """Demote jobs until `cause.chosen` returns no more jobs. Return the demoted jobs.
+    """Demote jobs of the tenant to priority 0 until `cause.chosen` returns no more jobs. Return the demoted jobs.
 
     One transaction demotes at most `AT_ONCE` jobs. Locks: the cell's row, then the same rows as an update of each of
     these jobs.

@@ -68,7 +68,9 @@ def guidance(cell: Cell, job_spec: JobSpecification) -> list[Guidance]:
 
 
 def policy_of(cell: Cell) -> Policy:
-    """Return a policy with only the settings that decide which tasks are placed by their limit."""
+    """Return a scheduling policy that has only the settings of the cell that decide whether a task is placed by its
+    limit or by its reservation.
+    """
     settings = cell_settings.load(cell.settings)
     return Policy(bands=tuple(admission.bands()), batch_in_prod_by_reservation=settings.batch_in_prod_by_reservation)
 

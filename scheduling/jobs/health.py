@@ -49,7 +49,9 @@ WHERE t.job_id = ANY(%(live)s) AND t.restarts > 1 AND t.up
 
 @dataclass(frozen=True, slots=True)
 class HealthOfJob:
-    """The health of a job, and the counts of its tasks that have trouble. `update`: the update in progress, or None."""
+    """The health of a job. `troubles`: how many of its tasks crash, are unhealthy or have failed. `update`: the update
+    in progress, or None.
+    """
 
     state: JobHealth
     troubles: Troubles = NO_TROUBLES
@@ -82,7 +84,8 @@ def with_health(jobs: Iterable[Job]) -> list[Job]:
 def new_with_details(job: Job, job_spec: JobSpecification) -> bool:
     """Return whether the job is new. If it is, set those attributes of `job` that pages show, without a query.
 
-    A new job has only pending tasks, and neither an update nor troubles.
+    A new job has only pending tasks. It has no update in progress, and no task that crashes, is unhealthy or has
+    failed.
     """
     revision = getattr(job, "new_at", None)
     if revision is None or job.alloc_set_id is not None or job.tasks_total < job_spec.tasks:
@@ -104,7 +107,8 @@ def health_of(job: Job) -> HealthOfJob:
 
 
 def troubles_of(jobs: Sequence[Job]) -> dict[int, Troubles]:
-    """Return the troubles of each job, by job id. Jobs without troubles are left out. Makes at most one query.
+    """Return, by job id, how many tasks of each job crash, are unhealthy or have failed. Jobs without such tasks are
+    left out. Makes at most one query.
 
     The tasks of a job are read only if the job's counters show that some of its tasks are not up.
     """

@@ -133,9 +133,9 @@ def _inside(allocs: set[int], axis: int) -> dict[int, list[int]]:
 def _left_on(
     machines: set[int], axis: int, *, by_reservation: bool
 ) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Return two dictionaries by machine id. The first contains the free capacity, and the second the capacity minus
-    the limits of the tasks placed by limit. `axis`: the number of resources. `by_reservation`: whether batch tasks in
-    prod bands are placed by reservation.
+    """Return two dictionaries by machine id. The first contains the machine's free capacity. The second contains its
+    capacity minus the limits of those tasks that are placed by their limits, not by their reservations. `axis`: the
+    number of resources. `by_reservation`: whether batch tasks in prod bands are placed by reservation.
     """
     if not machines:
         return {}, {}

@@ -29,12 +29,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The effect that submitting a job file would have. `action`: submit, update, or none. `problem`: why the job
-    file would be rejected, if it would.
+    """The effect that submitting a job file would have. `action`: submit, update, or none. `problem`: why the job file
+    would be rejected, if it would.
 
     `tasks`: the tasks that would be added, removed, restarted, changed in place (`in_place`) or kept. `max_down`: the
     largest number of tasks that are down at once. `guidance`: how many tasks fit in the cell; empty if the caller did
-    not ask for it. `names`: sentences about changes for clients that look up the job's name.
+    not ask for it. `names`: sentences about what changes for clients that look up the job's DNS names.
     """
 
     action: str

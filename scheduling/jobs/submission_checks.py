@@ -1,5 +1,5 @@
-"""Checks of submitted jobs while the cell's row is locked. They check keys, packages, names, alloc sets and the number
-of jobs.
+"""Checks of submitted jobs while the cell's row is locked. They check idempotency keys, packages, names, alloc sets and
+the number of jobs.
 
 If a submission fails a check, the check stores the rejection in the submission. The number of queries does not depend
 on the number of jobs.

@@ -1,4 +1,4 @@
-"""The rows and events of admitted jobs, written with COPY, and the events of rejected jobs."""
+"""Writes the rows and events of admitted jobs, with the statement COPY, and the events of rejected jobs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Explanations of the state of a job or task: sentences, and the events that led to the state (§2.6: "why pending?").
 
-A pending task is explained by the verdicts of the last scheduling pass. A running task is explained by its placement
-and the score of its machine. A dead task is explained by how it ended, and why.
+A pending task is explained by the reasons that the last scheduling pass found. A running task is explained by its
+placement and the score of its machine. A dead task is explained by how it ended, and why.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Explanation:
     """The explanation of the state of a job or task. `chain`: the event that led to the state, and the causes of that
     event.
 
-    `verdicts`: one document per class of equal pending tasks. `health`: the health of the job; None if a task is
-    explained. `crashes`: the tasks that crash repeatedly.
+    `verdicts`: for each class of equal pending tasks, a document with the reasons why they are pending. `health`: the
+    health of the job; None if a task is explained. `crashes`: the tasks that crash repeatedly.
     """
 
     state: str
@@ -57,7 +57,9 @@ class Explanation:
 
 
 def job_sentences(job: Job) -> list[str]:
-    """Return short sentences about the state of a job. Troubles come first."""
+    """Return short sentences about the state of a job. Sentences about tasks that crash, are unhealthy or have failed
+    come first.
+    """
     return _sentences(job, [], [_format_verdict(why, job).head for why in _whys(job)])
 
 

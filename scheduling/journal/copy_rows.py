@@ -1,6 +1,5 @@
-"""Inserts many rows into PostgreSQL with the statement COPY.
-
-The function `column` converts many numbers to one SQL parameter.
+"""Functions that insert many rows into PostgreSQL with the statement COPY, and one (`column`) that makes one SQL
+parameter of many numbers.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ def json_text(encoded: bytes) -> str:
 
 
 def values(model: type[models.Model], attributes: Sequence[str], many: Iterable[Sequence[Any]]) -> None:
-    """Insert rows. Each row in `many` has one value per attribute in `attributes`. Other columns get their default
-    values.
+    """Insert rows into the table of `model`. Each row in `many` has one value per attribute in `attributes`. Other
+    columns get the database's default values.
     """
     meta = model._meta
     columns = {field.attname: field.column for field in meta.concrete_fields}
@@ -46,7 +45,9 @@ def values(model: type[models.Model], attributes: Sequence[str], many: Iterable[
 
 
 def lines(table: str, columns: str, many: Iterable[str]) -> None:
-    """Insert rows into `table`. Each row in `many` is in the text format of COPY and ends with a newline."""
+    """Insert rows into `table`. `columns`: the names of the columns, with commas between them. Each row in `many` is in
+    the text format of COPY and ends with a newline.
+    """
     with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
         copy.write("".join(many))
 

@@ -30,8 +30,8 @@ _lock = threading.Lock()
 
 
 class Submitted(Protocol):
-    """A submission. `size`: the number of its tasks. `keys`: its keys. Two submissions with a key in common are not
-    written in one transaction.
+    """A submission of a job. `size`: the number of its tasks. `keys`: the keys that no other submission in the same
+    transaction may have, such as the name of the job.
     """
 
     @property
@@ -120,8 +120,8 @@ class GroupCommit(Generic[Item]):
                 following.turn.set()
 
     def _taken(self, own: _Waiting[Item]) -> list[_Waiting[Item]]:
-        """Remove from the queue the submissions that are written together with `own`, and return them. Submissions
-        with a key in common are not written together.
+        """Remove from the queue the submissions that are written together with `own`, and return them. Two submissions
+        with the same key, such as the name of a job, are not written together.
         """
         taken: list[_Waiting[Item]] = []
         left: deque[_Waiting[Item]] = deque()

@@ -110,7 +110,7 @@ class JournalEntry:
         return len(self.events)
 
     def records(self) -> list[JournalRecord]:
-        """Return the records that `tail` will return for this revision once it is committed."""
+        """Return the events of this revision as the records that readers of the journal will get after the commit."""
         rows = zip(self.events, self._principals, self._causes, strict=True)
         return [
             JournalRecord(self.revision, seq, self.time, who.name, who.request_id, event, cause)
@@ -118,7 +118,7 @@ class JournalEntry:
         ]
 
     def lines(self) -> list[str]:
-        """Return the rows of the events for `write_lines`."""
+        """Return the events of this revision as rows in the text format of PostgreSQL's COPY, for `write_lines`."""
         return self._lines
 
     def _flush(self) -> None:
@@ -126,7 +126,7 @@ class JournalEntry:
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Insert events that `JournalEntry.lines` returned."""
+    """Insert events into the journal. `lines`: the rows of the events in the text format of PostgreSQL's COPY."""
     copy_rows.lines("scheduling_event", _COLUMNS, lines)
 
 
@@ -140,7 +140,7 @@ def write(cell_id: int, principal: Principal) -> Iterator[JournalEntry]:
 
     Locks the cell's row until the end of the outermost transaction. Lock rows of other tables only after this, in the
     order of their ids. A block that appends no event is rolled back. Readers are woken when the outermost transaction
-    has committed. Raises `Conflict` for a study cell.
+    has committed. Raises `Conflict` for a study cell (a copy, which nobody can change).
     """
     try:
         with transaction.atomic():
@@ -218,8 +218,8 @@ def newest(cell_id: int) -> int:
 
 
 def ensure_partitions(*, ahead: int = 2) -> int:
-    """Create the missing partitions of the journal for the next `ahead` x `PARTITION` revisions of each cell, except
-    study cells. Return how many were created. Writers are not blocked.
+    """Create the missing partitions of the journal for the next `ahead` x `PARTITION` revisions of each cell. Study
+    cells (copies, which nobody can change) need none. Return how many partitions were created. Writers are not blocked.
     """
     rows = query(
         "SELECT count(*) FILTER (WHERE scheduling_event_partition_make(id, revision + part * %s))"

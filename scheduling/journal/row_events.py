@@ -11,7 +11,9 @@ from scheduling.models import Job, Machine, Update
 
 
 def machine_set_event(machine: Machine) -> events.MachineSet:
-    """Return the event with all facts of a machine. The capacity in the event does not include what kept allocs use."""
+    """Return the event with all facts of a machine. The capacity in the event does not include what kept allocs use:
+    allocs that have ended, but whose files are still on the machine.
+    """
     kept = [*machine.kept, *[0] * (len(machine.capacity) - len(machine.kept))]
     return events.MachineSet(
         machine_id=machine.id,

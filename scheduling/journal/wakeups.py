@@ -81,7 +81,9 @@ def channel(cell_id: int) -> str:
 
 
 class Waiter:
-    """Waits for wake-ups of the given cells. While Redis is unreachable, it only waits for a fixed time."""
+    """Waits for wake-ups: messages that the journal of one of the given cells has a new revision. While Redis is
+    unreachable, it only waits for a fixed time.
+    """
 
     def __init__(self, cell_ids: Iterable[int]) -> None:
         self._channels = [channel(cell_id) for cell_id in cell_ids]
@@ -94,12 +96,14 @@ class Waiter:
 
     @property
     def hears(self) -> bool:
-        """Return whether this waiter is connected to Redis and so receives wake-ups. Otherwise, `wait` only sleeps."""
+        """Return whether this waiter is connected to Redis and so receives wake-ups (messages about new revisions).
+        Otherwise, `wait` only sleeps.
+        """
         return self._pubsub is not None
 
     def wait(self, timeout_s: float = POLL_S) -> bool:
-        """Wait for a wake-up, at most `timeout_s` seconds. Return whether a wake-up arrived. If several have arrived,
-        one call removes them all.
+        """Wait for a wake-up (the message that a cell has a new revision), at most `timeout_s` seconds. Return whether
+        a wake-up arrived. If several have arrived, one call removes them all.
         """
         if not self._connected():
             time.sleep(min(timeout_s, POLL_S))
