@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 
 def state_at(cell: Cell, *, revision: int | None = None, time: dt.datetime | None = None) -> RecordedState:
     """Return the state of a cell at a revision, or after the last change before a time, or at present. Raises
-    `Rejected` if the cell was never there, if events that are needed no longer exist or contradict the checkpoint, or
-    if the archive cannot be read.
+    `Rejected` if the cell never had this revision, if events that are needed no longer exist or contradict the
+    checkpoint, or if the archive cannot be read.
     """
     now = int(query("SELECT revision FROM scheduling_cell WHERE id = %s", [cell.id])[0][0])
     if time is not None:
@@ -97,7 +97,7 @@ def revision_at(cell: Cell, time: dt.datetime, *, newest: int) -> int:
 
 
 def _nearest(cell: Cell, revision: int) -> RecordedState:
-    """Return the state of the newest readable checkpoint at or before a revision, or an empty state."""
+    """Return the state from the newest readable checkpoint at or before a revision, or an empty state."""
     extra = tuple(cell.extra_resources)
     for stored in _own(cell):
         if stored.header.revision > revision:
@@ -112,5 +112,5 @@ def _nearest(cell: Cell, revision: int) -> RecordedState:
 
 
 def _own(cell: Cell) -> Iterable[StoredCheckpoint]:
-    """Return the checkpoints of the cell's present history, newest first."""
+    """Return the checkpoints that belong to the cell's present history (not to one before a restore), newest first."""
     return [one for one in checkpoints_of(cell.name) if one.header.history == str(cell.history_id)]
