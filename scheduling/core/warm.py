@@ -68,8 +68,8 @@ def compile_kernels() -> None:
 
 
 def release_compiler() -> None:
-    """Release memory that the code of LLVM uses, about 65 MiB. Compiled kernels run without LLVM. If its code is needed
-    again, the operating system reads it from the file.
+    """Release the memory that the code of LLVM (the compiler behind Numba) occupies, about 65 MiB. Compiled kernels run
+    without LLVM. If its code is needed again, the operating system reads it from the file.
     """
     libc = ctypes.CDLL(None)
     for part in re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text()):

@@ -1,4 +1,6 @@
-"""The jobs of a recorded cell: rows, specs and events with real ids, made from the jobs of a simulated source."""
+"""The jobs of a recorded cell (a study cell whose history comes from a simulation). Converts the simulated jobs to
+database rows, specs and events, with ids of the database.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ _COMMAND = ["run"]
 
 @dataclass(eq=False)
 class RecordedJobs:
-    """The jobs of a source of a simulation, with ids of database rows. Implements `Arrivals` and `Behaviour`.
+    """The jobs of a recorded cell: the jobs of a simulated source, with ids of database rows. The object gives the
+    simulation the arriving jobs (`Arrivals`) and the behaviour of their tasks (`Behaviour`).
 
     `initial`: the jobs at the beginning of the simulation. `source`: the jobs that arrive later. `ids` [J]: an
     ascending id for each of the J jobs, initial jobs first. `began`: the time 0 of the source, in seconds since the
@@ -52,7 +55,7 @@ class RecordedJobs:
         self._own = np.zeros(len(self.ids), dtype=np.int64)  # ids of the source, by position
 
     def begin(self) -> list[events.JobSubmitted]:
-        """Return the submissions of the initial jobs."""
+        """Return the submissions of the initial jobs. Add their rows to `rows` and `specs`."""
         return [self._submitted(place, job, self.began) for place, job in enumerate(self.initial)]
 
     def job(self, number: int) -> events.JobSubmitted:
@@ -101,7 +104,9 @@ class RecordedJobs:
         return job_submitted_event(row, spec.groups())
 
     def _spec(self, job: events.JobSubmitted) -> JobSpecification:
-        """Return the spec of a job, without its names. Jobs with equal tasks are parsed once."""
+        """Return a spec with the requirements of a job, but without the names of the job, its tenant and its cell. Jobs
+        with equal tasks share one spec, which is parsed once.
+        """
         key = (job.groups, job.priority, job.latency_sensitive)
         if key not in self._parsed:
             self._parsed[key] = parser.parse(job_file(job))
@@ -109,8 +114,8 @@ class RecordedJobs:
 
 
 def job_file(job: events.JobSubmitted) -> dict[str, Any]:
-    """Return a job file whose tasks have the requirements of a submitted job. The largest group is the base, and the
-    other groups are overrides.
+    """Return a job file whose tasks have the requirements of a submitted job. The largest group of equal tasks becomes
+    the entry `task`, and the other groups become `overrides` of it.
     """
     base, *others = sorted(job.groups, key=_tasks_of, reverse=True)
     first = base.requirement

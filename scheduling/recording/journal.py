@@ -33,10 +33,10 @@ _Due = tuple[float, int, events.TaskReported]
 class RecordedJournal(Journal):
     """The journal of a recorded cell. `revision`: the newest revision. `tasks`: the rows of tasks, to which each event
     is applied. `machines`: the reason and the time of the last change of state, by machine id. `file`: receives the
-    lines.
+    lines for COPY.
 
-    For each placed task, reports are recorded that it starts and that it is up, after random times (from `seed`), if
-    the task still runs then.
+    A simulation has no reports of Borglets. So for each placed task, this journal adds reports that the task starts and
+    that it is up, after random times (from `seed`), if the task still runs then.
     """
 
     def __init__(self, cell_id: int, tasks: RecordedTasks, file: TextIO, *, seed: int) -> None:
@@ -65,7 +65,7 @@ class RecordedJournal(Journal):
             self._will_start(event, time)
 
     def report_until(self, time: float) -> None:
-        """Record the reports of tasks that are due at `time`."""
+        """Record the reports about started tasks whose random times are not after `time` (seconds since the epoch)."""
         while self._due and self._due[0][0] <= time:
             at, _, report = heapq.heappop(self._due)
             if self.tasks.runs(report.job_id, report.index, report.incarnation):
@@ -74,7 +74,7 @@ class RecordedJournal(Journal):
                 self._record(report, at)
 
     def lines(self) -> Iterator[list[str]]:
-        """Yield the lines of all events for COPY, in blocks."""
+        """Yield the lines of all recorded events, in the format of PostgreSQL's COPY, in blocks of many lines."""
         self._end()
         self._file.seek(0)
         while block := self._file.readlines(_BLOCK_BYTES):

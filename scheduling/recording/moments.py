@@ -1,4 +1,4 @@
-"""Recorded data of a simulated cell at certain moments: checkpoints, samples of capacity, and usage of tasks."""
+"""Data of a recorded cell at certain moments of its simulation: checkpoints, capacity, and usage of tasks."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _QUANTILES, _TAIL = 11, 9
 
 @dataclass(frozen=True, slots=True)
 class RunningTasks:
-    """The running tasks of a cell at one moment, N of them: their ids, incarnations, machines, priorities, limits
-    [N, R], reservations [N, R] and demand [N, 3].
+    """The running tasks of a cell at one moment, N of them: their ids, incarnations, machines, priorities, limits and
+    reservations (both [N, R]), and demand [N, 3] of CPU, RAM and disk.
     """
 
     id: Ints
@@ -72,7 +72,9 @@ class Usage:
     hours: list[tuple[int, RunningTasks]] = field(default_factory=list)
 
     def windows(self) -> Iterator[list[TaskWindow]]:
-        """Yield the windows of each hour, as Borglets report them. Within a window, usage is constant."""
+        """Yield the usage windows of the tasks, one list per hour, in the form in which Borglets report them. A window
+        is a whole hour here, and usage is constant within it.
+        """
         for start, tasks in self.hours:
             columns = (tasks.id, tasks.incarnation, tasks.machine_id, tasks.limit[:, [CPU, RAM]], tasks.demand)
             found = []
@@ -100,8 +102,9 @@ class Usage:
 
 
 def capacity_rows(cell: Cell, state: CellState, tasks: RunningTasks, at: float) -> list[CapacitySample]:
-    """Return a sample of the whole cell, and one of each band with running tasks, for the hour that begins at `at`.
-    Nothing is sold in a recorded cell.
+    """Return the samples of capacity for the hour that begins at `at`, in seconds since the epoch: one of the whole
+    cell, and one of each band with running tasks. Amounts of quota are 0, because the quota of a recorded cell is not
+    sold.
     """
     capacity = state.machines.capacity[state.machines.up].sum(axis=0)[:SIZE]
     used = np.zeros((len(tasks.id), SIZE), dtype=np.int64)
@@ -125,8 +128,8 @@ def capacity_rows(cell: Cell, state: CellState, tasks: RunningTasks, at: float) 
 def save_checkpoint(
     folder: Path, cell: Cell, state: RecordedState, specs: Mapping[int, JobSpec], *, revision: int, at: float
 ) -> Path:
-    """Write a checkpoint of the state into a folder, and return the file. `specs`: the specs by job id. `at`: seconds
-    since the epoch.
+    """Write a checkpoint of the state into a folder, and return the path of its file. `specs`: the specs by job id.
+    `at`: seconds since the epoch.
     """
     header = Header(
         cell=cell.name, revision=revision, taken_at=at, history=str(cell.history_id), settings=cell.settings

@@ -1,4 +1,4 @@
-"""A simulation that is recorded: the work during the run, and writing the rows afterwards."""
+"""Runs the simulation of a recorded cell, collects its data meanwhile, and writes the rows of the cell afterwards."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _EXPLAINED_CLASSES = 200
 
 @dataclass(eq=False)
 class Play:
-    """One simulation that is recorded. `beginning`: the events with which its source begins. `source`: what happens
-    later. `began`: the time of the beginning, in seconds since the epoch. `folder`: for temporary files. `lines`: the
-    file that receives the lines of events.
+    """One simulation whose history becomes a recorded cell. `beginning`: the events with which its source begins.
+    `source`: what happens later. `began`: the time of the beginning, in seconds since the epoch. `folder`: for
+    temporary files. `lines`: the file that receives the lines of events.
 
     `state`, `tasks`, `capacity`: the state, the rows of tasks, and the samples of capacity so far. `checkpoints`: files
     in `folder`, by revision.
@@ -93,8 +93,9 @@ class Play:
         self.simulation = simulation
 
     def write(self, check: Callable[[], None]) -> None:
-        """Write the cell in one transaction. Partitions are made before, because they would lock the journal. `check`:
-        is called first in the transaction, and raises an error if the cell may not be created any more.
+        """Write all rows of the cell in one transaction. The partitions for its journal are made before, because this
+        would lock the journal. `check`: a function that is called first in the transaction, and raises an error if the
+        cell may not be created any more.
         """
         last = self.journal.revision
         self.cell.revision = last
@@ -118,7 +119,7 @@ class Play:
             self._explain()
 
     def _begin(self) -> Simulation:
-        """Record the beginning of the source, and return the simulation."""
+        """Record the events with which the source begins, and return the simulation that continues from there."""
         fleet = [event for event in self.beginning if isinstance(event, events.MachineSet)]
         changes = self.source.changes
         known = sorted({machine.machine_id for machine in fleet} | {change.machine_id for change in changes})
@@ -176,7 +177,7 @@ class Play:
             )
 
     def _explain(self) -> None:
-        """Store why tasks are pending at the end."""
+        """Write to the database why tasks are pending at the end of the simulation."""
         simulation = self.simulation
         self.state.revision = self.journal.revision
         plan = schedule_pass(

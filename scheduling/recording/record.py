@@ -48,8 +48,8 @@ class Recorded:
 
 
 def record(*, principal: Principal, wish: Wish, now: dt.datetime) -> Recorded:
-    """Create a study cell whose history is the last `days` days of a simulation, until the last full hour before `now`.
-    Raises the errors of `check` and of `load_trace`.
+    """Create a study cell whose history is a simulation of the last `wish.days` days, until the last full hour before
+    `now`. Raises the errors of `check` and of `load_trace`.
     """
     check(principal=principal, wish=wish)
     started = time.monotonic()
@@ -106,8 +106,8 @@ def record(*, principal: Principal, wish: Wish, now: dt.datetime) -> Recorded:
 
 
 def _tenants(principal: Principal) -> list[Tenant]:
-    """Return the tenants of recorded jobs. Create those that are missing. They are deleted together with the last
-    recorded cell, because `study_delete` deletes the tenants of a cell that have no other jobs.
+    """Return the tenants to which the jobs of recorded cells belong. Create those that are missing. They are deleted
+    together with the last recorded cell, because `study_delete` deletes the tenants of a cell that have no other jobs.
     """
     names = [f"study-{name}" for name in drawn.TENANTS]
     known = {tenant.name: tenant for tenant in Tenant.objects.filter(name__in=names)}

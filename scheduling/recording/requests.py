@@ -29,9 +29,10 @@ _WITHIN_S = 900.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """The parameters of a recording: the name of the new cell, the source (`scheduling.simulator.sessions.sources`)
-    with the folder of its files, its seed, and the number of days. `machines`: the number of machines of the source
-    `drawn`, a random cell; other sources have a fixed number.
+    """The parameters of a recording. `name`: the name of the new cell. `source`: the name of a source of simulations
+    (`scheduling.simulator.sessions.sources`). `data`: the folder with the files of the source. `machines`: the number
+    of machines of the source `drawn`, a random cell; other sources have a fixed number. `days`: the length of the
+    history. `seed`: decides all random values.
     """
 
     name: str
@@ -43,8 +44,8 @@ class Wish:
 
 
 def check(*, principal: Principal, wish: Wish) -> None:
-    """Raise `Forbidden` unless the caller is an SRE, `Rejected` for a wrong value, and `Conflict` if a cell has the
-    name.
+    """Check the parameters `wish` of a recording. Raises `Forbidden` unless the caller is an SRE, `Rejected` for a
+    wrong value, and `Conflict` if a cell has the name.
     """
     require(principal, Action.CELL_ADMIN)
     if not 0 < wish.days <= MOST_DAYS:

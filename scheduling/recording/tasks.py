@@ -1,4 +1,4 @@
-"""The rows of the tasks of a recorded cell. Each event updates them."""
+"""The rows of the tasks of a recorded cell in memory. Events of its simulation change them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = (
 
 @dataclass(slots=True)
 class RecordedTask:
-    """A task: the columns of its row that events change."""
+    """The row of a task: those of its columns that events change."""
 
     limit: tuple[int, ...]
     reservation: tuple[int, ...]
@@ -98,7 +98,9 @@ class RecordedTasks:
                 )
 
     def count_into(self, jobs: Mapping[int, Job]) -> None:
-        """Set the counters of tasks, the state, the outcome and the end of each job, by the rows of its tasks."""
+        """Set columns of each job from the rows of its tasks: the counts of its tasks per state, and the state, the
+        outcome and the end of the job. `jobs`: the rows of jobs by id.
+        """
         for job_id, job in jobs.items():
             tasks = self.by_job[job_id].values()
             job.tasks_pending = sum(task.state == TaskState.PENDING for task in tasks)

@@ -1,6 +1,7 @@
-"""The process of a session: `python -m scheduling.simulator SOURCE FOLDER`. `borgctl faux open` starts it.
+"""Serves one session with a simulated cell: `python -m scheduling.simulator SOURCE FOLDER`. `borgctl faux open` starts
+this process.
 
-SOURCE: a name of `sessions.sources`. FOLDER: where the socket of the session is created.
+SOURCE: the name of a trace or `checkpoint`, see `sessions.sources`. FOLDER: where the socket of the session is created.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scheduling.simulator.simulation import Settings
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Load the source, and serve its session until it is closed. Return the exit status."""
+    """Load the source of the cell, and answer requests until the session is closed. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m scheduling.simulator", description="Serve a simulated cell.")
     parser.add_argument("source", choices=sorted(SOURCES))
     parser.add_argument("folder", type=Path)

@@ -81,7 +81,7 @@ def outages(
     median_s: float = 998.0,
 ) -> list[MachineChange]:
     """Return random failures and returns of machines over `days` days from the time `began`, sorted by time. The
-    defaults are the figures of Google's cell in 2011: each machine leaves 0.025 times per day, and stays away for 998 s
+    defaults are the figures of Google's cell in 2011: each machine fails 0.025 times per day, and returns after 998 s
     at the median.
     """
     rng = np.random.default_rng((seed, len(machines)))

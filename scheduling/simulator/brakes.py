@@ -1,4 +1,6 @@
-"""The brakes of a simulated cell. The decisions are those of `scheduling.policy.brakes`; nobody releases a brake."""
+"""The brakes of a simulated cell: limits on how many tasks the cell evicts or stops. They decide as in production
+(`scheduling.policy.brakes`), except that no SRE releases them.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ AT_ONCE = 5_000
 
 @dataclass(slots=True)
 class SimulatedBrakes:
-    """The two brakes of a simulation. `lost`: the state of the brake `lost`, and `since`: the time of its last change.
-    `calm_since`: since when only few machines are lost. `bucket`: limits the rate of evictions while the brake `lost`
-    is held. `stops`: the state of the brake `stops`.
+    """The two brakes of a simulated cell. The brake `lost` limits how many tasks of lost machines are evicted; the
+    brake `stops` limits how many tasks are stopped. `lost`, `stops`: their states. `since`: the time at which the brake
+    `lost` last changed its state. `calm_since`: since when only few machines are lost. `bucket`: limits the rate of
+    evictions while the brake `lost` is not open.
     """
 
     lost: BrakeState = BrakeState.OPEN
@@ -30,8 +33,9 @@ class SimulatedBrakes:
     stops: StopsBrake = field(default_factory=StopsBrake)
 
     def lost_allowance(self, extent: Extent, waiting: int, settings: CellSettings, now: float, append: Append) -> int:
-        """Return how many tasks may now be evicted from lost machines, and change the state of the brake if needed.
-        `waiting`: how many tasks are on lost machines. `append`: adds an event to the journal.
+        """Return how many tasks may now be evicted from lost machines, and change the state of the brake `lost` if
+        needed. `extent`: how many machines, lost machines and running tasks the cell has. `waiting`: how many tasks are
+        on lost machines. `append`: adds an event to the journal.
         """
         if self.lost is BrakeState.OPEN and not waiting:
             return brakes.lost_allowance(self.lost, 0.0, settings, most=AT_ONCE)
@@ -56,7 +60,9 @@ class SimulatedBrakes:
             self.bucket = Bucket(self.bucket.level - number, self.bucket.at)
 
     def may_stop(self, number: int, running: int, settings: CellSettings, now: float, append: Append) -> bool:
-        """Return whether the cell may stop `number` of its `running` tasks now, and count them."""
+        """Return whether the cell may stop `number` of its `running` tasks now. The brake `stops` decides this, and
+        counts the tasks if it lets them be stopped. `append`: adds an event to the journal.
+        """
         if number <= 0:
             return True
         before = self.stops

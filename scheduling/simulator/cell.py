@@ -1,7 +1,7 @@
-"""A simulated cell: its state, its journal, and the changes of its tasks.
+"""A simulated cell: its state, its journal, and the methods that place, evict and end its tasks.
 
-It does in memory what `scheduling.tasks.transitions` does in the database, with the same events. Changes are collected,
-and applied to the state together by `flush`.
+The methods write the same events as the code of production, but change only memory. Changes are collected, and `flush`
+applies them together to the state.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SimulatedCell:
 
     @property
     def pending(self) -> int:
-        """Return how many tasks wait for a machine, with the changes that are not applied yet."""
+        """Return how many tasks wait for a machine, including changes that `flush` has not applied yet."""
         return self.keeper.pending[True] + self.keeper.pending[False]
 
     @property
@@ -124,7 +124,9 @@ class SimulatedCell:
         return placed
 
     def evict(self, evictions: Sequence[Eviction]) -> list[events.TaskEvicted]:
-        """Make running tasks pending again; tasks inside evicted allocs first (§2.4). Return the events."""
+        """Make running tasks pending again. If an alloc is evicted, the tasks inside it are evicted first (§2.4).
+        Return the events.
+        """
         along = self._along({eviction.task_id: eviction for eviction in evictions})
         by_id = {eviction.task_id: eviction for eviction in (*along, *evictions)}
         evicted = []
@@ -145,7 +147,9 @@ class SimulatedCell:
         return stopping
 
     def end(self, endings: Sequence[Ending]) -> list[events.TaskEnded]:
-        """End pending or running tasks, and jobs whose tasks are then all dead. Return the events."""
+        """End pending or running tasks. If all tasks of a job are then dead, end the job too. Return the ends of the
+        tasks, as events.
+        """
         along = self._along({ending.task_id: ending for ending in endings})
         if along:
             self.evict(along)

@@ -1,4 +1,6 @@
-"""The figures of a simulation, by which branches are compared: placements, evictions, pending hours, machines used."""
+"""The figures of a simulation, such as placements, evictions, pending hours and used machines. Users compare copies of
+a simulation by them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Figures:
     waits: list[int] = field(default_factory=lambda: [0] * BUCKETS)
 
     def as_rows(self) -> dict[str, float]:
-        """Return the figures by name, in the order of a table. Times are in hours, waits in seconds."""
+        """Return the figures by name, in the order in which a table shows them. Times are in hours, and waits in
+        seconds.
+        """
         causes = sorted({cause for cause, _ in self.evictions})
         rows: dict[str, float] = {
             "jobs submitted": self.submitted,
@@ -84,7 +88,9 @@ class Figures:
 
 
 class FigureKeeper:
-    """Keeps the figures of a simulation up to date. `pending`: tasks that wait now, by whether they are prod."""
+    """Counts the figures of a simulation while it runs. `pending`: how many tasks are pending now, by whether they are
+    prod.
+    """
 
     def __init__(self, state: CellState, now: float) -> None:
         self.figures = Figures()
@@ -103,7 +109,9 @@ class FigureKeeper:
         self.figures = Figures()
 
     def pass_time(self, now: float) -> None:
-        """Count the time until `now` with the present numbers of tasks and machines."""
+        """Add the time from the last call until `now` to the figures that are sums of time, such as task-seconds of
+        waiting.
+        """
         passed, figures = now - self._now, self.figures
         figures.seconds += passed
         figures.pending_s[True] += passed * self.pending[True]
@@ -113,7 +121,7 @@ class FigureKeeper:
         self._now = now
 
     def count_machines(self, state: CellState) -> None:
-        """Count the machines that are in use now."""
+        """Update the number of machines that have tasks."""
         self._used = int(np.count_nonzero(state.machines.tasks))
         self.figures.most_used = max(self.figures.most_used, self._used)
 

@@ -22,19 +22,21 @@ class Outages:
     _number: int = 0
 
     def fails(self, machine_id: int) -> int:
-        """Count a failure. Return its number."""
+        """Store that a machine has failed. Return the number of this failure, which `mark_down` takes."""
         self._number += 1
         self._away[machine_id] = self._number
         return self._number
 
     def returns(self, machine_id: int) -> bool | None:
-        """Count the return of a machine. Return whether it was down, or None if it was not away."""
+        """Store that a machine has returned. Return whether it was down, or None if it had not failed."""
         if self._away.pop(machine_id, None) is None:
             return None
         return self._down.pop(machine_id, None) is not None
 
     def mark_down(self, machine_id: int, number: int, now: float) -> bool:
-        """Count a machine as down. Return False if it has returned since its failure with this number."""
+        """Store that the master has noticed the failure `number` of a machine. Return False if the machine has returned
+        since then.
+        """
         if self._away.get(machine_id) != number:
             return False
         self._down[machine_id] = now
@@ -55,8 +57,9 @@ class Outages:
         return list(self._down)
 
     def extent(self, state: CellState, now: float) -> Extent:
-        """Return how many machines, lost machines and running tasks the cell has. A machine that has been down for long
-        counts as lost only while it has tasks. A machine that is silent but not yet down is lost too.
+        """Return how many machines, lost machines and running tasks the cell has. A machine that has failed is lost,
+        even if the master has not noticed it yet. If the master noticed it long ago, the machine counts as lost only
+        while it has tasks.
         """
         used = state.machines.tasks
         lost = sum(now - since < TOGETHER_S or used[state.machines.slot[one]] > 0 for one, since in self._down.items())

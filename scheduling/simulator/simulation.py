@@ -79,7 +79,7 @@ class Settings:
     placed_at_once: int = 2_500
 
     def policy(self) -> Policy:
-        """Return the policy that a master makes of these settings."""
+        """Return the parameters of scheduling passes for these settings, as a master would choose them."""
         return Policy(
             bands=self.bands,
             scorer=self.cell.scorer,
@@ -90,8 +90,9 @@ class Settings:
 
 
 class Simulation:
-    """One simulated cell. The simulation owns `state` from now on. `now`: the virtual time at which it begins, in
-    seconds. `seed`: the seed of the passes. `steps`, `passes`: how many items and passes have been processed.
+    """One simulated cell. The simulation changes `state`, so nothing else may use it. `now`: the virtual time at which
+    it begins, in seconds. `seed`: the seed of the passes. `steps`, `passes`: how many items and passes have been
+    processed.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class Simulation:
         return max(changes[self._changed].at, self.now) if self._changed < len(changes) else math.inf
 
     def _ask_for_pass(self) -> None:
-        """Put a pass into the queue if a pending task may be placed."""
+        """Put a scheduling pass into the queue if a pending task may now fit on a machine."""
         if self.cell.placeable and self.cell.pending and self._pass_due is None:
             self._pass_due = _next_multiple(self.now, self.settings.pass_every_s)
             self._push(self._pass_due, Step.PASS)
@@ -324,7 +325,9 @@ class Simulation:
             self._push(at, Step.SWEEP)
 
     def _sweep(self) -> None:
-        """Evict tasks from machines that are down, highest priority first, as fast as the brake `lost` allows."""
+        """Evict tasks from machines that are down, highest priority first, as many as the brake `lost` (a limit of such
+        evictions) now allows.
+        """
         self._sweeping = False
         settings = self.settings.cell
         waiting = [
@@ -379,8 +382,8 @@ class Simulation:
             self.cell.placeable = True
 
     def _allowed(self, assignments: tuple[Assignment, ...]) -> list[Assignment]:
-        """Return the assignments that the brake `stops` allows: all, or only those that preempt no task and do not
-        depend on a preemption.
+        """Return the assignments that the brake `stops` (a limit of stopped tasks) allows: all, or only those that
+        preempt no task and do not depend on a preemption.
         """
         victims = sum(len(a.victims) for a in assignments)
         cell = self.cell

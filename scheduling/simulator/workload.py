@@ -13,7 +13,9 @@ from scheduling.core.vocabulary.layout import Floats, Ints
 
 
 class Arrivals(Protocol):
-    """Jobs that users will submit. `times` [A]: when each of A jobs arrives, in seconds, in ascending order."""
+    """Jobs that users submit during a simulation. `times` [A]: when each of A jobs arrives, in seconds, in ascending
+    order.
+    """
 
     @property
     def times(self) -> Floats: ...
@@ -53,7 +55,7 @@ class Behaviour(Protocol):
 
 @dataclass(frozen=True)
 class Submissions:
-    """A fixed list of jobs as `Arrivals`."""
+    """A fixed list of jobs that are submitted (`Arrivals`). `times`: when each job arrives, in seconds."""
 
     times: Floats = field(default_factory=lambda: np.zeros(0))
     jobs: Sequence[events.JobSubmitted] = ()

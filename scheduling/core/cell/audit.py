@@ -15,7 +15,9 @@ from scheduling.core.vocabulary.requirement import split_task_id
 
 
 class Audited(Protocol):
-    """The attributes of a `CellState` that this module checks. This module cannot import `CellState`."""
+    """The parts of a `CellState` that this module reads. `state.py` imports this module, so this module cannot import
+    `CellState` itself.
+    """
 
     extra_resources: tuple[str, ...]
     machines: MachineTable
@@ -38,7 +40,7 @@ def problems(state: Audited) -> list[str]:
 
 
 def _sums(state: Audited) -> Iterator[str]:
-    """Yield an error for each counter or sum that differs from the value computed from the tasks."""
+    """Yield an error for each stored counter or sum that differs from the value that is computed from the tasks."""
     tasks, machines = state.tasks, state.machines
     for name, code, detail in (("pending", PENDING, tasks.pending), ("running", RUNNING, tasks.running)):
         counted = int((tasks.state == code).sum())

@@ -36,7 +36,7 @@ class TaskColumns(NamedTuple):
 
 
 def prepare(state: CellState, tasks: int) -> None:
-    """Make the arrays of an empty state large enough for so many tasks."""
+    """Replace the tables of an empty state by tables that are large enough for `tasks` tasks."""
     state.tasks = TaskTable(state.axis, slots=max(_LEAST_SLOTS, 1 << max(0, tasks - 1).bit_length()))
 
 

@@ -28,7 +28,7 @@ def live_tasks(state: Audited) -> list[int]:
 
 def content(state: Audited, tasks_wanted: Iterable[int]) -> dict[str, dict[Any, Any]]:
     """Return the content of a state, by kind (such as `task`) and id. `tasks_wanted`: the slots of the tasks to return.
-    `prod_limit` is left out, because it is computed from the rest.
+    The sums `prod_limit` of machines are left out, because they can be computed from the rest.
     """
     machines, tasks = state.machines, state.tasks
     result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}
@@ -129,8 +129,8 @@ def _differing_tasks(state: Audited, other: Audited) -> tuple[list[int], list[in
 
 
 def _columns(state: Audited, slots: list[int], numbers: dict[Requirement, int]) -> Ints:
-    """Return what `_task` returns, except ports, as numbers: one row per task, which begins with the task's id.
-    `numbers`: the number of each requirement; new requirements are added.
+    """Return the tasks in `slots` as numbers, for a fast comparison: one row per task, which begins with the task's id.
+    Ports are left out. `numbers`: a number for each distinct requirement; this call adds those that are missing.
     """
     tasks, at = state.tasks, np.array(slots, dtype=np.int64)
     codes = np.array([numbers.setdefault(one, len(numbers)) for one in tasks.shapes.requirement], dtype=np.int64)

@@ -58,7 +58,9 @@ class InstalledPackages:
         return found
 
     def by_slot(self) -> dict[int, list[str]]:
-        """Return the sorted digests of each machine that has any package, by slot."""
+        """Return the digests of the installed packages by slot of the machine, sorted. Machines without packages are
+        left out.
+        """
         found: dict[int, list[str]] = defaultdict(list)
         for digest in sorted(self._slots):
             for slot in np.flatnonzero(np.unpackbits(self._slots[digest], bitorder="little")).tolist():

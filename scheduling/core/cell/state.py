@@ -4,15 +4,15 @@
 
 **These synthetic events rebuild a state** (`scheduling.master.snapshot` creates them): one `MachineSet` per machine
 with its present state; one `PackagesHeld` for all installed packages; one `JobSubmitted` per live job, and per ended
-job with tasks that still stop on a machine, with the present requirements of all its tasks; then for each task, in this
-order:
+job with tasks that are still being stopped on a machine, with the present requirements of all its tasks; then for each
+task, in this order:
 
 * for each pair of task and machine that crashed: `TaskPlaced` there and `TaskEvicted(avoid=True, gone=True)`,
   at the time of the crash;
-* for each departed incarnation that still stops: `TaskPlaced` there with its incarnation and ports, and
+* for each incarnation that has left a machine but is still being stopped there: `TaskPlaced` with its ports, and
   `TaskEvicted(gone=False)`;
-* running: `TaskPlaced` with its incarnation and ports; dead: `TaskEnded(machine_id=0)`; pending: nothing. Before it,
-  `TaskUpdated` if a task that does not run has another version of the spec than its job;
+* for a task that does not run and has another version of the spec than its job: `TaskUpdated`;
+* running: `TaskPlaced` with its incarnation and ports; dead: `TaskEnded(machine_id=0)`; pending: nothing;
 
 then one `ReservationsSet` for the tasks whose reservation differs from their limit, and `JobEnded` for ended jobs.
 These events rebuild everything that `diff` compares. They do not rebuild the incarnation of a pending task, which is
@@ -115,7 +115,9 @@ class CellState(MachineSums):
             self._settle()
 
     def _apply_run(self, run: list[Any], times: list[float]) -> None:
-        """Apply events of one kind, with their times: `TaskEnded` with `gone`, or `TaskPlaced` outside of allocs."""
+        """Apply events of one kind, with their times: either `TaskEnded` events whose processes have ended (`gone`), or
+        `TaskPlaced` events outside of allocs.
+        """
         if len(run) < _FEW:
             for event, time in zip(run, times, strict=True):
                 self._handlers[type(event)](event, time)
@@ -134,7 +136,9 @@ class CellState(MachineSums):
         self.apply_all([(event, revision, time)])
 
     def load(self, stream: Iterable[tuple[events.Event, float]], *, revision: int) -> None:
-        """Apply synthetic events, given as (event, time). They describe the database rows at `revision`."""
+        """Apply events that were made from database rows instead of the journal, given as (event, time). Afterwards the
+        state is that of the rows at `revision`.
+        """
         self.apply_all((event, 0, time) for event, time in stream)
         self.revision = revision
 
@@ -316,8 +320,8 @@ class CellState(MachineSums):
             self.machines.hold(machine, task_id(job.id, event.index), event.incarnation, event.ports)
 
     def _tasks_placed(self, many: Sequence[events.TaskPlaced], times: Sequence[float]) -> None:
-        """Place many tasks outside of allocs. Tasks that are wrong in any way are placed one by one, which raises the
-        error of the first.
+        """Place many tasks outside of allocs. If one of the events cannot be applied, the tasks are placed one by one
+        instead, which raises the error of the first such event.
         """
         tasks, machines = self.tasks, self.machines
         slots = self._slots(many)

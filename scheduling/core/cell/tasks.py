@@ -94,7 +94,7 @@ class Shapes:
         return shape
 
     def known(self) -> Iterable[Requirement]:
-        """Return all requirements that have a shape, as they were given to `of`."""
+        """Return all distinct requirements that have a shape (a number)."""
         return self._shape
 
 

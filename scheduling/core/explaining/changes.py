@@ -1,8 +1,8 @@
 """Finds the smallest changes with which a pending task would fit. For each change, it counts the machines on which the
 task would then fit (§2.6).
 
-A change is suggested only if no other change is needed. `tests/properties/test_why.py` applies each suggested change
-and counts the machines again with a simple program.
+A single change is suggested only if it is sufficient by itself. `tests/properties/test_why.py` applies each suggested
+change and counts the machines again with a simple program.
 """
 
 from __future__ import annotations

@@ -20,7 +20,9 @@ MOST_PER_MACHINE = 64
 
 
 class Platforms(NamedTuple):
-    """The kinds of machines. Machines of one kind have equal capacities. The arrays have P kinds and N machines."""
+    """The kinds of machines. Machines of one kind have equal capacities. `capacity` [P, R]: the capacity of each of the
+    P kinds. `of` [N]: the kind of each of the N machines. `number` [P]: how many machines each kind has.
+    """
 
     capacity: Ints  # [P, R]
     of: NDArray[np.intp]  # [N] -> kind
@@ -28,7 +30,7 @@ class Platforms(NamedTuple):
 
 
 def platforms_of(capacity: Ints) -> Platforms:
-    """Return the kinds of machines with these capacities [N, R], sorted by capacity."""
+    """Return the kinds of machines, sorted by capacity. `capacity` [N, R]: the capacity of each machine."""
     # Sorting rows takes ten times as long as sorting numbers: equal rows have equal sums with odd weights.
     weights = (np.arange(capacity.shape[1], dtype=np.uint64) * 2 + 1) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (capacity.astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64)
@@ -52,8 +54,8 @@ def conforming(limit: tuple[int, ...], platforms: Ints, number: Ints, *, now: in
 
     `now`: how many machines can hold the task now. `room`: how many such tasks fit into the cell now. The suggested
     limits are for the most common kind of machine that could hold the task. If no kind could hold the task, they are
-    for the kind that comes closest; `one_more` is then the largest limit with which one task fits on an empty machine
-    of this kind.
+    for the kind that comes closest. The field `one_more` of the result is then the largest limit with which one task
+    fits on an empty machine of this kind.
     """
     wanted = np.array(limit, dtype=np.int64)
     asked = np.flatnonzero(wanted > 0)

@@ -267,7 +267,7 @@ class Explainer:
 
 
 def _gives_up(change: SuggestedChange) -> bool:
-    """Return whether the user gives up a constraint by this change: removes it, or replaces its value."""
+    """Return whether the change removes a constraint or replaces its value."""
     return any(part.constraint is not None for part in (change, *change.parts))
 
 

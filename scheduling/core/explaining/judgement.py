@@ -43,9 +43,10 @@ class Judgement:
     """The reasons why a task of one class (a set of equal tasks) does not fit on each of N machines. All arrays list
     the machines in the same order. R is the number of resources.
 
-    `order` [N]: the slots of the machines. `rank` [N]: the position of each machine if they were sorted by id. `left`
-    [R, N]: the capacity of each resource that is free after preemption. For accelerators, it is instead the amount that
-    one task of the class can get. `failures` [N]: how many hard constraints of the task the machine does not satisfy.
+    `order` [N]: the slots of the machines. `rank` [N]: the position that each machine would have if the machines were
+    sorted by id. `left` [R, N]: the capacity of each resource that is free after preemption. For accelerators, it is
+    instead the amount that one task of the class can get. `failures` [N]: how many hard constraints of the task the
+    machine does not satisfy.
     """
 
     state: CellState
@@ -286,9 +287,10 @@ class Judge:
     def _excluded(self, demands: tuple[Constraint, ...]) -> tuple[Ints32, Ints32, Ints]:
         """Return three arrays about the hard constraints `demands`.
 
-        The first has one obstacle per machine, as a code of `Judged`: the first constraint that fails, else that the
-        machine is not up, else -1. The second has the number of constraints that fail on each machine. The third has,
-        for each of these obstacles, the number of machines in the first array.
+        The first contains one obstacle per machine, as a code of `Judged`: the first constraint that the machine does
+        not satisfy. If it satisfies all of them, the code says that the machine is not up, or is -1 if it is up. The
+        second contains the number of constraints that fail on each machine. The third counts how often each obstacle
+        occurs in the first.
         """
         if demands not in self._failing:
             if len(self._failing) >= _MOST_FAILING:

@@ -42,7 +42,8 @@ class Pair(NamedTuple):
 
 class UnplacedGroups(NamedTuple):
     """The tasks that the pass left pending. `groups`: one group per class, in the order of the queue. `first`: for each
-    class, how many tasks are before its first task in the queue.
+    class, how many tasks are before its first task in the queue. `of`, `job`: the group and the job of each task.
+    `pairs`: by group, the jobs that have tasks in it.
     """
 
     groups: list[int]
@@ -54,7 +55,7 @@ class UnplacedGroups(NamedTuple):
     def places(self, position: int, known: AheadOf) -> tuple[tuple[tuple[int, int], ...], tuple[QueuePlace, ...]]:
         """Return two tuples about the jobs of the class at `position`, in the same order: a pair (job id, number of
         pending tasks) of each job, and the place of each job in the queue. `known`: the last result of `ahead` for this
-        class.
+        class, from which the tenants before each job are taken.
         """
         pairs = self.pairs[self.groups[position]]
         none: tuple[int, tuple[Ahead, ...]] = (0, ())
@@ -113,8 +114,9 @@ class TenantsAhead:
 
 
 def left_over(state: CellState, sorting: GroupedQueue, answer: Ints) -> tuple[UnplacedGroups, list[Key]]:
-    """Return the tasks that stay pending, by class, and the key of each class. Groups of tasks with the same `_key`
-    form a class. `answer`: for each task in the queue, the position of its machine, or -1 if no machine fits.
+    """Return the tasks that stay pending, by class, and the key of each class. A class consists of the groups with
+    equal requirements that also agree in all other properties that decide where a task can be placed. `answer`: for
+    each task in the queue, the position of its machine, or -1 if no machine fits.
     """
     where = np.flatnonzero(answer == -1)
     of, job = sorting.of_task[where], sorting.job[where]

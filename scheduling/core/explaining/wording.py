@@ -92,7 +92,7 @@ def format_why(
 
 def format_fit(shapes: Conforming, *, tasks: int, extra: Sequence[str] = (), words: Words = ENGLISH) -> list[str]:
     """Return sentences that say whether `tasks` equal tasks would fit into the cell, and with which limits more tasks
-    would fit.
+    would fit. `shapes`: the advice about limits for these tasks.
     """
     return _Wording(words, tuple(extra), {}).fit(shapes, tasks)
 
@@ -141,7 +141,7 @@ class _Wording:
         return self._("%(tasks)s of job %(name)s") % {"tasks": detail, "name": name} if name else detail
 
     def outlook(self, why: Why) -> list[str]:
-        """Return sentences that say when the next task is expected to start if nobody changes what it requests."""
+        """Return sentences that say when the next task is expected to start if nobody changes its request."""
         if why.never and why.shapes is not None and why.shapes.asked is not None:
             return [self._("The cell could not hold all of them even if it were empty.")]
         if why.never:

@@ -38,8 +38,8 @@ class Accounts(NamedTuple):
 @compiled
 def settle(accounts: Accounts, moves: Ints, tick: int) -> None:
     """Apply `moves` [N, COLUMNS] to `accounts`, in order. In each move, a task starts on a machine or leaves it. The
-    reservation of a task that starts is its limit (§5.5). `tick`: the value to store in `accounts.changed` for each of
-    these machines.
+    reservation of a task that starts is its limit (§5.5). `tick`: the value that is written into `accounts.changed` for
+    the machine of each move.
     """
     for i in range(moves.shape[0]):
         t, m, sign, shape = moves[i, TASK], moves[i, MACHINE], moves[i, SIGN], moves[i, SHAPE]

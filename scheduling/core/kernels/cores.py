@@ -40,8 +40,8 @@ def cores_suffice(
     machines: MachineArrays, running: Running, m: int, want: int, leaving: Ints, number: int, spared: int
 ) -> bool:
     """Return whether machine `m` would have enough cores for a task if other tasks were preempted. These are the tasks
-    in the slots `leaving[:number]`, without the slot `spared`. `want`: how many cores the new task asks for, as in
-    `cores_suit`.
+    in the slots `leaving[:number]`, without the slot `spared`. `want`: how many whole cores the new task asks for; 0 if
+    it shares cores, -1 for a batch task.
     """
     if want < 0:
         return True
@@ -59,8 +59,8 @@ def cores_suffice(
 
 @inlined
 def hold_cores(machines: MachineArrays, m: int, has: int, by: int) -> None:
-    """Add a task to the core counts of machine `m` (`by` = 1), or remove it (`by` = -1). `has`: the number of whole
-    cores that the task has reserved, from `cores_of`.
+    """Add a task to the core counts of machine `m` (`by` = 1), or remove it (`by` = -1). `has`: how many whole cores
+    the task has reserved; 0 if it shares cores, -1 for a batch task.
     """
     if has > 0:
         machines.owned[m] += by * has
@@ -74,7 +74,7 @@ def judge_cores(machines: MachineArrays, running: Running, want: int, ceiling: i
     count as preempted.
 
     `few`: whether the machine has too few cores for one more task. `most`: the largest number of whole cores that a
-    task could get. `want`: how many whole cores the task asks for, as in `cores_suit`.
+    task could get. `want`: how many whole cores the task asks for; 0 if it shares cores, -1 for a batch task.
     """
     for m in range(few.shape[0]):
         owned = machines.owned[m]

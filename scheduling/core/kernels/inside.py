@@ -15,8 +15,9 @@ _COMES, _GOES = constant(1), constant(-1)
 
 
 class Allocs(NamedTuple):
-    """The running allocs, sorted by alloc set and id. `machine`: slot of the alloc's machine. The arrays `ports_free`
-    [M] and `there` [B, M] use the same slots.
+    """The running allocs, sorted by alloc set and id. `free` [A, R]: the free capacity of each alloc. `machine` [A]:
+    the slot of the alloc's machine. Two arrays have one column per machine slot: `ports_free` [M] counts the free
+    ports, and `there` [B, M] counts the tasks of each of the B jobs that limit their tasks per machine.
     """
 
     free: Ints  # [A, R]

@@ -73,8 +73,9 @@ def judge(
 
     Four arrays [R, P] contain the capacity of each machine. `capacity`: the whole capacity. `spare`: the part that no
     reservation uses; empty if the group is placed by reservations. `left`: the part that is free after preemption.
-    `direct`: the part that is free without preemption. Two arrays [P] are about hard constraints. `excluded`: the first
-    constraint that fails, else the state of the machine, else -1. `failures`: how many constraints fail.
+    `direct`: the part that is free without preemption. Two arrays [P] are about hard constraints. `excluded`: the code
+    of the first constraint that fails; if none fails, the code for a machine that is not up, or -1 if it is up.
+    `failures`: how many constraints fail.
 
     `Judged` lists the codes of obstacles. `judged.fell` must already count the machines by `excluded`; the other sums
     must be 0.
@@ -269,8 +270,12 @@ def _judge_further(
 
 @inlined
 def _sum_up(left: Ints, limit: Ints, failures: Ints32, judged: Judged, begin: int, end: int) -> None:
-    """Write `judged.only` for the machines at the positions `begin` to `end` - 1. Add these machines to the numbers of
-    machines per constraint and per resource.
+    """Complete `judged` for the machines at the positions `begin` to `end` - 1.
+
+    Write into `judged.only` the obstacle that alone prevents a task from running on the machine. Write -1 if there is
+    none, if there are several, or if the machine cannot run the task at present (it is not up, or the task crashed
+    there). Then update the counts of machines per obstacle, such as `judged.fell` (machines that the obstacle excludes)
+    and `judged.alone` (machines on which it is the only obstacle).
     """
     n = end - begin
     first = judged.first[begin:end]

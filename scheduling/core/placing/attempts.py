@@ -55,7 +55,8 @@ def unplaced_first(tasks: TaskTable, slots: Slots, machine: Ints) -> Slots:
 
 def placed_by_priority(tasks: TaskTable, slots: Slots, machine: Ints) -> tuple[int, ...]:
     """Return how many tasks of each priority in the queue were placed, the highest priority first. The larger of two
-    such tuples is the better result. `slots` and `machine` are the same as in `unplaced_first`.
+    such tuples is the better result. `slots` [Q]: the tasks of the queue. `machine` [Q]: the machine that was chosen
+    for each task, or a negative number.
     """
     _, priority = np.unique(-tasks.job_priority[tasks.job[slots]].astype(np.int64), return_inverse=True)
     return tuple(np.bincount(priority, weights=machine >= 0).astype(int).tolist())

@@ -14,7 +14,8 @@ from scheduling.core.vocabulary.policy import Policy
 
 class FreeCapacity(NamedTuple):
     """The total capacity of all machines that are up, and the free part of this capacity. Each array has one total per
-    resource [R]. `machines`: how many machines are up.
+    resource [R]. `machines`: how many machines are up. `by_limit`: the part that is free for tasks that are placed by
+    their limit, which may preempt others. `by_reservation`: the part that no reservation uses (§5.5).
     """
 
     machines: int
@@ -24,7 +25,9 @@ class FreeCapacity(NamedTuple):
 
 
 class CapacitySums:
-    """The total capacity of a cell. Each update adds up only the machines that have changed since the last one."""
+    """Computes the total and the free capacity of a cell. Each update reads only the machines that have changed since
+    the last one.
+    """
 
     def __init__(self) -> None:
         self._state: CellState | None = None

@@ -24,8 +24,8 @@ _CHANGES_NO_PLACEMENT = (
 
 
 def may_let_place(event: events.Event, alloc_sets: Container[int]) -> bool:
-    """Return whether a pending task may fit better after `event`. `alloc_sets`: the ids of the alloc sets in which
-    jobs run; a placed alloc of such a set offers a place.
+    """Return whether a pending task that fitted on no machine before `event` may fit after it. `alloc_sets`: the ids of
+    the alloc sets in which jobs run; a placed alloc of such a set offers a place.
     """
     if isinstance(event, events.TaskPlaced):
         return event.job_id in alloc_sets

@@ -1,5 +1,5 @@
-"""Finds the assignments of a plan that still hold if others do not. If a preemption is rejected, its machine stays
-full, and if one task of a gang is not placed, no task of the gang is placed. Pure.
+"""Finds the assignments of a plan that are still valid if others cannot be applied. If a preemption is rejected, its
+machine stays full, and if one task of a gang is not placed, no task of the gang is placed. Pure.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from scheduling.core.vocabulary.plan import Assignment
 def split_broken(
     assignments: Sequence[Assignment], broken: Collection[int], *, gangs: Collection[int], unfreed: set[int]
 ) -> tuple[list[Assignment], list[Assignment]]:
-    """Return (assignments that still hold, all other assignments).
+    """Return (assignments that are still valid, all other assignments).
 
-    `broken`: positions of the assignments that do not hold. `gangs`: ids of the jobs whose tasks are placed together or
-    not at all. `unfreed`: ids of machines on which tasks stay, because an assignment that would preempt them does not
-    hold. Other assignments to these machines do not hold either, except into allocs. The function adds further such
-    machines to `unfreed`.
+    `broken`: positions of the assignments that cannot be applied. `gangs`: ids of the jobs whose tasks are placed
+    together or not at all. `unfreed`: ids of machines that stay full, because an assignment that would preempt tasks
+    there cannot be applied. Other assignments to these machines are not valid either, except into allocs. The function
+    adds further such machines to `unfreed`.
     """
     broken = set(broken)
     while True:

@@ -1,4 +1,4 @@
-"""The start of the search for a machine, and how many machines are compared for each task (§3.4, relaxed
+"""Decides where the search for a machine begins, and how many machines are compared for each task (§3.4, relaxed
 randomisation). For all tasks of one group, the search begins at the same machine.
 """
 

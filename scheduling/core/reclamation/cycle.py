@@ -42,9 +42,9 @@ class ReservationChanges(NamedTuple):
 
 
 def changes_due(state: CellState, found: Reservations, due: Bools) -> list[ReservationChanges]:
-    """Return the most important changes of reservations, in chunks. Increases come first. Changes that are left out
-    are computed again in the next cycle. `due` [N]: which of the reservations in `found` may change now
-    (`ReservationPace.due`).
+    """Return the most important changes of reservations, in groups that are written together. Increases come first.
+    Changes that are left out are computed again in the next cycle. `due` [N]: which of the reservations in `found` may
+    change now (`ReservationPace.due`).
     """
     found = dataclasses.replace(found, raised=found.raised & due, lowered=found.lowered & due)
     raises = int(found.raised.sum())
@@ -89,8 +89,8 @@ def shortages(state: CellState, found: Reservations, demand: Ints, prod: Bools, 
     """Return the machines whose tasks use more than the share `share` (0 to 1) of their RAM or disk, and the evictions
     that end this. If `share` is 0, both lists are empty.
 
-    `demand` [S, K]: the recent usage, with one row per measured task and one column per resource. `prod`: which
-    priorities are prod, as `prod_by_priority` returns them.
+    `demand` [S, K]: the recent usage, with one row per measured task and one column per resource. `prod`: one boolean
+    per priority, whether it is prod.
     """
     if share == 0:
         return Relief([], [])

@@ -1,16 +1,16 @@
-"""The choice of the moment at which a changed estimate becomes a change of the reservation (§5.5). Pure.
+"""Decides when a changed estimate of a task's usage becomes a change of its reservation (§5.5). Pure.
 
     UsageHistory.look ─► Reservations: which changes matter ─► ReservationPace.due ─► which of them are written now
 
 Every written change is an event of the journal. Usage goes up and down all day, so writing each change that matters at
-once would fill the journal. These rules make several changes one:
+once would fill the journal. These rules combine several changes into one:
 
 * The changes of a cell are written together, at most once per `TOGETHER_S`. The first change after a quiet time does
   not wait, and neither do changes of `MANY` tasks.
 * A reservation below the usage is raised with the next changes. A machine that runs short meanwhile is found by its
   usage, not by its reservations.
-* A reservation that covers the usage rests for at least `REST_S` between two changes. It is lowered when what it
-  wasted since the last change reaches `WASTE_S` seconds of the limit: after 30 minutes if it is too large by 5 % of the
+* A reservation that covers the usage stays the same for at least `REST_S`. It is lowered when the capacity that it
+  wasted since its last change reaches `WASTE_S` seconds of the limit: after 30 minutes if it is too large by 5 % of the
   limit, and after 5 minutes if it is too large by 30 %.
 """
 
@@ -45,8 +45,8 @@ class ReservationPace:
     def due(self, tasks: TaskTable, samples: Samples, found: Reservations, *, passed_s: float) -> Bools:
         """Return which of the N reservations in `found` should be written now, as booleans [N].
 
-        `samples`, `found`: arguments and result of `UsageHistory.look`. `passed_s`: seconds since the last call.
-        Raises `ValueError` if `passed_s` is negative.
+        `samples`: the newest usage samples. `found`: the reservations that `UsageHistory.look` computed from them.
+        `passed_s`: seconds since the last call. Raises `ValueError` if `passed_s` is negative.
         """
         if passed_s < 0:
             raise ValueError(f"passed_s is {passed_s:g}; it must not be negative")

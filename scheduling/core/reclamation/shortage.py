@@ -34,8 +34,8 @@ class Occupants:
 
 @dataclass(frozen=True, slots=True)
 class ShortageVictim:
-    """A task to evict. `position`: the index of the task in `Occupants`. `over`: whether the task exceeds its own
-    limit. `resource`: the index of the resource that the machine lacks.
+    """A task to evict. `position`: the index of the task in `Occupants`. `resource`: the index of the resource of which
+    the machine has too little. `over`: whether the task exceeds its own limit.
     """
 
     position: int
@@ -112,8 +112,9 @@ def _relieve(occupants: Occupants, there: Ints, machine: int, used: Ints, bound:
 
 
 def _left(occupants: Occupants, leaving: dict[int, int], resource: int, excess: dict[int, int]) -> int:
-    """Return by how many bytes of `resource` the usage exceeds the allowed amount after the tasks in `leaving` are
-    evicted. The result is negative if the usage is then below this amount.
+    """Return how many bytes of `resource` are still used too much after some tasks are evicted; negative if none are.
+    `leaving`: the positions of these tasks in `occupants` (the keys). `excess`: by resource, how many bytes are used
+    too much before the evictions.
     """
     return excess[resource] - int(occupants.usage[list(leaving), resource].sum())
 

@@ -125,10 +125,11 @@ def victims_of(assignments: Iterable[Assignment]) -> dict[int, Assignment]:
 
 
 def preemptions(claims: Mapping[int, Assignment], running: Mapping[int, tuple[int | None, int]]) -> list[Eviction]:
-    """Return the evictions of the victims that still run on the machine of their preemptor. A victim that has left by
-    itself has freed its place as well.
+    """Return the evictions of the victims that still run on the machine of their preemptor. Victims that have already
+    left the machine need no eviction.
 
-    `claims`: from `victims_of`. `running`: (machine id, incarnation) of each victim that still runs, by task id.
+    `claims`: the assignment that preempts each victim, by task id of the victim. `running`: (machine id, incarnation)
+    of each victim that still runs, by task id.
     """
     return [
         Eviction(

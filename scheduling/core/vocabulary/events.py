@@ -131,10 +131,11 @@ class PackagesHeld(_Event, frozen=True, tag="packages.held"):
 
 
 class AllocKept(_IncarnationEvent, frozen=True, tag="alloc.kept"):
-    """An alloc left a machine. The machine keeps the alloc's folder until log savers have copied the logs (§4).
+    """An alloc left a machine. The machine keeps the alloc's folder until log savers (tasks that copy the logs) have
+    finished, but not longer than until the time `until` (§4). `savers`: (job id, index) of these tasks.
 
-    `hold`: the amounts of resources that the kept folder uses. A `machine.set` event of the same revision contains
-    the remaining capacity of the machine.
+    `hold`: the amounts of resources that the kept folder uses. A `machine.set` event of the same revision contains the
+    remaining capacity of the machine.
     """
 
     until: float  # seconds since the epoch
@@ -156,9 +157,9 @@ class AllocGone(_IncarnationEvent, frozen=True, tag="alloc.gone"):
 
 
 class MachineCredential(_Event, frozen=True, tag="machine.credential"):
-    """The state of the secret with which a Borglet connects changed. `asked`: the Borglet should make a new secret.
-    `offered`: the Borglet has made a new secret, and both secrets are valid. `renewed`: the old secret is no longer
-    valid. `revoked`: no secret is valid until the machine joins again.
+    """The state of the secret with which a Borglet connects changed. `step`: `asked` if the Borglet should make a new
+    secret; `offered` if it has made one, and both secrets are valid; `renewed` if the old secret is no longer valid;
+    `revoked` if no secret is valid until the machine joins again.
     """
 
     machine_id: int
@@ -301,7 +302,7 @@ class TaskReported(_IncarnationEvent, frozen=True, tag="task.reported"):
     """A Borglet reported that the state of a running task has changed.
 
     `up`: whether the task can serve: its phase is `up`, and its health check passes if it has one. `skipped`: how many
-    changes before this one have no event of their own, because the task changed again and again.
+    earlier changes have no event of their own, because the task changed again and again.
     """
 
     phase: str
@@ -359,8 +360,8 @@ class ShellOpened(_IncarnationEvent, frozen=True, tag="shell.opened"):
 
 
 class ShellClosed(_IncarnationEvent, frozen=True, tag="shell.closed"):
-    """A shell in a task ended or could not start. `how`: the reason. The numbers of input and output bytes are
-    separate.
+    """A shell in a task ended or could not start. `how`: the reason. `bytes_typed`, `bytes_printed`: how many bytes the
+    user typed, and how many the shell printed.
     """
 
     session: str
@@ -421,8 +422,8 @@ def decode(data: bytes | str) -> Event:
 
 
 def unpacked(event: Event) -> Event:
-    """Return an event that was decoded without `decode`, with its packed lists. Raises `msgspec.ValidationError` if the
-    lists cannot be read.
+    """Return the event; if it contains packed lists, with unpacked lists. `decode` unpacks them itself, so this
+    function is for events from other decoders. Raises `msgspec.ValidationError` if the lists cannot be read.
     """
     if type(event) is ReservationsSet and event.packed:
         try:

@@ -118,7 +118,10 @@ class Groups(NamedTuple):
 
 
 class QueueArrays(NamedTuple):
-    """The pending tasks in the order in which the pass tries them."""
+    """The pending tasks in the order in which the pass tries them, one element per task. `group`, `job`: the task's
+    group and job. `last`: the position of the machine on which it ran before, or -1. `gang_end`: for the first task of
+    a gang, the position after its last task; 0 for all other tasks.
+    """
 
     group: Ints
     job: Ints  # local to the pass
@@ -277,8 +280,11 @@ class History(NamedTuple):
 
 
 class Estimating(NamedTuple):
-    """The parameters of one estimate of the reservations of running tasks. `passed_s`: seconds since the previous
-    estimate.
+    """The parameters of one estimate of the reservations of running tasks. `off`: whether reclamation is switched off.
+    `passed_s`: seconds since the previous estimate. `settle_s`: how many seconds a task is observed before its
+    reservation decreases. `keep`: the share of the distance between reservation and target that remains after this
+    estimate. `step`: the smallest change that matters, as a share of the limit. `margin`, `floor`: the safety margin
+    and the smallest reservation of each resource.
     """
 
     off: bool
@@ -294,8 +300,9 @@ class Estimating(NamedTuple):
 
 
 class Estimates(NamedTuple):
-    """The reservation estimates of running tasks, in the order of `Reserved.slots`. `gap`: (present reservation -
-    wanted reservation) / limit, for the resource where this value is largest, and at least 0.
+    """The reservation estimates of running tasks, in the order of `Reserved.slots`. `wanted` [N, K]: the new
+    reservations. `verdict` [N]: whether each reservation should be raised, lowered or left as it is. `gap` [N]:
+    (present reservation - wanted reservation) / limit, for the resource where this value is largest, and at least 0.
     """
 
     wanted: Ints  # [N, K]

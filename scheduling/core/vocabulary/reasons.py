@@ -41,8 +41,8 @@ class ChangeKind(StrEnum):
 
 
 class Basis(StrEnum):
-    """The data from which the expected start time of a pending task is computed, or the reason why it cannot be
-    computed.
+    """The basis of the forecast when a pending task starts: the data from which it is computed, or the reason why there
+    is none.
     """
 
     ENDS = "ends"  # tasks that ended on machines that could hold it, and the queue ahead

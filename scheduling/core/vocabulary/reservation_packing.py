@@ -3,9 +3,10 @@
 An event about reservations may contain thousands of tasks, with at least eight numbers per task. The text contains
 these numbers as columns, because equal and similar numbers then follow each other, and compression makes them short:
 
-    [unit of bytes, tails, steps of job ids, indexes, CPU, RAM, disk, number of the tail]
+    [unit of bytes, tails, differences of successive job ids, indexes, CPU, RAM, disk, number of each task's tail]
 
-A *tail* is the part of a reservation after disk, which is the same for most tasks.
+A *tail* is the part of a reservation after CPU, RAM and disk. It is the same for most tasks, so each different tail is
+stored once, in the list `tails`.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ class EvictionCause(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Observation:
     """A Borglet's report about a running incarnation of a task. `up`: whether the task is up. If the task has a health
-    check, it must also pass the check. `skipped`: how many earlier changes of the incarnation were not written.
+    check, it must also pass the check. `skipped`: how many earlier changes of the incarnation were not written to the
+    journal.
     """
 
     task_id: int

@@ -1,4 +1,5 @@
-"""Copies closed days of the journal and of usage, and ended jobs, to the archive, and drops what is archived and old.
+"""Copies closed days of the journal and of usage, and ended jobs, to the archive. Then deletes from PostgreSQL the rows
+that are in the archive and old.
 
     rows ─► draft ─► read back ─► store ─► hashed in the store ─► manifest
     partition: all rows in the manifest, files hashed again ─► marked ─► detached ─► dropped
@@ -69,8 +70,8 @@ class Archiver:
         self.done = Archived()
 
     def run(self, *, now: dt.datetime) -> Archived:
-        """Archive all rows that are due, in all cells, and drop and delete old ones. Return the numbers. Raises
-        `ArchiveFailed` at the end if a cell failed; the other cells are still archived.
+        """Archive the closed days and the ended jobs of all cells, and delete archived rows and files that are old.
+        Return how many. Raises `ArchiveFailed` at the end if a cell failed; the other cells are still archived.
         """
         failures = []
         for cell in Cell.operated.order_by("id"):
@@ -131,9 +132,9 @@ class Archiver:
         """Write the rows of one range to the store, verify the file there, and record it in the manifest. The caller
         has the lock of the cell.
 
-        `groups`: the rows, as `parquet.write` takes them. `generation`: how often an erasure has replaced the file.
-        `state`: the new state of the file, if it is not the default for a new file. Raises `ArchiveFailed` if the file
-        cannot be written, or differs from the rows when it is read back.
+        `groups`: the rows, as tables that become one row group each. `generation`: how often an erasure has replaced
+        the file. `state`: the new state of the file, if it is not the default for a new file. Raises `ArchiveFailed` if
+        the file cannot be written, or differs from the rows when it is read back.
         """
         table = ARCHIVE_TABLES[wanted.table]
         file = ArchiveFile(

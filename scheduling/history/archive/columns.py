@@ -25,8 +25,8 @@ _EPOCH_US = 946_684_800_000_000  # PostgreSQL counts from 2000-01-01
 
 
 class _Fixed(NamedTuple):
-    """A type whose values have one length. `sql`: its name in PostgreSQL. `null`: the SQL of the value that stands for
-    null. `binary`: numpy's type of the values that PostgreSQL sends.
+    """A type whose values all have the same number of bytes. `sql`: its name in PostgreSQL. `null`: the SQL of the
+    value that stands for null. `binary`: numpy's type of the values that PostgreSQL sends.
     """
 
     sql: str

@@ -2,9 +2,10 @@
 
     ended, and old enough ─► file in the manifest, entries of the index ─► rows deleted, in bounded transactions
 
-A job is archived with its tasks, the versions of its spec, its updates and its verdict. An entry of the index
-(`ArchivedJob`) exists exactly for the jobs that are in a file of the manifest, so no job gets into two files. The
-module imports no Parquet library, so that web and Celery processes can use it.
+A job is archived with its tasks, the versions of its spec, its updates and its verdict (the last explanation why its
+tasks were pending). An entry of the index (`ArchivedJob`) exists exactly for the jobs that are in a file of the
+manifest, so no job gets into two files. The module imports no Parquet library, so that web and Celery processes can use
+it.
 
 The archiver does not delete events, usage and costs here, because they have files or tables of their own. It also keeps
 jobs that other rows still need (`_FREE`).
@@ -88,7 +89,9 @@ _DELETIONS = (
 
 
 def next_jobs(cell: Cell, *, now: dt.datetime) -> EndedJobs | None:
-    """Return the jobs that ended first among those that are due and not in the archive, or None if there are none."""
+    """Return the jobs that the archiver copies next: those that ended first, are old enough, and are not in the
+    archive. None if there are none.
+    """
     rows = query(_NEXT, _values(cell, now) | {"most": MOST_ROWS})
     if not rows:
         return None

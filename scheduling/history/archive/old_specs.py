@@ -1,5 +1,5 @@
 """Chooses the old versions of specs of live jobs that the archiver copies next. Their rows are deleted in the
-transaction that records their file, so that a version is in PostgreSQL or in the archive, and never in both.
+transaction that records their file, so a version is either in PostgreSQL or in the archive, never in both.
 
 A version is archived `ended_jobs_keep_days` after a later version replaced it, if nothing refers to it. The current
 version of a job and the one before it, to which an undo returns, always stay.

@@ -137,7 +137,9 @@ def _digest(group: pa.Table) -> bytes:
 
 
 def _add_column(found: Any, array: pa.Array) -> None:
-    """Add the values of an array to a hash. Nulls count as nulls, whatever is stored below them."""
+    """Add the values of an array to the hash object `found`. Equal arrays give equal hashes, whatever bytes Arrow
+    stores in the places of nulls.
+    """
     found.update(_bytes(pc.is_null(array).cast(pa.uint8())))
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())

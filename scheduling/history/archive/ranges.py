@@ -94,7 +94,9 @@ def midnight(day: dt.date) -> dt.datetime:
 
 @dataclass(frozen=True, slots=True)
 class OldPartition:
-    """A partition whose rows are all in the archive and older than the retention. `first`, `last`: as in `DayRange`."""
+    """A partition of PostgreSQL that may be dropped: its rows are all in the archive, and old enough. `first`, `last`:
+    the first and the last revision (events) or second since the epoch (usage).
+    """
 
     name: str
     first: int
@@ -149,7 +151,9 @@ def expired_files(cell: Cell, *, now: dt.datetime) -> list[ArchiveFile]:
 
 
 def due(*, now: dt.datetime) -> bool:
-    """Return whether events or usage have to be archived or dropped, or files are too old."""
+    """Return whether the archiver has work with events or usage: rows to archive, partitions to drop, or expired files
+    to delete.
+    """
     return bool(old_partitions_of_usage(now=now)) or any(
         any(lag_s(cell, table, now=now) > 0 for table in TABLES)
         or old_partitions_of_events(cell, now=now)

@@ -33,8 +33,8 @@ def store() -> FileStore:
 
 @contextmanager
 def local_file(file: ArchiveFile) -> Iterator[Path]:
-    """Yield the path of a file of the manifest on this host, as `FileStore.local` does. If an erasure has replaced the
-    file meanwhile, the path is that of the new one.
+    """Yield the path of a file of the manifest on this host, until the `with` block ends. A file in S3 is downloaded
+    for this. If an erasure has replaced the file meanwhile, the path is that of the new one.
     """
     with ExitStack() as stack:
         try:

@@ -33,7 +33,8 @@ _FLOATS = pa.list_(pa.float32())
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTable:
-    """A table of the archive. `version`: the version of its schema, which a change of the columns increases.
+    """A table of the archive. `table`: the table of PostgreSQL. `order`: the columns by which rows are sorted.
+    `version`: the version of its schema, which a change of the columns increases.
 
     `sources`: columns or expressions of PostgreSQL, by the names of the columns in the file. The columns `user` and
     `time_us` have no source. `place`: the column whose smallest and largest value a file records as its range.
@@ -171,8 +172,8 @@ def rows_of(cell_id: int, wanted: DayRange) -> Iterator[pa.Table]:
 def completed(
     table: ArchiveTable, parts: Iterable[pa.Table], *, rows_per_group: int = ROWS_PER_GROUP
 ) -> Iterator[pa.Table]:
-    """Yield the rows of `parts` with the derived columns, as tables of at most `rows_per_group` rows with the schema of
-    `table`.
+    """Yield the rows of `parts` with the derived columns (`user`, and `time_us` if the table has it), as tables of at
+    most `rows_per_group` rows with the schema of `table`.
     """
     tenants = _Tenants()
     for group in _groups(parts, rows_per_group):

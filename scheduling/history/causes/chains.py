@@ -94,7 +94,7 @@ def chain_of(principal: Principal, cell: Cell, place: Place) -> CauseChain:
 
 
 def facts_of(event: Event) -> JournalFacts:
-    """Return the facts about an event for rules."""
+    """Return the facts about an event from which rules find its cause and its effects."""
     caused_by = None
     if event.caused_by_revision is not None and event.caused_by_seq is not None:
         caused_by = event.caused_by_revision, event.caused_by_seq

@@ -46,7 +46,10 @@ class Where(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JournalFacts:
-    """The facts about an event that rules read."""
+    """The facts about an event from which rules find its cause and its effects. `place`: its revision and sequence
+    number. `index`: the index of its task. `data`: its fields. `caused_by`: the place of its cause, if the event names
+    one.
+    """
 
     place: Place
     kind: str

@@ -94,7 +94,9 @@ def write(file: BinaryIO, header: Header, tables: dict[str, pyarrow.Table]) -> H
 
 
 def read_header(file: BinaryIO) -> Header:
-    """Return the header of a checkpoint, and leave `file` at its first section. Raises `CheckpointError`."""
+    """Return the header of a checkpoint, and leave `file` at its first section. Raises `CheckpointError` if the header
+    cannot be read.
+    """
     prefix = file.read(_PREFIX.size)
     if len(prefix) < _PREFIX.size or not prefix.startswith(MAGIC):
         raise CheckpointError("header", "the file does not begin like a checkpoint", "Give another file")
@@ -121,7 +123,9 @@ def read(file: BinaryIO) -> tuple[Header, dict[str, pyarrow.Table]]:
 
 
 def verify(file: BinaryIO) -> Header:
-    """Return the header of a checkpoint whose checksums are all right. Raises `CheckpointError` as `read` does."""
+    """Read a checkpoint completely, and return its header. Raises `CheckpointError` if a checksum is wrong, a section
+    is missing in part, or the file continues after the last section.
+    """
     header = read_header(file)
     for _ in _payloads(file, header):
         pass

@@ -43,7 +43,9 @@ def key_of(cell: str, revision: int) -> str:
 
 
 def open_checkpoint(key: str) -> BinaryIO:
-    """Return the file of a checkpoint, as `StoredCheckpoint.open` does."""
+    """Return the file of the checkpoint `key`, opened for reading; the caller closes it. Raises `NotThere` if it does
+    not exist, and `StoreAway` if it cannot be read.
+    """
     with store().local(key) as path:
         return path.open("rb")  # a temporary copy stays until the caller closes it
 
@@ -72,7 +74,9 @@ def own_checkpoints(cell: Cell) -> list[StoredCheckpoint]:
 
 @functools.lru_cache(maxsize=10_000)
 def _header(_store: str, key: str, _version: str) -> Header | None:
-    """Return the header of a checkpoint, or None if it is damaged. The cache avoids a request per file and listing."""
+    """Return the header of a checkpoint, or None if it is damaged. Results are cached, so that a list of checkpoints
+    does not request each file from the store again.
+    """
     with store().read(key) as chunks:
         try:
             return read_header(io.BytesIO(next(chunks, b"")))

@@ -63,8 +63,8 @@ def write_following(
     out: BinaryIO, cell: Cell, *, revision: int | None = None, time: dt.datetime | None = None, hours: float = 0.0
 ) -> Header:
     """Write a checkpoint of the cell at a revision, at a time, or at present, with the usage before and the events of
-    the `hours` afterwards. Return its header. Raises `Rejected` as `state_at` does, and if the journal in PostgreSQL no
-    longer has the events.
+    the `hours` afterwards. Return its header. Raises `Rejected` if the state cannot be rebuilt, or if PostgreSQL no
+    longer has the events afterwards.
     """
     with transaction.atomic():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -1,4 +1,6 @@
-"""A cell's state with details that the scheduler does not need, but that rows, names and pages need. Pure."""
+"""A cell's state together with details of its jobs that the scheduler does not need, such as labels, versions of specs
+and times. Checkpoints and pages show them. Pure.
+"""
 
 from __future__ import annotations
 

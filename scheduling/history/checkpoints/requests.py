@@ -63,8 +63,8 @@ def checkpoint_verified(*, principal: Principal, cell: Cell, revision: int) -> S
 
 
 def checkpoint_redacted(*, principal: Principal, cell: Cell, revision: int) -> BinaryIO:
-    """Return a redacted copy of a stored checkpoint, as an open file without a name. Another process makes it, which
-    ends with the memory that it needs. Raises the same errors as `checkpoint_verified`.
+    """Return a redacted copy of a stored checkpoint, as an open file without a name. A process of its own makes it, so
+    that its memory is free again afterwards. Raises the same errors as `checkpoint_verified`.
     """
     found = checkpoint_verified(principal=principal, cell=cell, revision=revision)
     out = tempfile.NamedTemporaryFile(prefix="borg-redacted-")  # noqa: SIM115 - the caller closes it

@@ -45,7 +45,9 @@ _BEFORE, _AFTER = 19, 2
 
 
 class _Requested(NamedTuple):
-    """The requirements of tasks: all that occur, sorted, and the number of each task's requirement among them."""
+    """The requirements of tasks. `all`: the different requirements, sorted. `number`: for each task, the position of
+    its requirement in `all`.
+    """
 
     all: list[Requirement]
     number: NDArray[np.int32]

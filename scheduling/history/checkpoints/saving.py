@@ -34,8 +34,8 @@ _DRAFT = "checkpoint-"
 def checkpoint_write(cell_id: int) -> str:
     """Save a checkpoint of a cell at its present revision, and return its name in the store. If it exists, it is kept.
 
-    Reads one repeatable-read snapshot and takes no lock, so no writer waits. Imports heavy libraries: other processes
-    than commands call `checkpoint_save`.
+    Reads one repeatable-read snapshot and takes no lock, so no writer waits. Imports heavy libraries, so only commands
+    call it; other processes call `checkpoint_save`.
     """
     from scheduling.history.checkpoints.rows import header_of, read_cell
 
@@ -64,8 +64,8 @@ def checkpoint_store(header: Header, tables: Tables) -> str:
 
 
 def checkpoint_save(cell: Cell) -> None:
-    """Save a checkpoint in a process of its own, which ends with the memory that it needs. Raises `RuntimeError` with
-    the output of this process if it fails.
+    """Save a checkpoint in a process of its own, so that its memory is free again afterwards. Raises `RuntimeError`
+    with the output of this process if it fails.
     """
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE}
     command = [sys.executable, "-m", "django", "checkpoint", cell.name]
@@ -75,8 +75,9 @@ def checkpoint_save(cell: Cell) -> None:
 
 
 def due(cell: Cell, *, now: dt.datetime) -> bool:
-    """Return whether the cell has changed since its newest checkpoint, and the checkpoint is older, or the events since
-    are more, than the cell's settings allow.
+    """Return whether a new checkpoint of the cell should be saved: whether the cell has changed since its newest
+    checkpoint, and this checkpoint is older than the cell's settings allow, or more events have been written since than
+    they allow.
     """
     chosen = cell_settings.load(cell.settings)
     if not chosen.checkpoint_interval_h:
@@ -114,7 +115,9 @@ def checkpoints_drop_old(cell: Cell, *, now: dt.datetime) -> int:
 
 
 def _events_until(cell_id: int, header: Header) -> int:
-    """Return the number of events for the header of a new checkpoint."""
+    """Return the number of events for the header of a new checkpoint: the number in the header before it, plus the
+    events since then.
+    """
     earlier = [
         one.header
         for one in checkpoints_of(header.cell)

@@ -28,7 +28,7 @@ JOIN scheduling_job AS j ON j.id = s.job_id WHERE j.id = ANY(%(jobs)s) AND (s.ve
 
 
 def specs_of(job_ids: list[int]) -> pyarrow.Table:
-    """Return a table with the specs of the jobs that their tasks and updates use at present."""
+    """Return a table with those versions of the jobs' specs that tasks and updates of the jobs use at present."""
     import pyarrow as pa
 
     rows = query(_USED, {"jobs": job_ids})

@@ -26,8 +26,8 @@ log = structlog.get_logger(__name__)
 
 def state_at(cell: Cell, *, revision: int | None = None, time: dt.datetime | None = None) -> RecordedState:
     """Return the state of a cell at a revision, or after the last change before a time, or at present. Raises
-    `Rejected` if the cell was never there, if events that are needed no longer exist or contradict the checkpoint, or
-    if the archive cannot be read.
+    `Rejected` if the cell never had this revision, if events that are needed no longer exist or contradict the
+    checkpoint, or if the archive cannot be read.
     """
     now = int(query("SELECT revision FROM scheduling_cell WHERE id = %s", [cell.id])[0][0])
     if time is not None:
@@ -96,7 +96,7 @@ def revision_at(cell: Cell, time: dt.datetime, *, newest: int) -> int:
 
 
 def _nearest(cell: Cell, revision: int) -> RecordedState:
-    """Return the state of the newest readable checkpoint at or before a revision, or an empty state."""
+    """Return the state from the newest readable checkpoint at or before a revision, or an empty state."""
     extra = tuple(cell.extra_resources)
     for stored in own_checkpoints(cell):
         if stored.header.revision > revision:

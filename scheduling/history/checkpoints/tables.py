@@ -265,7 +265,9 @@ def _load_ended(state: RecordedState, table: pyarrow.Table) -> None:
 
 
 def _by_job(ids: Ints) -> Iterator[tuple[int, int, int]]:
-    """Yield (job id, begin, end) for the tasks of each job. `ids`: sorted ids of tasks."""
+    """Yield (job id, begin, end) for each job: the elements of `ids` from `begin` to `end` - 1 are the tasks of the
+    job. `ids`: sorted ids of tasks.
+    """
     jobs, begins = np.unique(ids >> INDEX_BITS, return_index=True)
     ends = np.append(begins[1:], len(ids)) if len(jobs) else begins
     yield from zip(jobs.tolist(), begins.tolist(), ends.tolist(), strict=True)

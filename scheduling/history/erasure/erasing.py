@@ -54,8 +54,8 @@ _ACTORS = (
 
 @dataclass(slots=True)
 class Erased:
-    """How many events and other rows in PostgreSQL, rows and files of the archive, and checkpoints contained an
-    identity.
+    """The result of an erasure: how many items contained the identity (a person or a tenant). `events`, `others`:
+    events and other rows in PostgreSQL. `rows`, `files`: rows and files of the archive. `checkpoints`: checkpoints.
     """
 
     events: int = 0
@@ -66,8 +66,8 @@ class Erased:
 
 
 class Eraser:
-    """Erases one identity from the store `files` and from PostgreSQL. `at`: a function that is called at each step,
-    with the name of the step; tests use it.
+    """Erases one identity (a person or a tenant) from the store `files` and from PostgreSQL. `at`: a function that is
+    called at each step, with the name of the step; tests use it.
     """
 
     def __init__(self, files: FileStore, *, at: Callable[[str], None] = lambda step: None) -> None:

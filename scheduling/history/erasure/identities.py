@@ -60,7 +60,9 @@ class Identity:
         return re.compile(rf"(?<![^/:]){re.escape(self.name)}(?=/)|(?<=@){re.escape(self.name)}$")
 
     def value(self, field: str, text: str) -> str:
-        """Return the value of a column or field of JSON without the identity."""
+        """Return `text`, the value of a column or of a JSON field, with the identity replaced by its pseudonym.
+        `field`: the name of the column or field.
+        """
         if field in _NAMED[self.kind] and text == self.name:
             return self.pseudonym
         if field in _FOR_PEOPLE:
@@ -68,7 +70,9 @@ class Identity:
         return self._part.sub(lambda _: self.pseudonym, text) if self.kind is IdentityKind.TENANT else text
 
     def data(self, text: str, *, by: bool) -> str:
-        """Return JSON without the identity. `by`: whether the identity is the actor of the event with this JSON."""
+        """Return the JSON `text` with the identity replaced by its pseudonym. `by`: whether the identity is the actor
+        of the event with this JSON.
+        """
         before = json.loads(text)
         after = self._node("", before, by=by)
         return text if after == before else json.dumps(after, ensure_ascii=False, separators=(",", ":"))
@@ -83,7 +87,9 @@ class Identity:
         return "" if by and field in _ABOUT_THE_ACTOR else self.value(field, node)
 
     def erased(self, rows: pa.Table) -> tuple[pa.Table, int]:
-        """Return the rows without the identity, in the same order and with the same schema, and how many differ."""
+        """Return the rows with the identity replaced by its pseudonym, in the same order and with the same schema, and
+        how many differ.
+        """
         touched = pa.repeat(False, rows.num_rows)
         own = self._own(rows)
         result = rows

@@ -88,7 +88,9 @@ class CheckedQuery:
 
 
 def check(text: str, parameters: Mapping[str, Value]) -> CheckedQuery:
-    """Return the checked query. `parameters`: the values of `:name` in the query. Raises `QueryError`."""
+    """Return the checked query. `parameters`: the values of `:name` in the query. Raises `QueryError` if the query is
+    not allowed.
+    """
     statement = _parsed(text)
     _check_depth(statement)
     for node in statement.walk():

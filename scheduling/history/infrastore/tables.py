@@ -98,7 +98,7 @@ class _Head(NamedTuple):
 
 
 class Conversion:
-    """Converts the ranges of a journal one after the other.
+    """Converts the events of a journal to the derived tables, one range of events after the other.
 
     `jobs`: the facts of jobs by their id; the facts of jobs that are submitted in the ranges are not needed. Events of
     unknown jobs get empty facts. `machines`: the attributes of each machine before the first range. The first event of
@@ -111,8 +111,8 @@ class Conversion:
         self.machines = {machine: dict(attributes) for machine, attributes in (machines or {}).items()}
 
     def tables(self, events: pa.Table) -> dict[str, pa.Table]:
-        """Return the tables of `columns.DERIVED` for the next range. `events`: rows of the table `events`, in the order
-        of the journal.
+        """Return the derived tables, by name, for the next range of events. `events`: rows of the table `events`, in
+        the order of the journal.
         """
         self.rows = {name: [] for name in DERIVED}
         values = [events.column(name).to_pylist() for name in OF_EVENTS]

@@ -1,4 +1,4 @@
-"""Answers requests for past moments, in the process that keeps their states."""
+"""Answers requests for past moments of a cell. Runs in the process that keeps past states in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _AFTER = "SELECT time FROM scheduling_event WHERE cell_id = %s AND revision > %s
 
 
 def answer(keeper: StateKeeper, request: MomentRequest) -> MomentAnswer:
-    """Return the answer to a request. A rejection becomes an answer too."""
+    """Return the answer to a request. If the request is rejected, the answer contains the rejection."""
     try:
         return MomentAnswer(moment=moment_of(keeper, request))
     except Rejected as problem:

@@ -1,4 +1,4 @@
-"""Copies of states. Pure."""
+"""Copies the state of a cell, so that events can be applied to the copy. Pure."""
 
 from __future__ import annotations
 

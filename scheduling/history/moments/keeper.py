@@ -38,7 +38,9 @@ class _Kept:
 
 
 class StateKeeper:
-    """The states of a few past moments. The state that was used last is the last one in the list."""
+    """Keeps the states of a few past moments in memory, and drops the ones that have not been used for the longest
+    time.
+    """
 
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
@@ -63,7 +65,9 @@ class StateKeeper:
         return state
 
     def _nearest(self, cell: Cell, revision: int) -> _Kept | None:
-        """Return the newest kept state at or before a revision, if it is near."""
+        """Return the newest kept state at or before a revision. Return None if it is too far back, because a checkpoint
+        may be nearer.
+        """
         own = [
             one
             for one in self._kept
@@ -90,7 +94,9 @@ class StateKeeper:
         return anchor
 
     def _moved(self, cell: Cell, kept: _Kept, revision: int) -> RecordedState | None:
-        """Return the state at a revision, from an earlier one. Return None if some of the events are missing."""
+        """Return the state at a revision, made from the kept state `kept` of an earlier revision: the events between
+        the two are applied. Return None if some of these events are missing.
+        """
         if kept.anchor:
             state = copied(kept.state)
         else:

@@ -56,7 +56,9 @@ class ResourceSum(msgspec.Struct, frozen=True):
 
 
 class BandTasks(msgspec.Struct, frozen=True):
-    """The tasks of live jobs of one band, by state."""
+    """The numbers of live jobs and of their tasks in one priority band. `pending`, `running`, `dead`: how many of these
+    tasks have this state.
+    """
 
     band: str
     jobs: int
@@ -76,8 +78,8 @@ class PastQueue(msgspec.Struct, frozen=True):
 
 
 class PendingJob(msgspec.Struct, frozen=True):
-    """A job with pending tasks. `placeable`: how many of these tasks a pass over this state would place. `whys`: why
-    the others stay pending.
+    """A job with pending tasks at a past moment. `tasks`: how many are pending. `placeable`: how many of these tasks a
+    pass over this state would place. `whys`: why the others stay pending.
     """
 
     tenant: str
@@ -93,7 +95,9 @@ class PendingJob(msgspec.Struct, frozen=True):
 
 
 class PastMachine(msgspec.Struct, frozen=True):
-    """A machine. `limits`, `capacity`: the amount of each resource."""
+    """A machine at a past moment. `tasks`: the number of its tasks. `limits`: the sum of their limits for each
+    resource. `capacity`: the amount of each resource.
+    """
 
     hostname: str
     state: str
@@ -104,8 +108,8 @@ class PastMachine(msgspec.Struct, frozen=True):
 
 
 class PastTask(msgspec.Struct, frozen=True):
-    """A task. `since`: when it was last placed, evicted or submitted, in seconds since the epoch. `machine`: "" if it
-    had none.
+    """A task at a past moment. `since`: when it was last placed, evicted or submitted, in seconds since the epoch.
+    `machine`: "" if it had none.
     """
 
     tenant: str

@@ -87,7 +87,9 @@ def _machine_counts(state: RecordedState) -> dict[str, int]:
 
 
 def _resources(state: RecordedState) -> tuple[ResourceSum, ...]:
-    """Return CPU, RAM and disk, and those further resources that the cell has."""
+    """Return one row per resource with its sums over the machines: CPU, RAM and disk, and those further resources that
+    the cell has.
+    """
     machines = state.machines
     up = machines.order[machines.up[machines.order]]
     capacity, limits, reserved = (
@@ -104,7 +106,9 @@ def _resources(state: RecordedState) -> tuple[ResourceSum, ...]:
 
 
 def _band_tasks(state: RecordedState, names: Mapping[int, str], bands: Sequence[Band]) -> tuple[BandTasks, ...]:
-    """Return one row per band that has live jobs, highest first."""
+    """Return the numbers of jobs and tasks per band that has live jobs, highest band first. `names`: the name of the
+    band by priority.
+    """
     tasks = state.tasks
     live = {job.slot: job for job in tasks.jobs.values() if not job.ended}
     used = np.flatnonzero(tasks.state != FREE)
@@ -135,7 +139,9 @@ def _pending_since(state: RecordedState) -> dict[int, tuple[int, float]]:
 def _queues(
     state: RecordedState, names: Mapping[int, str], since: Mapping[int, tuple[int, float]]
 ) -> tuple[PastQueue, ...]:
-    """Return the pending tasks by priority, highest first."""
+    """Return one row per priority that has pending tasks, highest first. `names`: the name of the band by priority.
+    `since`: the result of `_pending_since`.
+    """
     rows: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for job_id, pending in since.items():
         rows[state.tasks.jobs[job_id].priority].append(pending)
@@ -168,14 +174,18 @@ def _pending_job(
 
 
 def _hosts(state: RecordedState, whys: Sequence[Why]) -> dict[int, str]:
-    """Return the hostnames, by machine id, of the machines that the reasons name as the ones that nearly fit."""
+    """Return the hostnames, by machine id, of the machines that come closest to having enough for a task. `whys` name
+    these machines.
+    """
     machines = state.machines
     ids = {why.nearest.machine_id for why in whys if why.nearest is not None} & machines.slot.keys()
     return {machine: machines.facts[machines.slot[machine]].hostname for machine in ids}
 
 
 def _machines(state: RecordedState, given: ListFilter) -> tuple[tuple[PastMachine, ...], ListPage]:
-    """Return a page of the machines, sorted by hostname. The search looks at hostnames, racks and platforms."""
+    """Return a page of the machines, sorted by hostname. The text of the search must occur in the hostname, the rack or
+    the platform.
+    """
     machines = state.machines
     found = []
     for slot in machines.order.tolist():
@@ -204,7 +214,9 @@ def _machines(state: RecordedState, given: ListFilter) -> tuple[tuple[PastMachin
 def _tasks(
     state: RecordedState, visible: Sequence[LiveJob], given: ListFilter, names: Mapping[int, str]
 ) -> tuple[tuple[PastTask, ...], ListPage]:
-    """Return a page of the tasks of visible jobs, by job and index. The search looks at `tenant/job`."""
+    """Return a page of the tasks of visible jobs, sorted by job and index. The text of the search must occur in
+    `tenant/job`.
+    """
     tasks = state.tasks
     listed: Bools = np.zeros(len(tasks.job_at) + 1, dtype=np.bool_)  # the last one is for slots without a job
     for job in visible:
@@ -239,8 +251,8 @@ def _task(state: RecordedState, slot: int, names: Mapping[int, str]) -> PastTask
 
 
 def _page(rows: int, asked: int) -> tuple[int, ListPage]:
-    """Return the index of the first row of a page, and the page. `rows`: the number of all rows. `asked`: the requested
-    page, from 1; the nearest page that exists is returned.
+    """Return the index of the first row of a page, and the numbers that describe the page. `rows`: the number of all
+    rows. `asked`: the requested page, from 1; the nearest page that exists is returned.
     """
     pages = max(1, -(-rows // PAGE_SIZE))
     page = min(max(asked, 1), pages)

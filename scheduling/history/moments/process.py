@@ -126,7 +126,7 @@ def write_message(stream: IO[bytes], message: bytes) -> None:
 
 
 def _read(stream: IO[bytes], size: int, deadline: float) -> bytes:
-    """Return so many bytes. Raises `TooSlow` after the deadline, and `ProcessEnded` at the end of the stream."""
+    """Read `size` bytes. Raises `TooSlow` after the deadline, and `ProcessEnded` at the end of the stream."""
     parts = []
     while size:
         if not select.select([stream], [], [], max(0.0, deadline - time.monotonic()))[0]:

@@ -45,8 +45,8 @@ class LiveJob(msgspec.Struct, array_like=True):
 
 
 class FoldState(msgspec.Struct):
-    """The result of all events so far. `time`: the time of the last event, in seconds since the epoch. `running`: the
-    numbers of running non-prod and prod tasks. `jobs`: the live jobs, by id.
+    """What the fold stores between events: the result of all events so far. `time`: the time of the last event, in
+    seconds since the epoch. `running`: the numbers of running non-prod and prod tasks. `jobs`: the live jobs, by id.
     """
 
     time: float = 0.0

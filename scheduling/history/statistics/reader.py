@@ -91,7 +91,10 @@ class _PartMissing(Exception):
 
 
 def _begin_with_rows(cell: Cell, now: dt.datetime, *, instead_of: int) -> None:
-    """Replace the state at revision `instead_of` by the present state of the cell."""
+    """Replace the stored state of a cell's statistics by a state that is made from the cell's present rows. This is
+    needed if events are missing, so that the journal cannot be read further. Does nothing unless the stored state is at
+    the revision `instead_of`.
+    """
     from scheduling.master import snapshot  # compiled kernels, which other processes need not load
 
     taken = snapshot.take(cell.id)

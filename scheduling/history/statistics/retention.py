@@ -2,7 +2,7 @@
 
     62 days by the hour ─► until 400 days by the day (UTC) ─► deleted
 
-Pages and REST add up the tallies of a period, so a period of whole days gives the same figures after this.
+Pages and REST add up the tallies of a period, so a period of whole days gives the same figures before and after.
 """
 
 from __future__ import annotations

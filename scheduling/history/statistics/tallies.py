@@ -44,7 +44,9 @@ class TallyKey(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """A number of occurrences, the sum of their values, and a histogram of the values over `BOUNDS_S`."""
+    """A number of occurrences, the sum of their values, and a histogram of the values. `buckets`: the number of values
+    up to each bound in `BOUNDS_S`, and of all larger ones.
+    """
 
     number: int = 0
     total: float = 0.0

@@ -36,14 +36,16 @@ class NewIds:
         return np.where(self.before[place] == ids, self.after[place], 0)
 
     def of_tasks(self, ids: Ints) -> Ints:
-        """Return the new ids of tasks, if these are the ids of jobs; 0 for tasks of unknown jobs."""
+        """Return the new ids of tasks, if this mapping is one of jobs: the id of a task contains the id of its job. 0
+        for tasks of unknown jobs.
+        """
         job = self.of(ids >> INDEX_BITS)
         return np.where(job > 0, job << INDEX_BITS | ids & (MAX_TASKS - 1), 0)
 
 
 def with_full_limits(tables: Tables, *, axis: int) -> Tables:
-    """Return the tables with requirements and reservations that have `axis` amounts. Older ones lack resources that
-    were added to the cell later.
+    """Return the tables with `axis` amounts in each requirement and reservation. Amounts of resources that were added
+    to the cell later are missing in older tables, and become 0.
     """
     import pyarrow
 

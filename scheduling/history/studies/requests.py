@@ -1,5 +1,5 @@
-"""Requests of SREs about study cells, for web processes. Another process does the work, which ends with the memory that
-it needs. Light: imports no heavy library.
+"""Requests of SREs about study cells, for web processes. A process of its own does the work, so that its memory is free
+again afterwards. Light: imports no heavy library.
 """
 
 from __future__ import annotations

@@ -81,7 +81,9 @@ def rows_write(
 
 
 def _machines(cell: Cell, tables: Tables) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of machines, in the order of `_MACHINE`. No secret is valid for them."""
+    """Yield the rows of machines, with the columns of `_MACHINE`. They have no valid secret, so no Borglet can connect
+    for them.
+    """
     held: dict[int, list[str]] = defaultdict(list)
     for row in tables["packages"].to_pylist():
         for machine in row["machines"]:

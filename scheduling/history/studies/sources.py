@@ -41,8 +41,8 @@ _SECTIONS = ("machines", "packages", "jobs", "departures", "crashes", "updates")
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """The state of a cell at one revision. `header`: the header of its checkpoint. `specs`: the specs that are known,
-    without values of environment variables.
+    """The state of a cell at one revision. `header`: the header of its checkpoint. `tables`: the sections of its
+    checkpoint. `specs`: the specs that are known, without values of environment variables.
     """
 
     header: Header

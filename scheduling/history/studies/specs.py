@@ -1,4 +1,4 @@
-"""The specs of the jobs of a copied cell. A spec that is unknown is replaced by a made one.
+"""The specs of the jobs of a copied cell. A spec that is unknown is replaced by one that this module makes.
 
 A checkpoint of another installation may contain no specs, and old specs may have been deleted. But each task's
 requirement is known, and a spec can be made that gives the same requirement. Its command is not the real one, which
@@ -65,8 +65,8 @@ def specs_in(table: pyarrow.Table) -> dict[Version, StoredSpec]:
 def specs_completed(
     tables: Tables, known: Mapping[Version, StoredSpec], *, extra: tuple[str, ...]
 ) -> dict[Version, StoredSpec]:
-    """Return a spec for each version that the cell needs. Those of `known` are used if they give the requirements that
-    the tasks have; the others are made. `extra`: names of the cell's own resources.
+    """Return a spec for each version that the cell needs. Specs of `known` are used if they give the requirements that
+    the tasks have. The other specs are made from the requirements. `extra`: names of the cell's own resources.
     """
     requirements = [
         msgspec.json.decode(text, type=Requirement) for text in tables["requirements"]["requirement"].to_pylist()
@@ -114,7 +114,7 @@ def _differing(
 
 
 class _Making:
-    """Makes specs from the requirements of tasks."""
+    """Makes specs for the jobs of a copied cell from the requirements of their tasks."""
 
     def __init__(self, tables: Tables, requirements: list[Requirement], extra: tuple[str, ...]) -> None:
         self._extra = extra
@@ -169,7 +169,9 @@ class _Making:
         return StoredSpec(spec.to_json(), packages)
 
     def _spans(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (first index, last index, number of the requirement) for ranges of tasks."""
+        """Yield (first index, last index, number of the requirement) for each range of tasks with equal requirements,
+        among the rows of tasks from `begin` to `end`.
+        """
         number, index = self._number[begin:end], self._index[begin:end]
         starts = np.flatnonzero((np.diff(number, prepend=-1) != 0) | (np.diff(index, prepend=-2) != 1))
         for low, high in zip(starts.tolist(), [*starts.tolist()[1:], len(index)], strict=False):

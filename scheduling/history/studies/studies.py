@@ -50,8 +50,8 @@ _CONTRADICTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A study cell. `machines`, `jobs`, `tasks`: their numbers. `made_specs`: how many specs were made, because the
-    original ones are unknown.
+    """A study cell. `machines`, `jobs`, `tasks`: their numbers. `made_specs`: how many specs were made from
+    requirements, because the original specs are unknown.
     """
 
     cell: Cell

@@ -1,4 +1,6 @@
-"""All experiments, in the order of the paper's figures, and all cases that trials run."""
+"""All experiments, in the order of the paper's figures, and all cases. A case is a function that computes the figures
+of one trial, for example on a compacted cell.
+"""
 
 from __future__ import annotations
 

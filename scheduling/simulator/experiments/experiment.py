@@ -1,4 +1,5 @@
-"""The terms of experiments: an input, cases with trials, and a summary beside the paper's numbers.
+"""The data types of experiments: the input, the experiment with its cases (what is simulated), and the summary, which
+compares the results of trials with the paper's numbers.
 
 ExperimentInput ─► case(input, seed) ─► Figures, one trial ─► rows of the summary ─► report
 """
@@ -44,8 +45,8 @@ class ExperimentInput:
     _packings: dict[str, Packing] = field(default_factory=dict)
 
     def packing(self, preset: Preset = MEDIUM) -> Packing:
-        """Return the packing in which every task reserves what the reclamation setting `preset` estimates from its
-        usage. The reservations are computed only once per preset.
+        """Return the parameters with which work is packed onto machines, if every task reserves what reclamation with
+        the setting `preset` estimates from its usage. The reservations are computed only once per preset.
         """
         if preset.name not in self._packings:
             reservations = None if preset is OFF else settled_reservations(self.work, preset, self.behaviour)
@@ -67,7 +68,8 @@ Results = Mapping[str, Sequence[Figures]]
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a summary. `value`: the 90th percentile of the trials; `low`, `high`: their range.
+    """A line of a summary: a number that several trials measured. `value`: the 90th percentile of the trials. `low`,
+    `high`: their smallest and their largest value.
 
     `paper_low`, `paper_high`: the range that the paper's text gives, or None.
     """
@@ -93,7 +95,9 @@ class Row:
 
 @dataclass(frozen=True)
 class LineChart:
-    """A chart with lines. `lines`: points by name. `logarithmic`: whether the x axis is."""
+    """A chart with lines. `lines`: the points of each line, by its name. `logarithmic`: whether the x axis is
+    logarithmic.
+    """
 
     title: str
     x_label: str
@@ -104,11 +108,11 @@ class LineChart:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment of the paper. `figure`: the number of its figure. `paper`: what the paper reports. `differs`: why
-    our numbers may differ.
+    """An experiment of the paper. `figure`: the number of its figure in the paper. `paper`: what the paper reports.
+    `differs`: why our numbers may differ.
 
-    `cases`: the names of the cases that it needs. `rows` makes the summary. `charts` makes charts with lines. `once`:
-    whether one trial is enough, as for Figures 8 and 12.
+    `cases`: the names of the cases whose trials the experiment needs. `rows`: makes the summary from their results.
+    `charts`: makes charts with lines from them. `once`: whether one trial is enough, as for Figures 8 and 12.
     """
 
     name: str
@@ -125,7 +129,7 @@ class Experiment:
 def result_of(
     label: str, unit: str, values: Sequence[float], *, paper_low: float | None = None, paper_high: float | None = None
 ) -> Row:
-    """Return the line of a summary for the values of several trials. Raises `ValueError` if there are none."""
+    """Return the line of a summary for the `values` of several trials. Raises `ValueError` if there are none."""
     if not len(values):
         raise ValueError(f"{label}: there are no trials; run the experiment first")
     value = float(np.percentile(np.array(values), PERCENTILE, method="higher"))
@@ -141,9 +145,9 @@ def additional(
     paper_low: float | None = None,
     paper_high: float | None = None,
 ) -> Row:
-    """Return how many more machines a case needs than the 90th percentile of `whole`, in per cent of this percentile
-    (Figure 5). `trials`, `whole`: the figures of the trials of the case, and of those that compact the whole cell.
-    `name`: the key of the number of machines in `trials`.
+    """Return the line of a summary that says how many more machines a case needs than the whole cell, in per cent
+    (Figure 5). The 90th percentile of the trials in `whole`, which compact the whole cell, is 100 %. `trials`: the
+    figures of the trials of the case. `name`: the key of the number of machines in `trials`.
     """
     base = result_of(label, "machines", [one["machines"] for one in whole]).value
     extra = [100 * (one[name] / base - 1) for one in trials]

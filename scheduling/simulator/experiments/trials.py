@@ -20,7 +20,9 @@ _given: dict[str, ExperimentInput] = {}  # the input of this worker process, the
 
 @dataclass(frozen=True, order=True)
 class Trial:
-    """One run of a case with a seed."""
+    """One run of a case. `case`: the name of the case, which decides what is computed. `seed`: decides all random
+    values.
+    """
 
     case: str
     seed: int
@@ -90,7 +92,9 @@ Progress = Callable[[Trial, int, int], None]
 def unfinished(
     trials: Sequence[Trial], store: TrialStore, progress: Progress
 ) -> tuple[list[Trial], Callable[[Trial, Figures], None]]:
-    """Return the trials that are not in the store, and a function that stores a finished trial and reports it."""
+    """Return the trials that are not in the store, and a function that stores a finished trial and then calls
+    `progress`.
+    """
     missing = [trial for trial in trials if trial not in store.finished]
     finished = len(trials) - len(missing)
 

@@ -12,7 +12,10 @@ from scheduling.simulator.simulation import Simulation
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The figures of a cell as it is and with changes, over `hours`. `rows`: (figure, as it is, with the changes)."""
+    """A comparison of a cell with its present settings and with changed settings, after `hours` hours. `changes`: the
+    changed settings and their values. `rows`: (name of a figure, its value with present settings, its value with
+    changed settings).
+    """
 
     hours: float
     changes: tuple[tuple[str, str], ...]
@@ -20,8 +23,8 @@ class Alternative:
 
 
 def what_if(simulation: Simulation, changes: Mapping[str, str], *, hours: float) -> Alternative:
-    """Run two copies of the simulation for `hours`, one of them with the changes. Raises `ValueError` for a change that
-    is wrong. The question does not change `simulation`.
+    """Run two copies of the simulation for `hours`, and make the `changes` in one of them. Return the figures of both.
+    Raises `ValueError` for a change that is wrong. `simulation` itself does not change.
     """
     if not 0 < hours <= 24 * 31:
         raise ValueError(f"hours is {hours:g}; give a number from 0 (exclusive) to {24 * 31}")

@@ -1,4 +1,4 @@
-"""Questions about the capacity of a cell: how many tasks fit, and whom a submission would evict. Pure.
+"""Questions about the capacity of a cell: how many tasks fit, and which tasks a submission would evict. Pure.
 
 Each question runs one pass of the production scheduler on a copy of the cell.
 """
@@ -129,7 +129,7 @@ def _upper_bound(state: CellState, job: JobShape) -> int:
 
 
 def _with(simulation: Simulation, job: JobShape) -> tuple[Simulation, int]:
-    """Return a copy of the simulation with the job, and the id of the job."""
+    """Return a copy of the simulation in which the job is submitted, and the id of the job."""
     copied = simulation.copy()
     job_id = max(copied.state.tasks.jobs, default=0) + 1_000_000
     requirement = Requirement(job.limit, max_per_machine=job.max_per_machine)

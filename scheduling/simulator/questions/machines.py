@@ -1,4 +1,6 @@
-"""Questions about machines: what a drain would do, and which machines could be given back. Pure."""
+"""Questions about machines: what a drain would do, and which machines the cell does not need, so that they can be
+removed. Pure.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,9 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """The machines that could be given back. `hostnames`: their names. `empty`: how many of them have no task now.
-    `drained`: the effect of their drain. `of`: how many machines are up.
+    """The machines that can be removed from a cell because its tasks fit on the others. `hostnames`: their names.
+    `empty`: how many of them have no task now. `of`: how many machines of the cell are up. `drained`: what would happen
+    to the tasks if these machines were drained.
     """
 
     hostnames: tuple[str, ...]
@@ -51,8 +54,8 @@ class GivenBack:
 
 
 def machines_of(simulation: Simulation, *, racks: Sequence[str] = (), hostnames: Sequence[str] = ()) -> list[int]:
-    """Return the ids of the machines in the racks, and of those with the host names. Raises `LookupError` that names
-    what the cell does not have.
+    """Return the ids of the machines in `racks`, and of the machines with the names `hostnames`. Raises `LookupError`
+    if the cell does not have one of them; the message names it.
     """
     facts = simulation.state.machines.facts.values()
     for wanted, known, what in (
@@ -98,8 +101,9 @@ def drain(simulation: Simulation, machine_ids: Sequence[int]) -> Drained:
 
 
 def give_back(simulation: Simulation) -> GivenBack:
-    """Return the largest number of machines whose drain leaves almost no task pending (§5.1): at most 0.2 % of the
-    running tasks. Machines with the fewest tasks go first. The number is found by bisection.
+    """Return the machines that can be removed from the cell, as many as possible (§5.1). After their drain, only few
+    tasks may stay pending: at most 0.2 % of the running tasks. Machines with the fewest tasks are chosen first. The
+    number of machines is found by bisection.
     """
     table = simulation.state.machines
     up = table.order[table.status[table.order] == UP]

@@ -1,4 +1,4 @@
-"""Answers to questions as sentences and tables, for people."""
+"""Formats the answers to questions about a simulated cell, such as the effect of a drain, as sentences and tables."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def format_alternative(found: Alternative) -> Answer:
 
 
 def differences(rows: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, float, float]]:
-    """Return the rows of a comparison with the difference of both values."""
+    """Return the rows of a comparison with a further column. `rows`: (name, first value, second value). The further
+    column is the second value minus the first.
+    """
     return [(name, first, second, round(second - first, 3)) for name, first, second in rows]
 
 

@@ -175,7 +175,7 @@ class SessionService:
 
 def _hours(request: _Request, usual: str) -> float:
     """Return the field `hours` of a request, or `usual` if the request does not have it. Raises `ValueError` if the
-    number is not accepted.
+    number is not in the allowed range.
     """
     hours = float(request.get("hours", usual))
     if not 0 < hours <= _MOST_HOURS:

@@ -135,7 +135,9 @@ class Branch:
         self.simulation.cell.flush()
 
     def _return_to(self, before: Callable[[Simulation], bool], early: Callable[[Simulation], bool]) -> None:
-        """Return to a copy of the last snapshot for which `before` is true, and process items while `early` is true."""
+        """Replace the simulation by a copy of the last snapshot for which `before` is true. Then process items of its
+        queue while `early` is true.
+        """
         fitting = [one for one in self._snapshots if before(one.simulation)] or self._snapshots[:1]
         self.simulation = fitting[-1].simulation.copy()
         while early(self.simulation):

@@ -1,6 +1,6 @@
-"""The sources from which a simulation can begin: a checkpoint, a public trace, or a cell that is drawn at random.
+"""The sources from which a simulation can begin: a checkpoint, a public trace, or a random cell.
 
-Any other `CellState` becomes a simulation with `Simulation(state, workload)`.
+Code that has another `CellState` can begin a simulation with `Simulation(state, workload)`.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _jobs(jobs: dict[str, list[_Row]], clones: int, *, machines: int) -> Iterato
 
 
 def _joined(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return the ranges with neighbours joined."""
+    """Return the ranges with adjacent ones joined. `spans`: ranges (first, last) in ascending order."""
     joined: list[tuple[int, int]] = []
     for first, last in spans:
         if joined and joined[-1][1] == first - 1:

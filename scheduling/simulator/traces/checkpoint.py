@@ -102,7 +102,9 @@ def _columns(table: pyarrow.Table, what: str) -> np.ndarray[tuple[int, ...], np.
 
 
 def _ends(table: pyarrow.Table, since: dict[int, float], taken_at: float) -> dict[int, RecordedEnd]:
-    """Return the last recorded end of each task. `since`: when the tasks of the checkpoint got their state."""
+    """Return the last recorded end of each task, by task id. `since`: by task id, when the tasks of the checkpoint were
+    placed. `taken_at`: the time of the checkpoint. All times are in seconds since the epoch.
+    """
     ends: dict[int, RecordedEnd] = {}
     for row in table.to_pylist():
         task, at, placed_at = row["task"], row["at"], row["placed_at"]

@@ -65,7 +65,9 @@ def rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def limit_of(cpu: str, ram: str, disk: str) -> Vector:
-    """Return the request of a task of the trace. The trace has tasks that ask for no RAM or disk; they get one byte."""
+    """Return the request of a task of the trace. The arguments are fractions of the largest machine, as the trace gives
+    them. The trace has tasks that ask for no RAM or disk; they get one byte.
+    """
     vector = [0] * SIZE
     vector[CPU] = math.ceil(float(cpu) * CPU_MILLI)
     vector[RAM] = max(1, math.ceil(float(ram) * RAM_BYTES))
@@ -74,7 +76,9 @@ def limit_of(cpu: str, ram: str, disk: str) -> Vector:
 
 
 def capacity_of(cpu: str, ram: str) -> Vector:
-    """Return the capacity of a machine of the trace."""
+    """Return the capacity of a machine of the trace. The arguments are fractions of the largest machine, as the trace
+    gives them.
+    """
     vector = [0] * SIZE
     vector[CPU], vector[RAM] = math.floor(float(cpu) * CPU_MILLI), math.floor(float(ram) * RAM_BYTES)
     vector[DISK] = DISK_BYTES
@@ -137,9 +141,9 @@ def cell_machines(folder: Path) -> tuple[list[events.MachineSet], list[MachineCh
 
 @dataclass(frozen=True, eq=False)
 class TraceArrivals:
-    """The jobs of 29 days as `Arrivals` and `Behaviour`. Each job has `tasks_per_job` equal tasks. Their request and
-    priority are those of a random task of the same scheduling class in the sample of one fifth of the cell. They run as
-    long as the job ran in the trace.
+    """The jobs of 29 days of the trace: when they arrive (`Arrivals`), and how their tasks behave (`Behaviour`). Each
+    job has `tasks_per_job` equal tasks. Their request and priority are those of a random task of the same scheduling
+    class in the sample of one fifth of the cell. All tasks of a job run as long as the job ran in the trace.
 
     `run_s` [A]: the run times of the A jobs; infinity if a job did not end. Job ids are positions plus one.
     """

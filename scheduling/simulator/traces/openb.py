@@ -76,8 +76,8 @@ def requirement(row: dict[str, str]) -> Requirement:
 
 @dataclass(frozen=True, eq=False)
 class Pods:
-    """The pods of the trace as `Arrivals` and `Behaviour`: one job of one task each. `run_s` [A]: the run times of the
-    A pods.
+    """The pods of the trace as jobs of one task each: when they arrive (`Arrivals`), and how they behave (`Behaviour`).
+    `run_s` [A]: the run times of the A pods.
     """
 
     times: Floats

@@ -1,4 +1,6 @@
-"""Behaviour of tasks as recorded in a real cell: usage, run times and ends. The behaviour of other tasks is random."""
+"""The behaviour of tasks that was recorded in a real cell: usage, run times and ends. Tasks without recorded usage have
+random usage.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ _SWINGS_PER_WINDOW = 0.37  # so that usage comes close to its maximum about ever
 
 
 class RecordedEnd(NamedTuple):
-    """The recorded end of a task. `incarnation`: the one that ended. `left_s`: seconds from the beginning of the
-    simulation, or from its start if it started later. `run_s`: how long it ran. `how`: finished, failed or killed.
+    """The recorded end of a task. `incarnation`: the incarnation that ended. `run_s`: how many seconds it ran.
+    `left_s`: how many of these seconds belong to the simulation: all, or those after its beginning if the task ran
+    before. `how`: finished, failed or killed.
     """
 
     incarnation: int
@@ -41,9 +44,9 @@ class RecordedUsage:
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """The behaviour of tasks with recorded usage and ends. `ends`: the ends by task id; None if run times were not
-    recorded and are drawn at random. The order of usage within the recorded time is unknown, so it swings around its
-    mean, up to its maximum.
+    """The behaviour of tasks with recorded usage and ends. `ends`: the ends by task id; None if they were not recorded;
+    they are then random. `drawn`: the random behaviour. Only the mean and the maximum of usage are known, so the
+    simulated usage goes up and down around the mean, up to the maximum.
     """
 
     usage: RecordedUsage

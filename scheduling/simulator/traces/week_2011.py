@@ -22,8 +22,9 @@ EVERY, DAYS = 5, 7.0
 
 @dataclass(frozen=True, eq=False)
 class WeekArrivals:
-    """Every fifth job of `trace` as `Arrivals` and `Behaviour`. `initial`: the number of jobs at the beginning. The ids
-    of the arriving jobs follow theirs. `others`: the behaviour of the tasks of the initial jobs.
+    """Every fifth job of `trace`: when it arrives (`Arrivals`), and how its tasks behave (`Behaviour`). `initial`: how
+    many jobs the cell has at the beginning; their ids are 1 to `initial`, and the arriving jobs have the next ids.
+    `others`: the behaviour of the tasks of the initial jobs.
     """
 
     trace: TraceArrivals

@@ -71,7 +71,7 @@ class Loader:
     def _of_files(self, name: str, source: TableSource) -> str:
         """Return a SELECT over the files of the archive. Columns that older files lack are null.
 
-        Columns are only ever added, so the first and the last file show them all.
+        New versions only add columns, so the first and the last file together contain all columns.
         """
         first, last = (self._shape_of(path) for path in (source.files[0], source.files[-1]))
         known = first | last

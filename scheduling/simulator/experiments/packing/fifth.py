@@ -1,9 +1,10 @@
 """A sample of one fifth of Google's cell of 2011, with its jobs, as the input of experiments.
 
-Google's trace contains only hashes of the attributes of machines, so attributes are drawn here at random from a seed:
-`flash` on 30 % of the machines, `external_ip` on 10 %, one of three kernels (60, 30, 10 %). 27 % of the jobs ask for
-one of these or for a platform, for platforms and kernels as often as machines have them. As in §5.1, hard constraints
-and anti-affinity of jobs with more tasks than half the machines are soft.
+Google's trace contains only hashes of the attributes of machines. So the machines get random attributes, which depend
+on a seed: `flash` on 30 % of the machines, `external_ip` on 10 %, and one of three kernels (on 60, 30 and 10 %). 27 %
+of the jobs get a constraint: they ask for one of these attributes or for a platform. Frequent platforms and kernels are
+requested more often. As in §5.1, a job with more tasks than half of the machines has only soft constraints, and its
+tasks may share machines.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ CONSTRAINED_JOBS = 0.27
 
 @dataclass(frozen=True)
 class TraceJob:
-    """A job of the trace. `number`: its id there. `apart`: at most one task per machine. `limits`: each limit, and the
-    ranges of tasks that have it.
+    """A job of the trace. `number`: its id in the trace. `apart`: whether its tasks must run on different machines.
+    `limits`: each limit, and the ranges of tasks that have it.
     """
 
     number: int
@@ -50,8 +51,8 @@ def running_fifth(folder: Path, *, seed: int = SEED) -> CellWork:
     """Return the sample of one fifth of Google's cell, with the tasks that ran when the trace begins, and with the
     users of the trace.
 
-    Constraints are drawn at random. Those that could not be satisfied are soft: constraints of jobs with more tasks
-    than half the machines that satisfy them. Raises `FileNotFoundError` with the cure if a file is missing.
+    Constraints are random. A constraint of a job is soft if the job has more tasks than half of the machines that
+    satisfy the constraint. Raises `FileNotFoundError` with the cure if a file is missing.
     """
     return soft_where_rare(fifth(folder, seed=seed, users=users_of(folder), running_only=True))
 
@@ -65,8 +66,8 @@ def fifth(
     users: Mapping[int, str] | None = None,
     running_only: bool = False,
 ) -> CellWork:
-    """Return the sample of one fifth of Google's cell, copied `clones` times. Each copy has the attributes and
-    constraints of the first one, and new jobs. `folder`: contains the files of the trace. `seed`: determines the random
+    """Return the sample of one fifth of Google's cell, copied `clones` times. Each copy has the same machines, jobs and
+    constraints, with ids and names of its own. `folder`: contains the files of the trace. `seed`: determines the random
     attributes and constraints.
 
     `users`: the user of each job, by its number in the trace (see `users_of`). Without it, a job belongs to one of 40
@@ -114,7 +115,9 @@ def users_of(folder: Path) -> dict[int, str]:
 
 
 def soft_where_rare(work: CellWork) -> CellWork:
-    """Return the same work. Constraints of jobs with more tasks than half the machines that satisfy them are soft."""
+    """Return the work with some constraints made soft: those of jobs that have more tasks than half of the machines
+    that satisfy the constraint.
+    """
     facts = [{"platform": machine.platform, "rack": machine.rack, **machine.attributes} for machine in work.machines]
     satisfying: dict[Constraint, int] = {}
 
@@ -153,7 +156,9 @@ def equipped(machines: Sequence[events.MachineSet], rng: np.random.Generator) ->
 
 
 def demand(rng: np.random.Generator, machines: Sequence[events.MachineSet]) -> Constraint | None:
-    """Return a random constraint for a job, or None. A platform or kernel is that of a random machine."""
+    """Return a random constraint for a job, or None. If it asks for a platform or a kernel, this is that of a random
+    machine.
+    """
     if rng.random() >= CONSTRAINED_JOBS:
         return None
     name = ("platform", "flash", "external_ip", "kernel")[rng.integers(4)]
@@ -170,8 +175,9 @@ def assembled(
     jobs: Iterable[tuple[TraceJob, Constraint | None, int, str]],
     users: Mapping[int, str] | None = None,
 ) -> CellWork:
-    """Return machines and jobs with ids of their own. Each job is given with its constraint, a number that chooses its
-    tenant, and its name. 40 machines are a rack, and ten racks a power domain.
+    """Return the work that consists of the machines and jobs, which get new ids. Each job is given with its constraint,
+    a number that chooses its tenant, and its name. `users`: the tenant of each job, by its number in the trace; used
+    instead of that number. 40 machines are a rack, and ten racks a power domain.
     """
     fleet = tuple(
         msgspec.structs.replace(

@@ -1,4 +1,6 @@
-"""Reservations of tasks that have run for a while: the estimator of production on modelled usage (§5.5)."""
+"""The reservations that tasks have after they have run for a while. The estimator of production (§5.5) computes them
+from simulated usage.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class TaskReservations:
     vector: Ints
 
     def of(self, task_id: Ints) -> Ints:
-        """Return the reservations [K, R] of the tasks with the given ids [K]. Raises `LookupError` for other ids."""
+        """Return the reservations [K, R] of the tasks with the given ids [K]. Raises `LookupError` if the reservation
+        of a task is unknown.
+        """
         at = np.searchsorted(self.task_id, task_id)
         known = at < len(self.task_id)
         known[known] = self.task_id[at[known]] == task_id[known]

@@ -1,4 +1,4 @@
-"""A cell whose machines are removed in a random order, and whose work is packed again each time (§5.1)."""
+"""Removes machines from a cell in a random order, and checks whether its work still fits on the rest (§5.1)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Packing:
 
 
 class ShrinkingCell:
-    """A cell whose machines are removed in the random order of `seed`. It has `clones` copies of each machine (§5.1).
-    `machines`: all machines; the last ones are removed first.
+    """A cell from which machines are removed in a random order, which depends on `seed` (§5.1). It has `clones` copies
+    of each machine. `machines`: all machines; the last ones are removed first.
     """
 
     def __init__(self, work: CellWork, packing: Packing, *, seed: int, clones: int = 1) -> None:
@@ -74,8 +74,9 @@ class ShrinkingCell:
         return False
 
     def fewest_by_sums(self) -> int:
-        """Return a lower bound of the number of machines: the first machines that together have the CPU and RAM for
-        which the tasks ask. The largest tasks are left out, as many as may stay pending.
+        """Return a lower bound of the number of machines on which the work fits. It is the number of machines that
+        together have the CPU and RAM that the tasks request. Some tasks may stay pending, so the same number of the
+        largest tasks is left out.
         """
         tasks = self._on(len(self.machines)).tasks
         slots = np.flatnonzero(tasks.state == PENDING)
@@ -92,8 +93,8 @@ class ShrinkingCell:
         return fewest
 
     def _all_by_limit(self) -> bool:
-        """Return whether one pass decides if the work fits: whether every task is placed by limit, so that no task uses
-        resources that another task has reserved.
+        """Return whether every task is placed by its limit. Then no task uses resources that another task has reserved,
+        and one scheduling pass shows whether the work fits.
         """
         policy = self.packing.policy
         return self.packing.reservations is None or all(

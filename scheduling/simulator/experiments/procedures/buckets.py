@@ -61,8 +61,9 @@ def bucketed(work: CellWork) -> tuple[CellWork, int]:
 
 
 def buckets(given: ExperimentInput, seed: int) -> Figures:
-    """Compact the cell with rounded limits. In the figure `machines`, tasks that are larger than every machine stay
-    pending. In the figure `upper`, each of them gets a whole machine. `large`: the number of these tasks.
+    """Return the fewest machines on which the cell's work fits if CPU and RAM in the limits of prod tasks are rounded
+    up to powers of two. `machines`: without the tasks that are then larger than every machine. `upper`: with one more
+    machine for each of these tasks. `large`: the number of these tasks.
     """
     work, large = bucketed(given.work)
     lower = compact(work, given.packing(), seed=seed).machines

@@ -1,4 +1,4 @@
-"""Figure 4: the size of a compacted cell, in per cent of its original size."""
+"""Figure 4: how small a cell can become by compaction, in per cent of its original size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ WHOLE = "whole"
 
 
 def whole(given: ExperimentInput, seed: int) -> Figures:
-    """Compact the cell with all its work. Other experiments compare with this case."""
+    """Return the fewest machines on which all work of the cell fits. Other experiments compare their results with this
+    number.
+    """
     found = compact(given.work, given.packing(), seed=seed)
     return {"machines": found.machines, "clones": found.clones, "original": len(given.work.machines)}
 

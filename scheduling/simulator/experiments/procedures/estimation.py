@@ -44,7 +44,7 @@ _OOM = EvictionCause.OUT_OF_RESOURCES.value
 
 @dataclass(frozen=True)
 class Endless:
-    """Tasks with the usage of another behaviour, which never end by themselves."""
+    """Behaviour of tasks that never end by themselves. `usage`: another behaviour, from which their usage is taken."""
 
     usage: Behaviour
 
@@ -56,14 +56,17 @@ class Endless:
 
 
 def estimation(given: ExperimentInput, seed: int) -> Figures:
-    """Return what `simulate_periods` finds on 70 % of the machines, with periods of twelve hours."""
+    """Return the figures of four simulated periods of twelve hours, each with other settings of reclamation, on 70 % of
+    the cell's machines. `simulate_periods` describes the figures.
+    """
     return simulate_periods(given, seed, kept=KEPT_MACHINES, period_h=PERIOD_H)
 
 
 def simulate_periods(given: ExperimentInput, seed: int, *, kept: float, period_h: int) -> Figures:
     """Simulate four periods with different settings of reclamation, each of `period_h` hours, on the share `kept` of
-    the machines. The figures of each hour have a name such as `CPU usage 007`: shares of the cell's capacity in per
-    cent, tasks evicted for lack of memory since the beginning, and pending tasks.
+    the machines. Return the figures of each hour, with names such as `CPU usage 007`: shares of the cell's capacity in
+    per cent, the number of tasks that were evicted for lack of memory since the beginning, and the number of pending
+    tasks.
     """
     order = np.random.default_rng(seed).permutation(len(given.work.machines))
     chosen = sorted(order[: math.ceil(kept * len(order))].tolist())

@@ -19,7 +19,9 @@ NO_RECLAMATION = "no-reclamation"
 
 
 def no_reclamation(given: ExperimentInput, seed: int) -> Figures:
-    """Compact the cell while every reservation equals the limit."""
+    """Return the fewest machines on which the cell's work fits if no resources are reclaimed: each reservation equals
+    the limit.
+    """
     found = compact(given.work, given.packing(OFF), seed=seed)
     return {"machines": found.machines, "clones": found.clones}
 

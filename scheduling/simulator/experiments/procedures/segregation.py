@@ -18,7 +18,9 @@ SEGREGATED = "segregated"
 
 
 def segregated(given: ExperimentInput, seed: int) -> Figures:
-    """Compact a cell for prod work and a cell for non-prod work. Each begins with all machines of the original cell."""
+    """Return the fewest machines that prod work and non-prod work need if each gets a cell of its own. Both compactions
+    begin with all machines of the original cell.
+    """
     prod = compact(given.work.prod(), given.packing(), seed=seed)
     nonprod = compact(given.work.nonprod(), given.packing(), seed=seed)
     return {"machines": prod.machines + nonprod.machines, "prod": prod.machines, "nonprod": nonprod.machines}

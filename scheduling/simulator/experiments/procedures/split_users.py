@@ -25,7 +25,7 @@ FULL_CELL = 12_477
 
 
 def large_users(work: CellWork, threshold_bytes: float) -> list[str]:
-    """Return the tenants whose tasks ask for at least so much memory, sorted by name."""
+    """Return the tenants whose tasks together ask for at least `threshold_bytes` of memory, sorted by name."""
     asked: Counter[str] = Counter()
     for job in work.jobs:
         asked[job.tenant] += sum(group.requirement.limit[RAM] * group.size for group in job.groups)
