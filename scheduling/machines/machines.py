@@ -162,8 +162,8 @@ def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "")
 
 
 def _announce_wish(entry: JournalEntry, row: Machine, state: events.MachineState) -> None:
-    """Append the event `state`, with the state that an SRE has requested for a machine. If the machine is down, it
-    stays down, so a second event with the state down follows.
+    """Append the event `state`, which contains the state that an SRE has requested. A machine that is down stays down,
+    so a second event with the state down follows.
     """
     entry.append(state)
     if row.state == DOWN:
@@ -319,7 +319,9 @@ def _set_rows(entry: JournalEntry, machine_ids: Sequence[int], state: str, reaso
 
 
 def publish_capacity(entry: JournalEntry) -> None:
-    """Report the cell's capacity to quota. It is the sum over all machines, including those that are down."""
+    """Report the cell's capacity to the app `quota`. It is the sum over all machines of the cell, including those that
+    are down.
+    """
     cell = Cell.objects.only("name", "extra_resources").get(pk=entry.cell_id)
     rows = query(
         "SELECT part.position, sum(part.amount)::bigint FROM scheduling_machine AS m,"

@@ -89,9 +89,9 @@ class Timetable(Generic[T]):
 
 @dataclass(slots=True)
 class EarlyAnswerPace:
-    """A limit on how soon a machine is polled again after it answered a poll early because its state changed. After
-    each of the first `BURST` early answers, the next poll follows in `GAP_S` seconds or sooner. After more early
-    answers, it is delayed for longer.
+    """A limit on how soon a machine is polled again after an early answer. A machine answers a poll early if its state
+    changes. After each of the first `BURST` early answers, the next poll follows in `GAP_S` seconds or sooner. After
+    more early answers, it is delayed for longer.
     """
 
     left: float = BURST
