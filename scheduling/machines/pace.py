@@ -31,7 +31,9 @@ def poll_interval(machines: int, setting_s: float = 0.0) -> float:
 
 
 def early_rate(machines: int) -> float:
-    """Return how many early answers per second each of the `machines` of a shard may give for a long time."""
+    """Return how many early answers per second each of the `machines` of a shard may give for a long time. A machine
+    answers a poll early if its state changes.
+    """
     return min(MOST_PER_S, max(REFILL_PER_S, _MACHINES_PER_S / max(1, machines)))
 
 

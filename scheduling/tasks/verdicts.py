@@ -33,8 +33,8 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class VerdictCache:
-    """The verdicts on pending tasks that a master has written, so that it need not write the same verdict again. A new
-    master starts with an empty cache.
+    """The verdicts (reasons why tasks are pending) that a master has written, so that it need not write the same
+    verdict again. A new master starts with an empty cache.
     """
 
     rows: dict[int, _Row] = field(default_factory=dict)  # by job id

@@ -73,7 +73,9 @@ class SwarmExchange(RedisClient):
         self._wake.set()
 
     async def holders(self, cell_id: int, digest: str) -> list[Peer]:
-        """Return some machines that have the package. Return an empty list if Redis is unreachable."""
+        """Return at most `MAX_HOLDERS` random machines that have the package. Return an empty list if Redis is
+        unreachable.
+        """
         found = await self._attempt(self._redis.hrandfield(_key(cell_id, digest), MAX_HOLDERS, withvalues=True))
         return [_peer.decode(value) for value in (found or [])[1::2]]
 

@@ -33,8 +33,8 @@ class ReportIntake:
         self._flapping: set[Connection] = set()  # the connections with changes that are held back
 
     def heard(self, held: Connection, report: WireReport) -> None:
-        """Handle a report. Ignore a late report and a report of another session. Raises `MalformedMessage` if a field
-        of the report is not valid.
+        """Handle a report that has arrived. Ignore a report that answers no open poll, or that belongs to another
+        session. Raises `MalformedMessage` if a field of the report is not valid.
         """
         now = asyncio.get_running_loop().time()
         if report.session != held.session or not held.answered < report.sequence <= held.asked:
