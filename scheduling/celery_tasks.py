@@ -90,7 +90,7 @@ def master_begin(sender: Consumer, **_: object) -> None:
 
 @shared_task(name="scheduling.masters_ensure", ignore_result=True)
 def masters_ensure() -> None:
-    """Queue `master_run` for each scheduler that a cell needs and that no process runs (none has its lease)."""
+    """Queue `master_run` for each scheduler that a cell needs and whose lease no process holds."""
     for cell, scheduler in schedulers.unheld():
         # The request lives longer than a slice, because a queued request replaces the next one (`_ask_for`). If it
         # were stale by then, no scheduler would continue.
@@ -99,8 +99,8 @@ def masters_ensure() -> None:
 
 @shared_task(name="scheduling.archive", ignore_result=True)
 def archive_run() -> None:
-    """Start the archiver if something is due: it copies closed days of events and usage, and old ended jobs, to the
-    archive, then drops their rows. Does not wait for it.
+    """Start the archiver if there is something to archive, and do not wait for it. It copies events and usage of past
+    days, and old ended jobs, to the archive. Then it deletes their rows.
     """
     now = timezone.now()
     if ranges.due(now=now) or ended.due(now=now) or old_specs.due(now=now):
@@ -121,7 +121,7 @@ def capacity_samples() -> None:
 
 @shared_task(name="scheduling.metering", ignore_result=True)
 def metering_run() -> None:
-    """Take a sample of the reservations of every cell, and report the usage of each completed hour to `quota`."""
+    """Take a sample of the reservations of every cell, and report the usage of each past hour to `quota`."""
     now = timezone.now()
     for cell in Cell.operated.order_by("id"):
         metering.look(cell, now=now)
@@ -167,7 +167,7 @@ def statistics_forget() -> None:
 
 @shared_task(name="scheduling.journal_partitions", ignore_result=True)
 def journal_partitions() -> None:
-    """Create the next partitions of the journal, and drop those of cells that do not exist."""
+    """Create the next partitions of the journal, and drop the partitions of cells that no longer exist."""
     made = journal.ensure_partitions()
     if made:
         log.info("journal partitions made", number=made)

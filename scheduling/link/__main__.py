@@ -1,4 +1,5 @@
-"""`python -m scheduling.link` starts one link shard. Any number of shards can serve the same cells.
+"""`python -m scheduling.link` starts one link shard: a server to which Borglets connect (§3.3). Any number of shards
+can serve the same cells.
 
 Settings: BORG_LINK_HOST, BORG_LINK_PORT, BORG_LINK_URL, BORG_AUTHORITY, BORG_CELLS, BORG_ZONE.
 """

@@ -218,8 +218,8 @@ class LinkApp:
         return known
 
     def _serve(self, known: Known, session: int, socket: LinkSocket, hello: Hello) -> None:
-        """Attach the open connection of the machine `known` to the shard, and serve it. `session`, `hello`: the
-        result of `_welcome`. Raises `Hangup` if the connection is already closed.
+        """Attach the open connection of the machine `known` to the shard, and serve it. `session`: the number of the
+        machine's session. `hello`: its first message. Raises `Hangup` if the connection is already closed.
         """
         held = self.shard.attach(known, session, socket, hello)
 

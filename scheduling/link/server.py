@@ -1,4 +1,4 @@
-"""The server of a shard: uvicorn with a TLS certificate, which is renewed while the server runs."""
+"""The server of a link shard: uvicorn with a TLS certificate, which is renewed while the server runs."""
 
 from __future__ import annotations
 

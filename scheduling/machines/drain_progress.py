@@ -27,7 +27,8 @@ HIDDEN = "another tenant's job"
 
 @dataclass(frozen=True, slots=True)
 class WaitingForBudget:
-    """A job whose tasks wait for its disruption budget. `tasks`: the number of its tasks that wait on the machine.
+    """A job whose tasks cannot leave a draining machine yet, because of the job's disruption budget. `tasks`: how many
+    of its tasks on the machine wait for this reason.
 
     `down`: how many tasks of the job are down. `may`: how many tasks of the job may be down.
     """

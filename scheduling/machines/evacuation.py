@@ -1,6 +1,6 @@
 """The eviction of tasks from machines that are down or draining, at a limited rate (§4).
 
-    master, each second ─► tasks_leave ─┬─ machine down:     evict its tasks, as fast as the brake `lost` allows
+    master, each second ─► tasks_leave ─┬─ machine down:     evict its tasks, as fast as the limit `lost` allows
                                         └─ machine draining: evict its tasks, within the budget of each job
 
 The rate is limited, because a network partition looks like many dead machines. The journal event of each eviction has
@@ -87,8 +87,8 @@ def tasks_drain(cell_id: int, limit: int, *, patience_s: float) -> int:
 
 
 def jobs_concerned(here: QuerySet[Task]) -> set[int]:
-    """Return the ids of the jobs of the tasks in `here`. For an alloc, this includes the jobs of
-    the tasks inside it.
+    """Return the ids of the jobs whose tasks are in `here`. For an alloc in `here`, this includes the jobs of the tasks
+    inside it.
     """
     jobs = set(here.order_by().values_list("job_id", flat=True).distinct())
     if not jobs:
@@ -137,8 +137,8 @@ def _format_eviction(machine: Machine, cause: EvictionCause) -> str:
 
 
 def _latest_states(cell_id: int, machine_ids: Iterable[int]) -> dict[int, Cause]:
-    """Return the event of each machine's newest change of state, by machine id. Later events use it as their cause.
-    Machines whose last change is only in the archive are left out.
+    """Return, by machine id, the journal event with which each machine last changed its state. Later events name it as
+    their cause. Machines whose last change is only in the archive are left out.
     """
     rows = query(
         "SELECT m.id, e.revision, e.seq FROM unnest(%s::bigint[]) AS m(id) CROSS JOIN LATERAL ("

@@ -1,4 +1,6 @@
-"""The facts that a machine reports about itself when it joins or returns. They are parsed and checked. Pure."""
+"""The facts that a machine reports about itself when it joins or returns, such as its capacity and its rack. They are
+parsed and checked. Pure.
+"""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ def join_token_issue(*, principal: Principal, cell: Cell, uses: int = 1, ttl_s: 
 
 
 def machine_join(request: JoinRequest) -> JoinAnswer:
-    """Add one machine to its cell. Raises `Rejected` if the request is not valid; the error names the wrong field. See
-    `machines_join`.
+    """Add one machine to its cell. Return the answer, with the machine's new secret. Raises `Rejected` if the request
+    is not valid; the error names the wrong field.
     """
     try:
         return machines_join([request])[0]

@@ -52,10 +52,11 @@ def fetch(
     limit_lines: int = 1000,
     timeout_s: float = 10.0,
 ) -> LogChunk:
-    """Return part of a task's log. `stream` to `limit_lines`: as in `LogRequest`. If the Borglet cannot read the log,
-    the chunk's `error` says why.
+    """Return part of a task's log: at most `limit_bytes` bytes from byte `offset` on. A negative `offset` counts from
+    the end. If the Borglet cannot read the log, the chunk's `error` says why.
 
-    Raises `LogUnavailable` if the machine does not answer within `timeout_s` seconds.
+    `search`: return at most `limit_lines` lines that contain this text. `since`: only output of this time or later, in
+    seconds since the epoch. Raises `LogUnavailable` if the machine does not answer within `timeout_s` seconds.
     """
     request = LogRequest(uuid.uuid4().hex, key, stream, offset, limit_bytes, search, ignore_case, since, limit_lines)
     try:
@@ -97,7 +98,7 @@ async def answer(connection: redis.asyncio.Redis, chunk: LogChunk) -> None:
 
 
 def not_connected(request: LogRequest) -> LogChunk:
-    """Return the answer of a shard to which the machine is no longer connected."""
+    """Return the answer that a shard sends if the machine with the requested log has just disconnected."""
     return LogChunk(request.request_id, 0, 0, "", error="the machine has just disconnected; try again")
 
 

@@ -47,8 +47,8 @@ MAX_DEADLINE_S = 30 * 86_400.0
 
 
 def store_facts(entry: JournalEntry, row: Machine, facts: Mapping[str, Any], *, extra: Sequence[str]) -> None:
-    """Store changed facts in the locked row of a machine. Does nothing if no fact has changed. Raises `Rejected` if a
-    fact is not valid; the error names the wrong field.
+    """Store changed facts about a machine, such as its capacity or attributes, in its locked row. Does nothing if no
+    fact has changed. Raises `Rejected` if a fact is not valid; the error names the wrong field.
     """
     if set_facts(row, facts, extra=extra):
         if "capacity" in facts:
@@ -80,8 +80,9 @@ def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[st
 
 
 def set_facts(machine: Machine, changed: Mapping[str, Any], *, extra: Sequence[str]) -> bool:
-    """Check the facts in `changed`, and set them on `machine` without saving it. Return whether a value changed.
-    Raises `Rejected` if a fact is not valid. `extra`: the names of the cell's own resources.
+    """Check the facts about a machine in `changed`, such as its capacity or attributes, and set them on `machine`
+    without saving it. Return whether a value changed. Raises `Rejected` if a fact is not valid. `extra`: the names of
+    the cell's own resources.
     """
     before = Facts.of(machine)
     request = before.as_request(extra=extra, **changed)
@@ -162,8 +163,8 @@ def machine_undrain(*, principal: Principal, machine: Machine, reason: str = "")
 
 
 def _announce_wish(entry: JournalEntry, row: Machine, state: events.MachineState) -> None:
-    """Append the event `state`, with the state that an SRE has requested for a machine. If the machine is down, it
-    stays down, so a second event with the state down follows.
+    """Append the event `state`, which contains the state that an SRE has requested. A machine that is down stays down,
+    so a second event with the state down follows.
     """
     entry.append(state)
     if row.state == DOWN:
@@ -319,7 +320,9 @@ def _set_rows(entry: JournalEntry, machine_ids: Sequence[int], state: str, reaso
 
 
 def publish_capacity(entry: JournalEntry) -> None:
-    """Report the cell's capacity to quota. It is the sum over all machines, including those that are down."""
+    """Report the cell's capacity to the app `quota`. It is the sum over all machines of the cell, including those that
+    are down.
+    """
     cell = Cell.objects.only("name", "extra_resources").get(pk=entry.cell_id)
     rows = query(
         "SELECT part.position, sum(part.amount)::bigint FROM scheduling_machine AS m,"

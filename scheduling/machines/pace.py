@@ -31,7 +31,9 @@ def poll_interval(machines: int, setting_s: float = 0.0) -> float:
 
 
 def early_rate(machines: int) -> float:
-    """Return how many early answers per second each of the `machines` of a shard may give for a long time."""
+    """Return how many early answers per second each of the `machines` of a shard may give for a long time. A machine
+    answers a poll early if its state changes.
+    """
     return min(MOST_PER_S, max(REFILL_PER_S, _MACHINES_PER_S / max(1, machines)))
 
 
@@ -89,9 +91,9 @@ class Timetable(Generic[T]):
 
 @dataclass(slots=True)
 class EarlyAnswerPace:
-    """A limit on how soon a machine is polled again after it answered a poll early because its state changed. After
-    each of the first `BURST` early answers, the next poll follows in `GAP_S` seconds or sooner. After more early
-    answers, it is delayed for longer.
+    """A limit on how soon a machine is polled again after an early answer. A machine answers a poll early if its state
+    changes. After each of the first `BURST` early answers, the next poll follows in `GAP_S` seconds or sooner. After
+    more early answers, it is delayed for longer.
     """
 
     left: float = BURST

@@ -47,8 +47,8 @@ _WHOLE_CELL = ""
 
 @dataclass(slots=True)
 class _Suspicion:
-    """The suspicion that a shard has failed and that its machines still work. `late`: the lowest number of the shard's
-    machines that were late since the suspicion began. `hopeful_at`: the time when this number last fell.
+    """The suspicion that a shard has failed and that its machines still work. `late`: the smallest number of late
+    machines that the shard has had since the suspicion began. `hopeful_at`: the time when this number last fell.
     """
 
     began_at: float
@@ -67,9 +67,9 @@ class _Suspicion:
 class Silence:
     """The detector of silent machines in one master. Times are in seconds by Redis' clock.
 
-    `late`: the number of machines that had missed a poll in the last sweep and are not marked as down. In a network
-    partition, the machines do not become silent all at once, because each has answered at another time. `late` counts
-    all of them before the first one is silent. So a sweep can detect the partition in time.
+    `late`: how many machines are late: their report is overdue, but they are not marked as down. In a network
+    partition, the machines do not become silent all at once, because each has answered at another time. All of them are
+    late before the first one is silent. So the partition can be detected in time.
     """
 
     late: int = 0
@@ -196,8 +196,8 @@ class Silence:
 
 
 def _shard_died(contacts: Contacts, shard: str, grace_s: float) -> bool:
-    """Return whether a shard is dead, and its last heartbeat is at most `grace_s` seconds old. Its machines may still
-    be looking for another shard.
+    """Return whether a shard is dead, but has sent a heartbeat in the last `grace_s` seconds. Its machines may still be
+    looking for another shard.
     """
     age = contacts.now - contacts.beats.get(shard, float("-inf"))
     return SHARD_TTL_S < age <= grace_s

@@ -43,7 +43,8 @@ class CommitOutcome:
     """The result of a commit. `applied`: the assignments that were written. `refused`: the assignments that were no
     longer valid. Every assignment of the plan is in one of these two lists.
 
-    `records`: the journal records that the commit wrote, by revision. The master need not read these from the journal.
+    `records`: the journal records that the commit wrote, by revision. So the master need not read them from the
+    journal.
     """
 
     applied: list[Assignment] = field(default_factory=list)

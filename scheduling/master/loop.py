@@ -186,7 +186,9 @@ class Master:
 
     @property
     def _in_hurry(self) -> bool:
-        """Return whether a job has arrived a short time ago that is more urgent than the tasks of a long queue."""
+        """Return whether a job has arrived recently that is more urgent than the pending tasks of a long queue. Passes
+        are then short.
+        """
         return time.monotonic() < self._hurried
 
     @property
@@ -308,7 +310,9 @@ class Master:
             yield record.event, record.revision, time
 
     def _hurry_for(self, job: events.JobSubmitted) -> None:
-        """Make the next passes and updates short if the job is more urgent than the tasks that were left over."""
+        """Make the next passes and updates short if `job` is more urgent than the tasks that the last pass did not
+        consider, because it had already placed enough.
+        """
         if self._left_over is not None and job.priority > self._left_over:
             self._hurried = time.monotonic() + _FEWER_FOR_S
 
@@ -327,8 +331,8 @@ class Master:
 
     def _run_maintenance(self) -> bool:
         """Do the regular work of the cell besides placement and updates, such as drains. Return whether there were new
-        journal events. Only one scheduler of a cell does this work. Between the steps of this work, tasks that were
-        submitted meanwhile are placed.
+        journal events. Only one scheduler of a cell does this work. Between its steps, the scheduler places tasks that
+        have just been submitted.
         """
         news, backlog = self._advance(), self._is_waited_for
         for part in (self._find_silent_machines, self._evacuate, self._publish_view, self._reclaim):

@@ -141,7 +141,9 @@ def _notices(cells: Mapping[int, Cell]) -> CounterMetricFamily:
 
 
 def _brakes(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:
-    """Yield metrics of the brakes that wait for a decision of an SRE (`scheduling.policy.brakes`)."""
+    """Yield metrics of the brakes that wait for a decision of an SRE. A brake limits how many tasks a cell stops or
+    moves by itself (`scheduling.policy.brakes`).
+    """
     labels = ["cell", "brake"]
     held = GaugeMetricFamily(
         "borg_brake_held", "1 while a brake (lost, stops) holds tasks back until an SRE decides", labels=labels

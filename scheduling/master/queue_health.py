@@ -10,8 +10,8 @@ from scheduling.journal.sql import query
 
 @dataclass(frozen=True, slots=True)
 class PendingQueue:
-    """The pending tasks of one priority in a cell. `since`: the time since which the oldest of these tasks has been
-    pending.
+    """The number of pending tasks of one priority in a cell. `since`: the time since which the oldest of these tasks
+    has been pending.
     """
 
     cell_id: int

@@ -1,12 +1,12 @@
 """The reclamation cycle (§5.5). It reads usage, changes reservations, and evicts tasks from machines that lack RAM or
 disk.
 
-    Redis: usage of all tasks ─► samples ─► changes that are due ─► one chunk per turn ─► rows + journal
+    Redis: usage of all tasks ─► samples ─► new reservations ─────► one chunk per turn ─► rows + journal
     CellState, UsageHistory ──────┘ └─────► machines short of RAM or disk ─► evictions
 
-The cycle is part of the maintenance that the master does, and uses the master's state in memory. Every 5 s, one turn
-processes the samples, which takes about 100 ms for 150,000 tasks. This turn and the following turns each write one
-chunk of the changes, so that no pass waits for long.
+The cycle is part of the maintenance that the master does, and uses the master's state in memory. It works in turns.
+Every 5 s, one turn processes the samples, which takes about 100 ms for 150,000 tasks. This turn and the following turns
+each write one chunk of the changes, so that no pass waits for long.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _ME = "reclamation"
 
 @dataclass(slots=True)
 class Reclaimer:
-    """Changes the reservations of a cell. Each master has one `Reclaimer`. A new `Reclaimer` does not know earlier
-    usage, so it observes tasks for 300 s before it lowers their reservations.
+    """Changes the reservations of a cell's tasks according to their usage. Each master has one `Reclaimer`. A new
+    `Reclaimer` has no data about earlier usage, so it observes tasks for 300 s before it lowers their reservations.
     """
 
     cell_id: int
@@ -61,10 +61,10 @@ class Reclaimer:
     _prod: tuple[tuple[Band, ...], NDArray[np.bool_]] | None = None
 
     def turn(self, state: CellState, bands: tuple[Band, ...], settings: CellSettings, *, now: float) -> int:
-        """Do a limited amount of work: process the samples if that is due, and write one chunk of changes. Return the
-        number of written changes.
+        """Do a limited amount of work: process the usage samples if `EVERY_S` seconds have passed since the last time,
+        and write one chunk of changes. Return the number of written changes.
 
-        `now`: seconds of the monotonic clock. `state` must contain the changes that earlier turns wrote.
+        `now`: seconds of the monotonic clock. `state` must contain the changes that earlier calls wrote.
         """
         if now - self._looked >= EVERY_S:
             self._look(state, bands, settings, passed_s=min(now - self._looked, 3600.0))
@@ -131,8 +131,8 @@ class Reclaimer:
     def _relieve(
         self, state: CellState, found: Reservations, demand: NDArray[np.int64], bands: tuple[Band, ...], share: float
     ) -> int:
-        """Evict tasks from machines that use more than the share `share` (0 to 1) of their RAM or disk. Return the
-        number of these machines; 0 if `share` is 0.
+        """Evict tasks from machines that use more than `share` (0 to 1) of their RAM or disk. Return the number of
+        these machines; 0 if `share` is 0.
 
         `demand`: the recent usage, with one row per measured task and one column per resource.
         """

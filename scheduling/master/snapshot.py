@@ -1,7 +1,7 @@
 """The snapshot of a cell: events from which the present state of the cell can be built. Every reader of the journal
 starts with a snapshot.
 
-    rows ── snapshot ──► (revision, events) ── apply, one by one ──► state in memory, names, checkpoint
+    rows ── snapshot ──► (revision, events) ── apply, one by one ──► state in memory, DNS names, checkpoint
 
 These events describe the present state, not what happened in the past. Applied to an empty state, they give the same
 state as the whole journal (`scheduling.master.validate` compares the two).
@@ -244,7 +244,7 @@ def _updates(cell_id: int) -> Iterator[tuple[Event, float]]:
 
 
 class _Requirements:
-    """The requirements of tasks, by job and version of the spec. They are read from the specs of all jobs."""
+    """The requirements of tasks, by job and version of the spec, read from the specs of all jobs."""
 
     def __init__(self, job_ids: list[int], extra: Sequence[str]) -> None:
         used = set(query("SELECT DISTINCT job_id, spec_version FROM scheduling_task WHERE job_id = ANY(%s)", [job_ids]))

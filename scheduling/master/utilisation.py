@@ -1,4 +1,4 @@
-"""Capacity, limits, reservations and usage of a cell. The master publishes them in Redis during reclamation.
+"""Sums of capacity, limits, reservations and usage of a cell. The master publishes them in Redis during reclamation.
 
 borg:reclaim:<cell>   JSON of `UtilisationFigures`, which expires a minute after the last update
 """

@@ -42,8 +42,8 @@ def validate(
 
 
 def _journal(state: CellState, replayed: CellState | None) -> list[str]:
-    """Return the differences between `state`, which was loaded from rows, and the state that the events of the journal
-    give, one text per difference. Return an empty list if `replayed` is None.
+    """Compare two states of a cell: `state` was loaded from database rows, and `replayed` is the result of the
+    journal's events. Return one text per difference. Return an empty list if `replayed` is None.
     """
     if replayed is None:
         return []

@@ -14,9 +14,10 @@ class CapacitySample(models.Model):
     cell. `samples`: the number of samples.
 
     The amounts are vectors over `quota.vocabulary.resources.AXIS`. Only the row of the whole cell has `capacity` (of
-    machines that are up) and `stranded` (`scheduling.core.reclamation.stranded`). `sold`: grants within capacity, and
-    orders for which capacity is held. `granted`: all grants in force, including grants beyond capacity. `asked`: the
-    limits of live jobs. `limit`, `reserved`, `used`: the amounts of running tasks.
+    machines that are up) and `stranded` (free capacity that would remain if tasks of a typical size filled each
+    machine). `sold`: grants of quota within capacity, and orders for which capacity is held. `granted`: all grants of
+    quota in force, including grants beyond capacity. `asked`: the limits of live jobs. `limit`, `reserved`, `used`: the
+    amounts of running tasks.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="capacity_samples", verbose_name=_("cell"))

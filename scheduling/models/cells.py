@@ -89,10 +89,10 @@ class Lease(models.Model):
 
 
 class Brake(models.Model):
-    """A limit on how many tasks of a cell may be stopped in a short time (`scheduling.policy.brakes`).
+    """A limit on how many tasks of a cell may be stopped or moved in a short time (`scheduling.policy.brakes`).
 
-    `level`: the tokens in the brake's token bucket at the time `at`. `wanted`: how many tasks the brake kept from
-    being stopped when it was last checked. `pulled_at`: the time of the last request to stop tasks. Times are by the
+    `level`: the tokens in the brake's token bucket at the time `at`. `wanted`: how many tasks the brake kept from being
+    stopped when it was last checked. `pulled_at`: when the brake last kept tasks from being stopped. Times are by the
     database's clock.
     """
 

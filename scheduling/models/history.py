@@ -65,10 +65,11 @@ class ArchiveFile(models.Model):
 
 
 class Erasure(models.Model):
-    """A request to erase a person or a tenant from the history (`scheduling.history.erasure`).
+    """A request to erase a person or a tenant from the history: a pseudonym replaces the name
+    (`scheduling.history.erasure`).
 
-    `kind`: `person` or `tenant`. `name`: the identity; empty once it is erased. `tenant`: the row of the tenant. Rows
-    of its jobs that are archived later get the pseudonym too.
+    `kind`: `person` or `tenant`. `name`: the identity; empty once it is erased. `tenant`: the row of the tenant. If
+    jobs of the tenant are archived later, the pseudonym replaces the name in their rows too.
     """
 
     kind = models.CharField(_("kind"), max_length=16, choices=[("person", _("person")), ("tenant", _("tenant"))])

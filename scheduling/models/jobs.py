@@ -158,8 +158,8 @@ class Update(models.Model):
 
 
 class PendingVerdict(models.Model):
-    """The reasons why tasks of a job are pending (§2.6). `whys`: `Why` values as JSON. The journal does not contain
-    them.
+    """The reasons why tasks of a job are pending (§2.6). `whys`: the reasons, as a JSON list of `Why` values. The
+    journal does not contain them.
     """
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="verdict")

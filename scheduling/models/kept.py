@@ -1,4 +1,4 @@
-"""Kept allocs. The folder of an ended alloc stays on its machine until the logs in it are saved (§4)."""
+"""Kept allocs: ended allocs whose folder stays on the machine until the logs in it are saved (§4)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Metering: when the usage of each hour was reported to `quota`, and the sums of reservations in hours that are not
-reported yet.
+"""Metering of usage for `quota`: which hours were reported, and the sums of reservations in hours that are not reported
+yet.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from scheduling.models.cells import Cell
 
 
 class MeteringHour(models.Model):
-    """One hour of one cell. `looks`: the number of samples. `metered_at`: when the hour's usage was reported to
-    `quota`.
+    """One hour of one cell. `looks`: how many samples of reservations were taken in the hour. `metered_at`: when the
+    hour's usage was reported to `quota`.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="metering_hours")

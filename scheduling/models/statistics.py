@@ -1,4 +1,6 @@
-"""Statistics of the journal (`scheduling.history.statistics`), and of the notice that evicted tasks received (§2.3)."""
+"""Statistics of the journal (`scheduling.history.statistics`), and counts of how much notice evicted tasks received
+before SIGKILL (§2.3).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from scheduling.models.cells import Cell
 
 
 class StatisticsReader(models.Model):
-    """The position in the journal up to which the statistics of a cell are counted. `state`: the compressed state of
+    """The position in the journal up to which the statistics of a cell are computed. `state`: the compressed state of
     the computation at `revision`. `read_at`: when the pending tasks were last counted.
     """
 
@@ -28,7 +30,9 @@ class StatisticsReader(models.Model):
 
 
 class JournalTally(models.Model):
-    """A tally (`scheduling.history.statistics.tallies`) of one hour. `hour`: 1970-01-01 for the total of all hours."""
+    """Counts from the journal for one hour: a number of occurrences, the sum of their values, and a histogram of the
+    values (`scheduling.history.statistics.tallies`). `hour`: 1970-01-01 for the total of all hours.
+    """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="+", db_index=False)
     hour = models.DateTimeField(_("hour"))

@@ -1,4 +1,4 @@
-"""The usage of tasks in windows of five minutes. See `scheduling.usage.usage_windows`."""
+"""The usage of tasks in windows of five minutes. `scheduling.usage.usage_windows` writes them."""
 
 from __future__ import annotations
 

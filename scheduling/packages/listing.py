@@ -58,7 +58,7 @@ class ListedPackage:
 
 
 def shown(packages: Sequence[Package]) -> list[ListedPackage]:
-    """Return each package with its tags and the jobs that may run it. Makes one query per cell."""
+    """Return each package with its tags and the names of the jobs that may run it. Makes one query per cell."""
     used: dict[tuple[int, int, str], list[str]] = {}
     for cell_id in {package.cell_id for package in packages}:
         digests = {package.digest for package in packages if package.cell_id == cell_id}

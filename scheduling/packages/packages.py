@@ -40,8 +40,8 @@ _LOCK = 0x70616B73  # "paks"; with the cell's id, the key of the lock between up
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The result of `package_upload` or `package_tag`. `outcome`: uploaded, moved (the tag was set to another archive)
-    or unchanged.
+    """The result of an upload or of setting a tag. `outcome`: uploaded, moved (the tag was set to another archive) or
+    unchanged.
     """
 
     package: Package
@@ -51,8 +51,8 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Limits on uploads, in bytes. `most`: for one package. `left`: for all packages that the tenant uploads from now
-    on.
+    """How many bytes a tenant may upload. `most`: for one package. `left`: for all packages that the tenant uploads
+    from now on.
     """
 
     most: int
@@ -85,8 +85,8 @@ def package_upload(
 
     `digest`, `format`: must agree with the archive; "": not checked. `dry_run`: do not store the archive; the caller
     must roll back the transaction. Raises `Rejected` if an argument or the archive is wrong, or if the store cannot be
-    reached (status 503), and the errors of `may_upload`. Locks: the cell's store, shared; the tenant's row; the stream
-    of records.
+    reached (status 503). Raises `NotFound` if the tenant does not exist or the caller may not see it, and `Forbidden`
+    if the caller may not upload for it. Locks: the cell's store, shared; the tenant's row; the stream of records.
     """
     owner = _owner(principal, cell, tenant)
     _check_names(name, tag, digest, format)

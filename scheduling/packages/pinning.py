@@ -1,4 +1,5 @@
-"""Pinning: add a digest to each package reference in a job's spec, when the job is submitted or updated.
+"""Pinning: add the digest of the archive to each package reference in a job's spec, when the job is submitted or
+updated.
 
 spec: web@v2 ─► pin ─► spec: web@v2@sha256:…  ─► JobSpec.spec, its digest
                   └──► {digest: size, format} ─► JobSpec.packages ─► RunTask.packages
@@ -23,8 +24,8 @@ from scheduling.spec.problems import rejection
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The result of pinning. `spec`: the spec with a digest in each package reference. `packages`: the value for
-    `JobSpec.packages`.
+    """A spec with digests, and facts about its packages. `spec`: the spec with a digest in each package reference.
+    `packages`: the size and format of each package, by digest, for `JobSpec.packages`.
     """
 
     spec: spec.JobSpecification
@@ -32,7 +33,7 @@ class Pins:
 
 
 def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[Pins | Rejected]:
-    """Replace the package references of several specs by digests. Return for each (tenant id, spec) its `Pins`, or its
+    """Add digests to the package references of several specs. Return for each (tenant id, spec) its `Pins`, or its
     rejection if a package does not exist or a reference is wrong. Makes at most one query.
     """
     mentioned: list[dict[str, Reference] | Rejected] = []
@@ -57,8 +58,8 @@ def pin(cell: Cell, asked: Sequence[tuple[int, spec.JobSpecification]]) -> list[
 
 
 def pin_one(cell: Cell, tenant_id: int, job_spec: spec.JobSpecification) -> Pins:
-    """Pin one spec. Raises `Rejected` if a package does not exist or a reference is wrong; the error names the place
-    of each wrong reference in the job file.
+    """Add digests to the package references of one spec. Raises `Rejected` if a package does not exist or a reference
+    is wrong; the error names the place of each wrong reference in the job file.
     """
     (done,) = pin(cell, [(tenant_id, job_spec)])
     if isinstance(done, Rejected):

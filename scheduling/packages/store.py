@@ -37,7 +37,7 @@ class Blob:
 
 
 class ArchiveStore:
-    """A store of archives. `files`: where it keeps them."""
+    """A store of package archives. `files`: the file store that contains them."""
 
     def __init__(self, files: FileStore) -> None:
         self._files, self._spread = files, isinstance(files, FolderStore)
@@ -47,7 +47,9 @@ class ArchiveStore:
         return self._files.spool()
 
     def put(self, cell: str, digest: str, draft: Path) -> None:
-        """Store the file `draft` as the archive with this digest, like `FileStore.put`."""
+        """Store the file `draft` as the archive with this digest, completely or not at all. After this, the caller must
+        not use `draft`.
+        """
         self._files.put(self._key(cell, digest), draft)
 
     def size(self, cell: str, digest: str) -> int | None:
@@ -83,5 +85,7 @@ def store() -> ArchiveStore:
 
 @functools.lru_cache(maxsize=8)
 def open_store(url: str) -> ArchiveStore:
-    """Return the package store at `url`, as `open_files` does."""
+    """Return the package store at `url`: `file:///folder` or `s3://bucket/prefix?…`. Raises `ValueError` if `url` is
+    wrong.
+    """
     return ArchiveStore(open_files(url, setting="BORG_PACKAGE_STORE"))

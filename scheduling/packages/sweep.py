@@ -1,4 +1,6 @@
-"""Delete unused packages: first their database rows, then their archives in the store. A Celery task calls this."""
+"""Delete packages that no job may run any more: first their database rows, then their archives in the store. A Celery
+task calls this.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Draft:
             raise invalid("archive", str(error), "invalid-package") from error
 
     def keep(self, cell: str) -> None:
-        """Put the draft into the store. Raises `StoreAway` if the store cannot be reached."""
+        """Put the draft into the package store of `cell`. Raises `StoreAway` if the store cannot be reached."""
         self._store.put(cell, self.digest, self._path)
 
 
@@ -103,7 +103,7 @@ def too_large(size: int, most: int) -> Rejected:
 
 
 def sweep_drafts(store: ArchiveStore) -> int:
-    """Delete the drafts of processes that were killed. Return the number of deleted drafts."""
+    """Delete the unfinished uploads that killed processes have left on this host. Return how many were deleted."""
     old = time.time() - ABANDONED_S
     gone = 0
     for path in store.spool().glob(f"{_DRAFT}*"):

@@ -31,7 +31,9 @@ def live_specs(cell_id: int, digests: Collection[str]) -> QuerySet[JobSpec]:
 
 
 def in_use(cell_id: int, digests: Collection[str]) -> dict[tuple[int, str], list[str]]:
-    """Return the names of the live jobs that may run each package. The keys are (tenant id, digest of the package)."""
+    """Return the names of the live jobs that may run each of these packages. The keys are (tenant id, digest of the
+    package).
+    """
     found: dict[tuple[int, str], set[str]] = {}
     if not digests:
         return {}

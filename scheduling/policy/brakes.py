@@ -43,7 +43,7 @@ class BrakeKind(StrEnum):
 
 
 class BrakeState(StrEnum):
-    """The state of a brake: whether it lets tasks be stopped or moved, and what an SRE has decided."""
+    """The state of a brake: whether it lets the cell stop or move tasks, and what an SRE has decided."""
 
     OPEN = "open"
     BOUNDED = "bounded"  # only `lost`: at a limited rate
@@ -54,7 +54,9 @@ class BrakeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The numbers of machines, of lost machines (`vanished`) and of running tasks in a cell."""
+    """How large a cell is: the numbers of its machines, of those that do not report (`vanished`), and of its running
+    tasks.
+    """
 
     machines: int
     vanished: int
@@ -107,22 +109,22 @@ def lost_rate(extent: Extent, settings: CellSettings) -> float:
 
 
 def lost_bucket(bucket: Bucket, now: float, per_s: float) -> Bucket:
-    """Return the bucket at the time `now`. Each eviction from a lost machine takes one token. `per_s`: new tokens per
-    second. The maximum is at least one token, so that tasks can be evicted even at a slow rate.
+    """Return the token bucket of the brake `lost` at the time `now`. Each eviction from a lost machine takes one token.
+    `per_s`: new tokens per second. The maximum is at least one token, so that tasks can be evicted even at a slow rate.
     """
     return bucket.at_time(now, per_s=per_s, most=max(1.0, per_s * _BURST_S))
 
 
 def stops_allowed(tasks: int, settings: CellSettings) -> float:
-    """Return how many of the running `tasks` may be stopped within `WINDOW_S` seconds before the brake `stops` is
-    held.
+    """Return how many of the running `tasks` the cell may stop by itself within `WINDOW_S` seconds. If it tries to stop
+    more, the brake `stops` prevents this.
     """
     return max(float(ALWAYS_STOPPED), settings.stop_share * tasks)
 
 
 def stops_bucket(bucket: Bucket, now: float, allowed: float) -> Bucket:
-    """Return the bucket at the time `now`. Each stop of a task takes one token. After `WINDOW_S` seconds, an empty
-    bucket has `allowed` tokens again, which is its maximum.
+    """Return the token bucket of the brake `stops` at the time `now`. Each stop of a task takes one token. After
+    `WINDOW_S` seconds, an empty bucket has `allowed` tokens again, which is its maximum.
     """
     return bucket.at_time(now, per_s=allowed / WINDOW_S, most=allowed)
 
@@ -140,7 +142,7 @@ class StopsBrake:
     until: float | None = None
 
     def forgotten(self, now: float) -> bool:
-        """Return whether no stop has been rejected for `FORGOTTEN_S` seconds."""
+        """Return whether the brake has rejected no stop of a task for `FORGOTTEN_S` seconds."""
         return self.asked_at is None or now - self.asked_at > FORGOTTEN_S
 
 
@@ -181,8 +183,8 @@ def stops_decision(
 
 
 def lost_allowance(state: BrakeState, level: float, settings: CellSettings, *, most: int) -> int:
-    """Return how many tasks may now be evicted from lost machines. `level`: the tokens of `lost_bucket`. `most`: the
-    largest number of tasks that are evicted at once.
+    """Return how many tasks may now be evicted from lost machines. `level`: the tokens in the brake's token bucket, one
+    per eviction. `most`: the largest number of tasks that are evicted at once.
     """
     if state is BrakeState.OPEN:
         return most if settings.evictions_per_s else 0

@@ -3,7 +3,7 @@ it.
 
     shell_ask ─── row, shell.opened ──► asked
     shell_grant ─── once, at the shard ──► granted ─── signed, to the machine
-    shell_connected ─── once, when it connects ──► open ─── shell_seen every few seconds checks the rights again
+    shell_connected ─── once, when the machine connects ──► open ─── shell_seen checks the rights every few seconds
     shell_close ─── shell.closed ──► closed
 
 Write access to Redis is not enough to open a shell. The shard signs the content of the database row, the Borglet
@@ -180,7 +180,9 @@ def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
 
 
 def shell_connected(session: uuid.UUID, *, machine_id: int) -> bool:
-    """Mark a session as open. Return False if its state is not granted, or if it belongs to another machine."""
+    """Mark a session as open, because its machine has connected. Return False if its state is not granted, or if it
+    belongs to another machine.
+    """
     waiting = ShellSession.objects.filter(pk=session, machine_id=machine_id, state=ShellSession.GRANTED)
     return bool(waiting.update(state=ShellSession.OPEN))
 
@@ -239,9 +241,7 @@ def shell_close(
 
 
 def shells_sweep() -> int:
-    """Close the shell sessions whose portal process has ended without closing them. Return the number of closed
-    sessions.
-    """
+    """Close shell sessions that a dead portal process has left open. Return the number of closed sessions."""
     silent = timezone.now() - dt.timedelta(seconds=LOST_S)
     lost = ShellSession.objects.exclude(state=ShellSession.CLOSED).filter(seen_at__lt=silent)
     closed = 0

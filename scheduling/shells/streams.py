@@ -45,7 +45,7 @@ _TTL_S = 120
 
 
 class Overrun(Exception):
-    """Raised if too many frames wait for the receiver."""
+    """Raised if too many frames (byte strings) wait for a receiver that does not read them fast enough."""
 
 
 class ShellUnavailable(Rejected):
@@ -103,8 +103,8 @@ return redis.call('XLEN', KEYS[1])
 
 
 class ShellStream:
-    """The frames of a session in one direction: `in` to the task, or `out` to the client. Only one process may read
-    them.
+    """The frames (byte strings) of a shell session in one direction: `in` to the task, or `out` to the client. Only one
+    process may read them.
     """
 
     def __init__(self, connection: redis.asyncio.Redis, session: str, direction: str) -> None:

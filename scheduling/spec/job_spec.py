@@ -155,7 +155,9 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return self.disruption_budget or self.max_down()
 
     def published(self) -> Published:
-        """Return the settings with which DNS publishes the job's names. Its weights leave out tasks with weight 1."""
+        """Return the settings with which DNS publishes the job's names. They contain only weights other than 1, the
+        default.
+        """
         weights = ((first, last, task.weight) for first, last, task in self.segments() if task.weight != 1)
         return Published(self.names.ttl_s, tuple(joined(weights)))
 
@@ -169,12 +171,12 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
         return min((self.names.ttl_s or ttl_s) + 1.0, MAX_LEAVE_S) if task.ports else 0.0
 
     def at(self, *, cell: str, tenant: str) -> JobSpecification:
-        """Return a copy of this spec with this `cell` and this `tenant`. A job file need not contain them."""
+        """Return a copy of this spec with this `cell` and this `tenant`, because a job file may leave them out."""
         return msgspec.structs.replace(self, cell=cell, tenant=tenant)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a job file that parses to an equal spec. The newer fields (`_LATER`) are left out if they have their
-        default.
+        """Return a job file that parses to an equal spec. A field in `_LATER`, which older software does not have, is
+        left out if it has its default.
         """
         return {
             "apiVersion": API_VERSION,
@@ -202,7 +204,7 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def canonical(self) -> bytes:
-        """Return the result of `to_json` as JSON text with sorted keys."""
+        """Return the spec as a job file in JSON with sorted keys. Equal specs give equal bytes."""
         return msgspec.json.encode(self.to_json(), order="deterministic")
 
     @cached_property
@@ -211,8 +213,8 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
 
 
 def change(old: JobSpecification, new: JobSpecification, index: int) -> SpecChange:
-    """Return the effect of `new` on the running task `index` of `old`. Raises `IndexError` if one of the specs has no
-    such task.
+    """Return the effect of `new` on the running task `index` of `old`: nothing, a change while the task runs, or a
+    restart. Raises `IndexError` if one of the specs has no such task.
     """
     return _change(old, new, old.task(index), new.task(index))
 

@@ -18,8 +18,8 @@ from scheduling.spec.task_spec import TaskSpec
 
 
 def mentions(spec: JobSpecification) -> dict[str, Reference]:
-    """Return the packages that a spec lists, by their text in the job file. Raises `Rejected` if a text is not a valid
-    reference or a task lists a package twice; the error names the place in the spec.
+    """Return the package references in a spec, by their text in the job file. Raises `Rejected` if a text is not a
+    valid reference or a task lists a package twice; the error names the place in the spec.
     """
     found: dict[str, Reference] = {}
     problems: dict[str, str] = {}
@@ -50,8 +50,8 @@ def path_of(spec: JobSpecification, text: str) -> str:
 
 
 def pinned(spec: JobSpecification, digests: Mapping[str, str]) -> JobSpecification:
-    """Return a copy of the spec in which each package reference has a digest. `digests`: the digest for each text that
-    the spec lists.
+    """Return a copy of the spec in which each package reference has a digest. `digests`: for each reference in the
+    spec, the digest to add.
     """
     written = {text: str(package_names.parse(text).pinned(digest)) for text, digest in digests.items()}
     if all(text == pin for text, pin in written.items()):

@@ -14,8 +14,8 @@ from scheduling.spec.job_spec import JobSpecification
 def privilege_refusal(
     principal: Principal, cell: str, wanted: JobSpecification, before: JobSpecification | None = None
 ) -> Forbidden | None:
-    """Return the rejection if the job has options that `principal` may not use, else None. `before`: for an update,
-    the version before it.
+    """Return the rejection if the job needs a capability that `principal` does not have, else None. `before`: for an
+    update, the version before it.
     """
     if not wanted.reclamation and (before is None or before.reclamation):
         cure = "remove `reclamation: false`"

@@ -151,8 +151,8 @@ def change(old: TaskSpec, new: TaskSpec) -> SpecChange:
 
 
 def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return (name, digest) of each package, or (name, tag) if it has no digest. So two tags with the same digest are
-    equal.
+    """Return (name, digest) of each package, or (name, tag) if it has no digest. So two references with different tags
+    and the same digest count as equal.
     """
     split = [text.split("@") for text in packages]
     return [(parts[0], parts[-1] if parts[-1].startswith("sha256:") else "@".join(parts[1:])) for parts in split]
@@ -160,9 +160,9 @@ def _contents(packages: tuple[str, ...]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class TaskRole:
-    """The kind of a task whose spec is read. `allocation`: the task is an alloc (§2.4), which runs no command.
-    `inside`: the task runs in an alloc. `stored`: the spec was accepted before, perhaps by older software that checked
-    less. `batch`: the job is not latency-sensitive.
+    """What is known about a task before its spec is read. `allocation`: the task is an alloc (§2.4), which runs no
+    command. `inside`: the task runs in an alloc. `stored`: the spec was accepted before, perhaps by older software that
+    checked less. `batch`: the job is not latency-sensitive.
     """
 
     allocation: bool = False

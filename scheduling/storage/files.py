@@ -52,7 +52,9 @@ class FileStore(Protocol):
     """A store of files. Every method raises `StoreAway` if the store cannot be reached."""
 
     def spool(self) -> Path:
-        """Return a folder on this host for drafts. If possible, it is in the same file system as the store."""
+        """Return a folder on this host for drafts: local files that will be put into the store. If possible, it is in
+        the same file system as the store.
+        """
 
     def put(self, key: str, draft: Path) -> None:
         """Store the file `draft` under this key, completely or not at all. After this, the caller must not use `draft`,
@@ -70,8 +72,8 @@ class FileStore(Protocol):
         """
 
     def local(self, key: str) -> AbstractContextManager[Path]:
-        """Yield the path of a file with this content on this host, which must not be changed. Raises `NotThere` if the
-        file does not exist.
+        """Yield the path of a local file with the content of the file `key`. The caller must not change this file.
+        Raises `NotThere` if the store does not contain `key`.
         """
 
     def listing(self, prefix: str) -> Iterator[StoredFile]:

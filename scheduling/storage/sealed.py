@@ -3,7 +3,7 @@
     put:  draft ─► header │ frame │ frame │ … ─► the other store
     read: the other store ─► frames, each of them authenticated ─► content
 
-A file without the header passes unchanged, so that files stay readable that were stored before there was a key.
+A file without the header is returned unchanged, so files that were stored before there was a key stay readable.
 
 Each file has its own key, which HKDF-SHA-256 derives from a random salt and from a key of the installation. Each frame
 has up to 1 MiB of content, encrypted with AES-256-GCM. Its nonce is its number and whether it is the last one, so a
@@ -57,8 +57,8 @@ def key_id(key: bytes) -> str:
 
 
 class SealedStore:
-    """A `FileStore` that encrypts files with the first of `keys`, and decrypts files of all of them. Without keys it
-    encrypts nothing.
+    """A `FileStore` that encrypts files with the first of `keys`. It can read files that any of `keys` encrypted.
+    Without keys it encrypts nothing.
 
     `setting`: the setting with the keys, for error messages. `drafts`: a folder on this host for drafts. Drafts are not
     encrypted, and only the user of this process may read the folder. A file that cannot be decrypted raises
@@ -139,7 +139,9 @@ class SealedStore:
                 target.write(cipher.encrypt(_nonce(number, last), frame, context))
 
     def _content(self, name: str, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the content of a file from its stored bytes."""
+        """Yield the decrypted content of a file, whose stored bytes are `chunks`. A file without the header is not
+        encrypted.
+        """
         begin = b""
         while len(begin) < _HEADER.size and (chunk := next(chunks, b"")):
             begin += chunk

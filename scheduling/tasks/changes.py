@@ -13,7 +13,7 @@ from scheduling.journal.sql import query
 
 @dataclass(frozen=True, slots=True)
 class TaskBefore:
-    """The values of a task before `change_tasks` changed the task."""
+    """The values of a task before an SQL statement changed the task."""
 
     task_id: int
     job_id: int
@@ -34,10 +34,10 @@ def change_tasks(
 ) -> list[TaskBefore]:
     """Change tasks with one SQL statement. Return the old values of the changed tasks, sorted by task id.
 
-    `assignments`: SQL that sets columns of the task `t`. It may use `columns`, which are names for additional values,
-    as `was.name`. `types`: the SQL types of these values. `values`: an array of task ids, an array of incarnations,
-    one array per name in `columns`, and then the parameters of `assignments`. `condition`: SQL; only tasks that fulfil
-    it change.
+    `assignments`: SQL that sets columns of the task `t`. `columns`: names of further values per task, which
+    `assignments` can use as `was.<name>`. `types`: the SQL types of these values. `values`: an array of task ids, an
+    array of incarnations, one array per name in `columns`, and then the parameters of `assignments`. `condition`: SQL;
+    only tasks that fulfil it change.
     """
     rows = query(
         f"WITH was AS (SELECT {_BEFORE}, a.* FROM scheduling_task AS t"

@@ -23,8 +23,8 @@ PENDING, RUNNING, DEAD = TaskState.PENDING.value, TaskState.RUNNING.value, TaskS
 
 
 def notices_given(entry: JournalEntry, departed: Sequence[tuple[str, str]]) -> None:
-    """Count tasks that have left their machines on this day (UTC). `departed`: for each task (cause, notice). The
-    notice says how much of its notice period the task received: full, short, none or unknown.
+    """Add tasks that have left their machines to the counts of this day (UTC). `departed`: for each task (cause,
+    notice). The notice says how much of its notice period the task received: full, short, none or unknown.
     """
     if not departed:
         return

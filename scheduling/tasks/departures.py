@@ -17,7 +17,9 @@ from scheduling.tasks.counters import notices_given
 
 
 def depart(entry: JournalEntry, left: Sequence[tuple[TaskBefore, str, int | None]]) -> None:
-    """Store a departure for each element of `left`: (task, cause, id of the task that preempted it or None)."""
+    """Store that incarnations have to stop on their machines. `left`: for each (task, cause, id of the task that
+    preempted it or None).
+    """
     if not left:
         return
     execute(

@@ -23,15 +23,15 @@ class DisruptionBudget:
 
 
 class Budgets:
-    """Counts how many more tasks of each job may be evicted. A task counts as down if it is not up or its machine is
-    down.
+    """Counts how many more tasks of each job may be evicted within its disruption budget. A task counts as down if it
+    is not up or its machine is down.
 
-    Two kinds of tasks do not count as down: tasks that were never placed, and tasks that have been down for longer
-    than `patience_s` seconds, because they may never come up.
+    Two kinds of tasks do not count as down: tasks that were never placed, and tasks that have been down for longer than
+    `patience_s` seconds, because they may never come up.
     """
 
     def __init__(self, job_ids: set[int], patience_s: float) -> None:
-        """Read the budgets of the jobs. Makes two queries."""
+        """Read the disruption budgets of the jobs, and how many of their tasks are down. Makes two queries."""
         found = query(
             "SELECT t.job_id, count(*) FROM scheduling_task AS t"
             " LEFT JOIN scheduling_machine AS m ON m.id = t.machine_id"

@@ -33,8 +33,8 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class VerdictCache:
-    """The verdicts on pending tasks that a master has written, so that it need not write the same verdict again. A new
-    master starts with an empty cache.
+    """The verdicts (reasons why tasks are pending) that a master has written, so that it need not write the same
+    verdict again. A new master starts with an empty cache.
     """
 
     rows: dict[int, _Row] = field(default_factory=dict)  # by job id
@@ -106,12 +106,14 @@ def store(
 
 
 def read(whys: object) -> list[Why]:
-    """Return the verdicts on pending tasks from `PendingVerdict.whys`."""
+    """Return the reasons why tasks of a job are pending, from the JSON in `PendingVerdict.whys`."""
     return msgspec.convert(whys, list[Why])
 
 
 def _hashes(why: Why) -> tuple[int, int]:
-    """Return (hash of the reasons in `why`, hash of the whole `why` without its tasks and revision)."""
+    """Return two hashes of `why`, from which a later pass finds what has changed: one of the reasons without values
+    that change in each pass, and one of everything except its tasks and its revision.
+    """
     said = msgspec.structs.replace(why, tasks=(), revision=0)
     lasting = msgspec.structs.replace(said, ahead=0, ahead_of=(), ahead_tenants=0, places=(), expected=None)
     return hash(lasting), hash(said)

@@ -1,5 +1,5 @@
-"""A copy in Redis of the capacity and reservations of a cell's machines, as the master knows them. Plans read it: a
-plan tries where a job would be placed, and changes nothing (§2.6).
+"""A copy in Redis of the capacity and reservations of a cell's machines, as the master has them in memory. Plans
+read it: a plan tries where a job would be placed, and changes nothing (§2.6).
 
     master ─► ViewPublisher ─► borg:view:<cell>, a hash in Redis ─► read ─► plans in all web processes
 

@@ -73,8 +73,8 @@ def pack(measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
 
 
 def _pack(columns: int, measured: Sequence[tuple[MeasuredUsage, float]]) -> dict[int, bytes]:
-    """Encode the measurements in `measured` as binary rows of the dtype `SAMPLE`. Return the rows of each machine, by
-    machine id. `columns`: how many values `measured` contains per row.
+    """Encode the measurements as binary rows of the dtype `SAMPLE`. Return the rows of each machine, by machine id.
+    `columns`: how many numbers each row of the measurements has.
     """
     figures = np.frombuffer(b"".join([one.figures for one, _ in measured]), np.int64).reshape(-1, columns)
     sizes = np.array([len(one.task_ids) for one, _ in measured])

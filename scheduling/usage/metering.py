@@ -54,8 +54,8 @@ _HOUR_S = 3600
 
 
 class HourSink(Protocol):
-    """A function that stores the metered rows of one hour. It is called inside the transaction that marks the hour as
-    reported.
+    """The interface of a function that stores the metered amounts of one hour. It is called in the transaction that
+    marks the hour as reported.
     """
 
     def __call__(self, *, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> object: ...
@@ -104,7 +104,7 @@ def meter_due(cell: Cell, *, now: dt.datetime, keep_hours: int, meter: HourSink)
 
 
 def forget_old(*, now: dt.datetime) -> None:
-    """Delete the rows of hours that are more than 60 days old, even if they were not reported."""
+    """Delete the metering rows of hours that are more than 60 days old, even if they were not reported to quota."""
     MeteringHour.objects.filter(hour__lt=now - _KEPT).delete()
     ReservedInHour.objects.filter(hour__lt=now - _KEPT).delete()
 

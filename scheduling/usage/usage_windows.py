@@ -109,7 +109,7 @@ def _ensure_partitions(hours: set[int]) -> None:
 
 
 def stored_hours() -> list[int]:
-    """Return the hours that have a partition, oldest first, as hours since the epoch."""
+    """Return the hours for which the usage table has a partition, oldest first, as hours since the epoch."""
     rows = query(
         "SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid"
         " WHERE inhparent = %s::regclass",
@@ -119,18 +119,20 @@ def stored_hours() -> list[int]:
 
 
 def old_hours(*, keep_hours: int, now: dt.datetime) -> list[int]:
-    """Return the hours with a partition in which all windows began more than `keep_hours` hours ago, oldest first."""
+    """Return the hours, as hours since the epoch, whose partitions of the usage table are old: all windows in them
+    began more than `keep_hours` hours ago. Oldest first.
+    """
     oldest = int(now.timestamp()) // 3600 - max(keep_hours, _LEAST_KEPT_HOURS)
     return [hour for hour in stored_hours() if hour < oldest]
 
 
 def of_task(task: Task, *, since: dt.datetime) -> QuerySet[InstanceUsage]:
-    """Return the windows of a task that began at `since` or later, for all its incarnations, oldest first."""
+    """Return the usage windows of a task that began at `since` or later, for all its incarnations, oldest first."""
     return InstanceUsage.objects.filter(
         collection_id=task.job_id, instance_index=task.index, start_time__gte=since
     ).order_by("start_time", "incarnation")
 
 
 def partition(hour: int) -> str:
-    """Return the name of the partition of an hour."""
+    """Return the name of the partition of the usage table for an hour. `hour`: hours since the epoch."""
     return f"{TABLE}_{hour}"

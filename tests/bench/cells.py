@@ -52,7 +52,8 @@ def google2011(clones: int = 5, *, constraints: bool = True, seed: int = SEED) -
 
 
 def synthetic(machines: int, tasks: int, *, seed: int = SEED) -> Workload:
-    """Return a cell of random machines of the real cell, with random jobs of it until these have `tasks` tasks.
+    """Return a random cell. Its machines and jobs are copies of random ones of the real cell, and the jobs have `tasks`
+    tasks in total.
 
     The CPU and RAM of each job differ from the original by up to 10 %, so that a larger cell has more distinct
     requests.

@@ -224,7 +224,9 @@ class _Bench:
 
 
 class _Period:
-    """The figures of a `with` block: changes, CPU time of the resolver, and the changes that were seen."""
+    """The figures of a `with` block: the changes that writers made, the CPU time of the resolver, and how soon its
+    answers showed the changes.
+    """
 
     def __init__(self, bench: _Bench) -> None:
         self.bench = bench

@@ -282,9 +282,8 @@ class Point:
     def _paths(
         self, patterns: Sequence[str], make: Callable[[str, dict[str, str]], http_load.Request]
     ) -> dict[str, Figure]:
-        """Return the CPU and elapsed time per request of each path. Raises if an answer is not 200.
-
-        The paths contain jobs of usual size.
+        """Return the CPU and elapsed time per request of each path. The paths name jobs of usual size. Raises
+        `RuntimeError` if an answer is not 200.
         """
         found = {}
         for pattern in patterns:

@@ -7,7 +7,7 @@ usage and changes reservations. Time is virtual, in steps of 5 s. The first hour
 Cases `services`, `batch` and `google2011`: the kinds of load in `tests.bench.journal_load`. The value is the number of
 rows per task and day. `bytes`: their size per task and day. `kinds`: both by kind of event. `reserved`: mean
 reservation as a share of the limit, for CPU, RAM and disk. `short`: the share of time in which a task uses more than
-its reservation. A change of the code must not make these two worse.
+its reservation. A change of the code must not raise `reserved` or `short`.
 
     BENCH_HOURS=6         virtual hours that are counted
     BENCH_TASKS=1000      number of tasks

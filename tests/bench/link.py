@@ -136,7 +136,9 @@ class _Cell:
         return f"machines {self.states()}, tasks {dict(tasks)}, departures {Departure.objects.count()}"
 
     def incarnations(self) -> dict[str, str]:
-        """Return the machine's hostname of each running task by its key "job uid/index/incarnation", from the rows."""
+        """Return, from the database, on which machine each running task should be: {"job uid/index/incarnation":
+        hostname}.
+        """
         from scheduling.models import Task
 
         rows = Task.objects.filter(state="running").values_list("job__uid", "index", "incarnation", "machine__hostname")

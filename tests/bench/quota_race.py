@@ -178,7 +178,9 @@ class Race:
                 self.took_s.append(time.monotonic() - began)
 
     def _settle(self, number: int) -> int:
-        """Check the results of a round, return the core to the market, and return the number of winners."""
+        """Check the results of a round, and end its orders so that the core is for sale again. Return the number of
+        winners.
+        """
         from quota import clock
         from quota.market.orders import order_cancel, order_reject
         from quota.models import OrderState

@@ -91,7 +91,9 @@ class _Cell:
             cursor.execute("VACUUM ANALYZE scheduling_jobspec")
 
     def _usage(self) -> None:
-        """Draw the usage of each task, 20 % to 50 % of its limit, in the format that link shards store per machine."""
+        """Choose a random usage for each task, 20 % to 50 % of its limit, in the format that link shards store per
+        machine.
+        """
         from scheduling.usage import live
 
         tasks = self.state.tasks

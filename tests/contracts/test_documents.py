@@ -24,7 +24,7 @@ OF_MAKE_UP = {"BORG_HOME"}
 
 
 def documents() -> Iterator[Path]:
-    """Return the paths of all files that describe the present version, so without the change log."""
+    """Return the paths of all documents that describe the present version. The change log is left out."""
     listed = subprocess.run(
         ["git", "ls-files", "*.md", "deploy", "examples"], cwd=ROOT, capture_output=True, text=True, check=True
     )

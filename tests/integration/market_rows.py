@@ -29,7 +29,7 @@ def cores(count: int) -> Vector:
 
 
 def a_selling_cell(name: str = "cc", *, cores: int = 100, **rules: Any) -> Market:
-    """Create a cell that sells `cores` cores at a flat price without headroom, and return its market.
+    """Create a cell that sells all of its `cores` cores at a constant price, and return its market.
 
     `rules`: settings of the market, such as `grace_hours`.
     """

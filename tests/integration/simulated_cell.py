@@ -50,11 +50,13 @@ class SimulatedMachine:
         self._handle(Adopted(Remembered(), ()), 0.0)
 
     def look(self, specs: Specs) -> None:
-        """Read the expected and the desired state of the machine from rows, as a link shard does."""
+        """Read from the database what the machine should run and what its tasks' rows contain, as a link shard does."""
         self.loaded = load(self.row.cell_id, [self.row.id], specs)[self.row.id]
 
     def poll(self, now: float) -> None:
-        """Poll the machine with the desired state from `look`, and add the changes that it reports to `in_flight`."""
+        """Poll the machine with the desired state that was read last, and add the changes that it reports to
+        `in_flight`.
+        """
         assert self.loaded is not None
         self.sequence += 1
         self._handle(Polled(self.row.session, self.sequence, self.loaded.desired), now)

@@ -190,7 +190,7 @@ def test_machines_long_dead_and_empty_don_t_count(cell, fleet) -> None:
 
 
 def stop(cell, number: int) -> bool:
-    """Return whether the cell may stop `number` tasks by itself. If not, record that these stops are wanted."""
+    """Return whether the cell may stop `number` tasks by itself. If not, store how many stops the brake prevented."""
     with journal.write(cell.id, rows.ME) as entry:
         passed = service.stops_pass(entry, number, what="preemption")
         entry.append(events.LeaseTaken(scheduler="default", holder="x", epoch=1))

@@ -1,4 +1,4 @@
-"""Tests of the seconds between the removal of a task's names and its SIGTERM, which the link sends to machines."""
+"""Tests of how many seconds before SIGTERM the names of a task are removed, as the link sends this to machines."""
 
 from __future__ import annotations
 

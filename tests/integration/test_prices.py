@@ -181,7 +181,9 @@ def test_a_quote_says_what_it_is_for_and_how_long_it_holds(tenant) -> None:
 
 
 def taken(made: Quote, **changed: object) -> Order:
-    """Return an unsaved order at the price of a quote, for what the quote is for, with `changed` fields."""
+    """Return an unsaved order for the same amounts and time as a quote, at its price. `changed`: fields with other
+    values.
+    """
     given = {
         "tenant": made.tenant,
         "quote": made.pk,

@@ -1,4 +1,6 @@
-"""Tests of resource reclamation (§5.5): usage changes reservations, and tasks are placed into what becomes free."""
+"""Tests of resource reclamation (§5.5): usage changes reservations, and the capacity that this frees is used by other
+tasks.
+"""
 
 from __future__ import annotations
 

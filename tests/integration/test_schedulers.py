@@ -204,7 +204,7 @@ def blocked_together(cell: Cell, masters: Sequence[Master], while_they_wait: Cal
 
 
 def test_a_conflict_is_counted_and_the_loser_looks_again(cell, tenant) -> None:
-    """Two schedulers decide on the same free capacity. The second commit fails as a conflict, its next one works."""
+    """Two schedulers decide on the same free capacity. The second commit fails as a conflict. The next one succeeds."""
     rows.a_machine(cell, capacity=(1000, 2**32, 2**32, 0, 0, 0))
     web = rows.a_job(cell, tenant, "web", tasks=5)
     count = batch(cell, tenant, tasks=5)

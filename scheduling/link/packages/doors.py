@@ -1,15 +1,15 @@
 """The endpoints of a link shard for packages (§3.2). Only machines may use these endpoints. A machine uses the same
 secret as for its link.
 
-    GET  /packages/<digest>/sources  PackageSources: peers to try, or the store, or when to ask again; and a ticket
+    GET  /packages/<digest>/sources  PackageSources: peers or the store, or when to ask again; a ticket for the peers
     GET  /packages/<digest>          the archive from the cell's store; `Range: bytes=N-`
     POST /packages/<digest>/have     PackageHave: the package is installed, and served to peers
     POST /packages/<digest>/gone     the machine no longer has the package
     POST /packages/<digest>/failed   PackageFailed: a source sent nothing or wrong content
 
-A machine may download or announce only packages that one of its tasks uses. A limited number of threads read the
-archives. If all threads are busy, a machine must ask again later. Shards tell each other through Redis which machines
-have a package.
+A machine may download or announce only packages that one of its tasks uses. Peers (other machines) accept only a
+machine with a ticket, which the shard signs. A limited number of threads read the archives. If all threads are busy, a
+machine must ask again later. Shards announce to each other through Redis which machines have a package.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?")
 
 @dataclass(frozen=True, slots=True)
 class Entitled:
-    """The permission of a machine to use a package. It contains facts about the package and the machine."""
+    """The permission of a machine to use a package, with the facts that the endpoints need: the package's size, and the
+    machine's cell, address and rack.
+    """
 
     cell: str
     size_bytes: int
@@ -85,8 +87,8 @@ NOTHING = Entitled("", 0, "", "")
 
 
 class PackageDoors:
-    """The package endpoints of a shard. They start and stop together with the shard. `serve` handles requests to
-    /packages/.
+    """The package endpoints of a shard. `serve` handles requests to /packages/. The endpoints start and stop together
+    with the shard.
     """
 
     def __init__(
@@ -295,9 +297,8 @@ class PackageDoors:
         self._exchange.announce(swarms.Have(cell_id, digest, peer))
 
     async def _look_forever(self) -> None:
-        """Announce, again and again, the packages that machines report as installed.
-
-        This is needed for machines that already have a package, because they send no request about it.
+        """Repeatedly announce to all shards the packages that machines report as installed. This is needed because a
+        machine that already has a package sends no request about it.
         """
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
@@ -412,7 +413,7 @@ class _Reading:
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    """Log the error that ended the task of `_look_forever`."""
+    """Log the error of a failed asyncio task. The task is the one that announces the packages of machines."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("this shard no longer records which packages machines have; restart it", exc_info=error)
 

@@ -1,4 +1,4 @@
-"""Link shards send each other, through Redis, which machines have which packages.
+"""Announcements between link shards: which machines have which packages. They are sent through Redis.
 
     borg:packages                    channel: `Have`, `PeerGone`, `Left`, as they happen
     borg:packages:<cell>:<digest>    hash: machine id -> `Peer`; read by a shard that has found no machine with the
@@ -53,8 +53,8 @@ _peer = msgspec.msgpack.Decoder(Peer)
 
 
 class SwarmExchange(RedisClient):
-    """Sends announcements to all shards. Calls `receive` with each announcement that any shard sends, including this
-    one.
+    """Sends announcements about packages to all shards through Redis. Calls `receive` with each announcement that any
+    shard sends, including this one.
     """
 
     def __init__(self, url: str, receive: Callable[[Announcement], None]) -> None:
@@ -73,7 +73,9 @@ class SwarmExchange(RedisClient):
         self._wake.set()
 
     async def holders(self, cell_id: int, digest: str) -> list[Peer]:
-        """Return some machines that have the package. Return an empty list if Redis is unreachable."""
+        """Return at most `MAX_HOLDERS` random machines that have the package. Return an empty list if Redis is
+        unreachable.
+        """
         found = await self._attempt(self._redis.hrandfield(_key(cell_id, digest), MAX_HOLDERS, withvalues=True))
         return [_peer.decode(value) for value in (found or [])[1::2]]
 

@@ -2,7 +2,7 @@
 
     store ─► few machines ─► each serves `fanout` others at a time ─► … the number of holders grows geometrically
 
-Each shard has a tracker. The shards tell each other which machines have a package. If the data of a tracker is lost,
+Each shard has a tracker. Shards announce to each other which machines have a package. If the data of a tracker is lost,
 machines use the store and report again what they have. Times are seconds of any monotonic clock.
 """
 
@@ -55,8 +55,8 @@ class SourcesOffer:
 
 @dataclass(slots=True)
 class _Swarm:
-    """The tracker's data about one package: machines that have it, downloads in progress, recent failures between
-    machines.
+    """The tracker's data about one package: machines that have it, downloads in progress, and recent failed downloads
+    from other machines.
     """
 
     holders: dict[int, Peer] = field(default_factory=dict)
@@ -117,8 +117,8 @@ class Tracker:
             self._release(digest, machine_id)
 
     def failed(self, digest: str, machine_id: int, address: str, port: int, reason: str, *, now: float) -> int | None:
-        """Record that the peer with this address and port delivered nothing or wrong content to a machine. `reason`:
-        see `PackageFailed`.
+        """Record that a machine could not download a package from the peer with this address and port. `reason`:
+        `mismatch` (the content has another digest), `slow`, `unreachable`, `busy` or `refused`.
 
         Ignore a peer that was not offered to the machine. Remove a peer with too many failures until it reports the
         package again. Return the machine id of a removed peer, otherwise None.

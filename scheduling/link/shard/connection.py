@@ -103,8 +103,8 @@ class Connection:
 
     @property
     def probed(self) -> bool:
-        """Return whether a returning Borglet (see `returning`) has not answered its first poll yet. The answer will
-        show which desired state it has.
+        """Return whether a Borglet that came back with an earlier desired state has not answered its first poll yet.
+        The answer will show which desired state it has.
         """
         return self.returning and self.asked == 1 and self.answered == 0
 
@@ -120,7 +120,9 @@ class Connection:
         )
 
     def ask(self, now: float, hold_s: float) -> None:
-        """Send the next poll. It contains the desired state if the Borglet lacks it."""
+        """Send the next poll. It contains the desired state if the Borglet lacks it. `hold_s`: for how many seconds the
+        Borglet may wait for a change of its state before it answers.
+        """
         self.asked += 1
         self.asked_at = now
         desired = self.desired if self.behind else None
@@ -139,8 +141,8 @@ class Connection:
         self.post(Poll(self.asked, hold_s, desired, logs, identities, rotate, accepted, shells, until))
 
     def take_view(self, view: View) -> None:
-        """Set the view (the stored state) of the machine. Add the tasks that are not in the new view to `left`, the
-        tasks that have left the machine.
+        """Set the view of the machine: its incarnations as the database describes them. Add the tasks that are not in
+        the new view to `left`, the tasks that have left the machine.
         """
         if self.view is not None:
             for key, expected in self.view.run.items():

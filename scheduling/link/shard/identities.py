@@ -28,9 +28,9 @@ class Identities:
     def due(self, held: Connection, loaded: Loaded, now: float, rng: random.Random) -> list[TaskIdentity]:
         """Return the identity tokens for the new tasks of a machine, or for all its tasks if it is time to renew them.
 
-        `held`: the machine's connection. `loaded`: its new desired state. A task is new if `held.view` does not
-        contain it, so call this method before `held.take_view(loaded.view)`. If there is no `held.view` yet, the
-        tasks that are not up are new.
+        `held`: the machine's connection, with the view of its previous state. `loaded`: its new desired state. A task
+        is new if the previous view does not contain it. Without a previous view, the tasks that are not up are new.
+        Call this method before the connection gets the new view.
         """
         if self.key is None:
             return []

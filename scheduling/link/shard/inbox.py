@@ -13,7 +13,8 @@ from scheduling.usage.usage_windows import TaskWindow
 
 @dataclass(slots=True)
 class Inbox:
-    """The database work of the next turn (`Turns`). `asks`: (hostname, secret) of each machine that wants to connect.
+    """The work that a shard's next turn does. A turn is one round of database work. `asks`: (hostname, secret) of each
+    machine that wants to connect.
 
     `news`: changes from reports. `dirty`: ids of machines whose desired state must be read again.
     """
@@ -35,7 +36,7 @@ class HelloRejected(Exception):
 
 
 def superseded(hostname: str) -> Refusal:
-    """Return the message that rejects a connection, because its machine has a newer one."""
+    """Return the message that rejects a connection because its machine has opened a newer connection."""
     return Refusal(
         "superseded", "session", f"machine {hostname} has a newer session; check that only one Borglet uses its secret"
     )

@@ -28,7 +28,7 @@ _SHORTENED = 0.25
 
 
 class Polls:
-    """Sends polls to the machines of a shard, and plans the next ones. The caller gives three functions:
+    """Sends polls to the machines of a shard, and plans the next polls. It uses three functions of its caller:
     `interval_s` returns the seconds between polls of a machine. `refresh` reads a machine's desired state again.
     `hang_up` closes a connection, for the given reason.
     """

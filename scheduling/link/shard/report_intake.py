@@ -33,8 +33,8 @@ class ReportIntake:
         self._flapping: set[Connection] = set()  # the connections with changes that are held back
 
     def heard(self, held: Connection, report: WireReport) -> None:
-        """Handle a report. Ignore a late report and a report of another session. Raises `MalformedMessage` if a field
-        of the report is not valid.
+        """Handle a report that has arrived. Ignore a report that answers no open poll, or that belongs to another
+        session. Raises `MalformedMessage` if a field of the report is not valid.
         """
         now = asyncio.get_running_loop().time()
         if report.session != held.session or not held.answered < report.sequence <= held.asked:
@@ -147,7 +147,7 @@ class ReportIntake:
             held.last_report.settle()
 
     def release(self) -> None:
-        """Put the changes of flapping tasks into the inbox that were held back for long enough."""
+        """Put changes of flapping tasks into the inbox if they were held back for long enough."""
         now = asyncio.get_running_loop().time()
         for held in list(self._flapping):
             if self._roster.connections.get(held.machine_id) is held and (due := held.flaps.due(now)):
@@ -156,8 +156,8 @@ class ReportIntake:
                 self._flapping.discard(held)
 
     def _put(self, held: Connection, changes: ReportChanges, *, returned: bool) -> None:
-        """Put changes into the inbox, so that the next turn writes them. `returned`: whether the machine was down and
-        answers again.
+        """Put changes into the inbox, from which the next round of database work writes them. `returned`: whether the
+        machine was down and answers again.
         """
         assert held.view is not None
         news = self._roster.inbox.news.get(held)
@@ -169,7 +169,7 @@ class ReportIntake:
         self._roster.wake.set()
 
     def _has_leftovers(self, held: Connection) -> bool:
-        """Return whether the report contains ended incarnations that the desired state omits."""
+        """Return whether the machine still reports ended incarnations that are no longer in its desired state."""
         assert held.view is not None
         assert held.last_report is not None
         view, report = held.view, held.last_report.opened()

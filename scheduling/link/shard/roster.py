@@ -30,7 +30,7 @@ class Roster:
         self.polls = Polls(self.figures, rng, interval_s=self._interval_s, refresh=self.refresh, hang_up=self._hang_up)
 
     def refresh(self, machine_id: int) -> None:
-        """Request that the next turn reads the desired state of a machine again."""
+        """Request that the next round of database work reads the desired state of a machine again."""
         self.inbox.dirty.add(machine_id)
         self.wake.set()
 

@@ -68,7 +68,7 @@ class Turns:
         self._noticed = True
 
     def notice(self) -> None:
-        """Record that the journal has new events. The next turn reads them."""
+        """Record that the journal has new events, and wake the loop. The next turn reads the events."""
         self._noticed = True
         self._roster.wake.set()
 

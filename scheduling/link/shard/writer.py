@@ -72,7 +72,9 @@ class MachineReportChanges:
 
 
 def cells(names: Sequence[str]) -> list[Cell]:
-    """Return the cells with these names, or all cells if `names` is empty; never study cells. Makes one query."""
+    """Return the cells with these names, or all cells if `names` is empty. Study cells, which have no real machines,
+    are left out. Makes one query.
+    """
     rows = Cell.operated.filter(name__in=names) if names else Cell.operated.all()
     return list(rows.only("name", "revision", "settings"))
 
@@ -125,8 +127,8 @@ def greet(cell_id: int, hellos: Mapping[int, Hello]) -> dict[int, int | Refusal]
     """Begin a new session of each machine. `hellos`: the first message of each machine, by machine id. Return, by
     machine id, the number of the session or the reason why the hello is rejected.
 
-    Changed facts of a machine are written to the journal. A machine that was down is up again. Locks: the cell's row
-    if the journal gets new events, then the rows of the machines in order of id.
+    Changes of a machine's attributes and capacity are written to the journal. A machine that was down is up again.
+    Locks: the cell's row if the journal gets new events, then the rows of the machines in order of id.
     """
     refused: dict[int, int | Refusal] = {}
     changed = []
@@ -362,7 +364,8 @@ def _moves(task_ids: Sequence[int]) -> dict[int, int]:
 def _note_strangers(entry: JournalEntry, machine_id: int, strangers: Sequence[UnknownIncarnation]) -> None:
     """Store `strangers`: the incarnations that a machine runs although the cell does not expect them there.
 
-    Incarnations that have already ended according to the database will be stopped. An SRE decides about the others.
+    If an incarnation has already ended according to the database, the machine will stop it. An SRE decides about the
+    others.
     """
     machine = Machine.objects.select_for_update().get(pk=machine_id)
     known = {item["key"]: item for item in machine.quarantined}

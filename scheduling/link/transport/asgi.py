@@ -46,7 +46,9 @@ async def decoded_body(receive: Receive, kind: Any, *, most_bytes: int) -> Any:
 
 
 def wrong_field(error: Exception) -> tuple[str, str]:
-    """Return the path of the wrong field (or "") and the text, without the path, of a decoding error of msgspec."""
+    """Return two parts of a decoding error of msgspec: the path of the wrong field (or ""), and the text without this
+    path.
+    """
     text = str(error)
     path = _PATH.search(text)
     return path.group(1) if path else "", _PATH.sub("", text)

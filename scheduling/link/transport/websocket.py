@@ -46,7 +46,7 @@ class Hangup(Exception):
 
 
 class Host(Protocol):
-    """The application that serves the connections, such as `scheduling.link.app.LinkApp`."""
+    """The interface of an application that serves WebSockets of machines, such as `scheduling.link.app.LinkApp`."""
 
     async def converse(self, socket: LinkSocket, authorization: str) -> None:
         """Check the `Authorization` header of one WebSocket, and serve its machine until the WebSocket closes."""

@@ -1,7 +1,7 @@
 """Read from the database what many machines should run and stop. One snapshot is read with at most ten queries.
 
     tasks running there ─┐                              ┌─► Desired ─► the Borglet
-    departures ──────────┼─ load(cell, machine ids) ─► Loaded
+    tasks to stop there ─┼─ load(cell, machine ids) ─► Loaded
     quarantine released ─┘                              └─► View ─► compared with reports (`views.diff`)
 
 Without a snapshot, a task that is just being stopped could be missing in both lists, `run` and `stop`.
@@ -45,8 +45,8 @@ _encoder = msgspec.json.Encoder()
 
 @dataclass(slots=True)
 class Loaded:
-    """The data of one machine in the database. `removed`: the machine is no longer in the cell. `down`: the machine is
-    marked as down.
+    """The state of one machine, read from the database. `removed`: the machine is no longer in the cell. `down`: the
+    machine is marked as down.
     """
 
     machine_id: int
@@ -156,7 +156,7 @@ class _Job(NamedTuple):
 
 @dataclass(slots=True)
 class _Row:
-    """A running task, as the query in `_running` returns it, and its job."""
+    """A running task and its job, as one row of a database query."""
 
     key: TaskKey
     job: _Job
@@ -274,7 +274,7 @@ def _instruction(
     prod: bool,
     packages: Mapping[str, PackageRef],
 ) -> RunTask:
-    """Return an instruction with the values that equal tasks of a job have in common."""
+    """Return an instruction to run a task. It contains only the values that equal tasks of a job have in common."""
     return RunTask(
         key=row.key,
         name="",
@@ -313,7 +313,7 @@ def _run_alloc(row: _Row, cell: Cell, *, prod: bool) -> RunAlloc:
 
 
 def _running(ids: list[int]) -> list[_Row]:
-    """Return the tasks that should run on the machines. `ids`: machine ids."""
+    """Return the tasks that should run on these machines."""
     rows = query(
         "SELECT t.alloc_id, t.machine_id, t.job_id, t.index, t.incarnation, t.spec_version,"
         " array_to_string(t.limit, ','), array_to_string(t.ports, ','), t.phase, t.health, t.up, t.restarts,"

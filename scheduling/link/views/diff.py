@@ -54,9 +54,9 @@ class View:
 
     `run`: those that should run. `stop`: those that should stop, with task ids. `quarantine`: those in quarantine.
 
-    The folder of an ended alloc may stay on the machine, and log savers then run there (`views.kept`). `allocs_kept`:
-    allocs whose folder stays. `dropping`: allocs whose folder is being deleted, with the id of the `KeptAlloc`.
-    `savers`: log savers, with (id of the `KeptAlloc`, position in its list of log savers).
+    The folder of an ended alloc may stay on the machine. Log savers, which are tasks that save its logs, then run
+    there. `allocs_kept`: allocs whose folder stays. `dropping`: allocs whose folder is being deleted, with the id of
+    the `KeptAlloc`. `savers`: log savers, with (id of the `KeptAlloc`, position in its list of log savers).
     """
 
     history_id: str
@@ -113,8 +113,8 @@ class Unwanted:
 
 @dataclass(slots=True)
 class ReportChanges:
-    """The changes that a report makes. `strangers`: all living incarnations in the report that the database does not
-    expect on the machine, or None if they are the same as in the last report.
+    """The changes to store because of a report. `strangers`: all living incarnations in the report that the database
+    does not expect on the machine, or None if they are the same as in the last report.
     """
 
     seen: list[Observation] = field(default_factory=list)
@@ -143,7 +143,8 @@ class ReportChanges:
 
 
 def compare(view: View, report: Report) -> ReportChanges:
-    """Return the changes that `report` makes, and apply them to `view`. So an equal report later makes no changes.
+    """Return the changes to store because of `report`, and apply them to `view`. So an equal report later makes no
+    changes.
 
     If the changes cannot be stored, the caller must read the view from the database again. A report with another
     `history_id` than the view makes no changes.

@@ -34,8 +34,8 @@ _State = tuple[str, str, bool, int, str]
 
 @dataclass(slots=True)
 class _History:
-    """The written state of one incarnation, and a change that is held back (`held`). `since`: when `held` began to be
-    up or not up.
+    """What was last written about one incarnation, and a change that is held back (`held`). `since`: when `held` began
+    to be up or not up.
     """
 
     allowance: float
@@ -54,13 +54,15 @@ class _History:
 
     @property
     def steady_s(self) -> float:
-        """Return for how long the task must be up before it is written as up."""
+        """Return for how many seconds the task must be up before this is written to the database."""
         return min(STEADY_MOST_S, STEADY_S * 2.0 ** max(0, math.ceil(-self.allowance)))
 
 
 @dataclass(slots=True)
 class FlapDamper:
-    """The changes of the tasks of one machine. Times are seconds of any clock that does not go back."""
+    """Holds back changes of tasks on one machine whose state changes too often. Times are seconds of any clock that
+    does not go back.
+    """
 
     _known: dict[Key, _History] = field(default_factory=dict)
 
@@ -70,11 +72,13 @@ class FlapDamper:
         return any(one.held is not None for one in self._known.values())
 
     def passed(self, seen: Iterable[Observation], now: float) -> list[Observation]:
-        """Return the observations that are written now. The others are held, and replace what was held before."""
+        """Return those observations in `seen` that must be written now. The others are held back, and replace what was
+        held back before.
+        """
         return [found for one in seen if (found := self._pass(one, now)) is not None]
 
     def due(self, now: float) -> list[Observation]:
-        """Return the held observations that are written now."""
+        """Return the observations that were held back and must be written now."""
         found = []
         for one in self._known.values():
             if one.held is None:
@@ -85,8 +89,8 @@ class FlapDamper:
         return found
 
     def rebase(self, view: View, now: float) -> None:
-        """Compare with `view`, which has just been read from the database. Incarnations that are no longer in it, and
-        those that have not changed for long, are forgotten.
+        """Adopt the written states from `view`, which has just been read from the database. Forget incarnations that
+        are no longer in it, and those that have not changed for long.
         """
         if not self._known:
             return

@@ -29,7 +29,9 @@ class MachineTasks:
 
 
 def specs_of(rows: Iterable[KeptAlloc]) -> set[tuple[int, int]]:
-    """Return (job id, version) for the spec of each log saver. Kept allocs that are already released are left out."""
+    """Return (job id, version) for the spec of each log saver: a task that saves the logs of a kept alloc. Kept allocs
+    that are already released are left out.
+    """
     return {(saver["job_id"], saver["version"]) for row in rows if not row.released for saver in row.savers}
 
 
@@ -41,8 +43,8 @@ def add_kept(
     cell: str,
     extra: Sequence[str],
 ) -> None:
-    """Add the kept allocs in `rows` and their log savers to `found`, which has the instructions of each machine by its
-    id.
+    """Add the kept allocs in `rows` (ended allocs whose folder stays) and their log savers to `found`, which has the
+    instructions of each machine by its id.
 
     `found` must already contain the tasks that are being stopped. `known`: specs by (job id, version). Log savers that
     have finished, or whose spec cannot be read, are not added.

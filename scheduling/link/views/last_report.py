@@ -43,17 +43,19 @@ class LastReport:
     incarnations: array[int] = field(default_factory=lambda: array("q"))
 
     def opened(self) -> Report:
-        """Return the decoded report."""
+        """Return the report in decoded form."""
         if self.report is None:
             self.report = opened(self.wire)
         return self.report
 
     def settle(self) -> None:
-        """Mark the report as settled, and free the memory of its decoded form."""
+        """Mark the report as settled: nothing in it remains to be stored. Free the memory of its decoded form."""
         self.settled, self.report = True, None
 
     def assign(self, view: View, machine_id: int) -> None:
-        """Set the task id and the incarnation of each row of the usage. The first row belongs to the machine itself."""
+        """Find the task id and the incarnation for each row of the reported usage, and store them. The first row
+        belongs to the machine itself.
+        """
         self.task_ids, self.incarnations = array("q", (-machine_id,)), array("q", (0,))
         for task in self.opened().tasks:
             expected = view.run.get(task.key)

@@ -19,7 +19,9 @@ def guarded(budget: int, *, tasks: int = 2, waiting: int = 0, priority: int = 0)
 
 
 def victims(world: World, job: str) -> list[str]:
-    """Return, for each victim that a placement of the job needs, the name of the victim's job."""
+    """Return the job names of the tasks that the plan preempts to place the tasks of `job`, one name per preempted
+    task.
+    """
     plan = world.plan(ALL)
     return [world.name_of(victim) for a in world.assignments(plan, job) for victim, _ in a.victims]
 

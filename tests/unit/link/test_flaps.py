@@ -29,7 +29,8 @@ def crashes(first: int = 1) -> Iterator[Observation]:
 
 
 def spent(now: float = 0.0) -> tuple[FlapDamper, Iterator[Observation]]:
-    """Return a damper, which holds back repeated changes, after its task used up its allowance, and further changes.
+    """Return a damper and further changes of its task. The task has used up its allowance, so the damper holds back
+    changes.
 
     The last change that was written says that the task is not up.
     """

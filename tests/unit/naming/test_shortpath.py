@@ -107,7 +107,7 @@ def assert_same(quick: dns.message.Message, slow: dns.message.Message, query: dn
 
 
 def assert_legal(quick: dns.message.Message, slow: dns.message.Message, named: NamedJob | NamedService | None) -> None:
-    """Check the fast answer against the full one: it has all addresses, or a valid draw of them if weights differ."""
+    """Check the fast answer against the full one. It has all addresses or, if weights differ, a valid random choice."""
     if not quick.answer:
         return
     got, expected = set(quick.answer[0]), set(slow.answer[0])
