@@ -86,7 +86,10 @@ def quantile(ordered: list[int], percent: int) -> int:
 
 
 class Windows:
-    """The usage windows of one machine. Times are seconds since the epoch and never run backwards."""
+    """Sums up the usage of a machine's tasks in windows of five minutes, and returns closed windows for reports.
+
+    Times are seconds since the epoch and never run backwards.
+    """
 
     def __init__(self, rng: random.Random, *, span_s: int = WINDOW_S) -> None:
         self._rng, self._span_s = rng, span_s

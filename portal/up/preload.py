@@ -162,7 +162,7 @@ def run(path: Path) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Import the code of the servers, and fork a server for each request."""
+    """Import the code of all server processes, and fork a server each time the supervisor requests one."""
     _show_name("preload")
     gc.disable()  # a collection between imports finds nothing and leaves holes in the memory
     load()

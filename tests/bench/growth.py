@@ -98,9 +98,10 @@ Pair = tuple[Figure, Figure]
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of one cell at one age.
+    """The response times of a cell with a journal of `events` events.
 
-    `figures`: by case. `paths`: for the cases `pages`, `lists` and `whole`, the figures of each path.
+    `figures`: by case of the benchmark. `paths`: by case and URL path, for the cases `pages`, `lists` and `whole`,
+    which request many URLs.
     """
 
     machines: int

@@ -61,7 +61,7 @@ class _Transfer:
 
 
 class Swarm:
-    """One run of the simulation. Machines have the numbers 1 … N, and the store has the number 0."""
+    """A simulation of N machines that download a package from a store and from each other. The store is number 0."""
 
     def __init__(self, world: World) -> None:
         self._world = world

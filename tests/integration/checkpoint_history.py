@@ -37,7 +37,7 @@ class History(Cell):
         world.submit(SRE, self.row, inside("inner", tasks=2), tenant=self.tenant.name)
 
     def step(self) -> None:
-        """Do one random step of the history."""
+        """Make one random change of the cell, for example update a job, end a task, or let a machine fail."""
         number = self.random.randrange(3)
         name = self.random.choice(("web", "db"))
         choices: list[Callable[[], object]] = [

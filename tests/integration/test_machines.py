@@ -225,7 +225,10 @@ def test_nobody_is_silent_while_no_shard_is_alive() -> None:
 
 
 def overloaded(silence: Silence, *, start: int, seconds: int) -> list[list[int]]:
-    """Judge once per second while shard `a` is overloaded and two machines are silent. Return those judged down."""
+    """Decide once per second which machines are down, while link shard `a` is overloaded and two machines are silent.
+
+    Return the ids of the machines that were found down, for each second.
+    """
     last = {1: 1000.0, 2: 1000.0}
     return [
         silence.judge(

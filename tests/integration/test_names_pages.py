@@ -128,7 +128,9 @@ def test_strangers_learn_no_names(world) -> None:
 
 @pytest.fixture
 def service(world):
-    """Return a world with service web: task 0 of job jfoo and two tasks of job canary serve, task 1 does not."""
+    """Return rows with the service web, which has two jobs. Task 0 of job jfoo and two tasks of job canary are up.
+    Task 1 of jfoo is not.
+    """
     Job.objects.update(labels={"service": "web"})
     portal_world.report(world.job, 0)
     portal_world.place(world.job, 1, world.machine)

@@ -134,9 +134,9 @@ class ListPage(msgspec.Struct, frozen=True):
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """A cell at one revision, without the data that the caller may not see.
 
-    `machine_counts`: the number of machines per state. `hidden_pending`: pending jobs that the caller may not see.
-    `unexplained`: whether there were too many pending tasks to compute reasons. `nearest_hosts`: the hostnames that
-    reasons name, by machine id.
+    `machine_counts`: the number of machines per state. `hidden_pending`: the number of pending jobs that were left
+    out, because the caller may not see them. `unexplained`: whether there were too many pending tasks to compute why
+    each one is pending. `nearest_hosts`: the hostnames of the machines that these reasons mention, by machine id.
     """
 
     revision: int

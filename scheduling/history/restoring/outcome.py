@@ -57,7 +57,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def names_of_jobs(jobs: Sequence[RequestedJob]) -> Names:
-    """Return jobs with the number of their live tasks."""
+    """Return the number of the jobs, the number of their live tasks, and the names of the first jobs."""
     return Names(len(jobs), sum(len(job.alive) for job in jobs), [job.title for job in jobs[:MOST_NAMES]])
 
 

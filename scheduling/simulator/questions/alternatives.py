@@ -1,4 +1,4 @@
-"""Finds out what other settings would change: two copies of a simulation run, and their figures are compared. Pure."""
+"""Find the effects of other settings: run a simulation with the present and with other settings, and compare both."""
 
 from __future__ import annotations
 

@@ -138,7 +138,10 @@ class Source:
 
 @dataclass
 class Cell:
-    """The `Sources` of a cell with the given peers and store. `refuses`: errors to raise for the first requests."""
+    """A cell that names the sources from which a machine downloads a package: the given peers, and the store.
+
+    `refuses`: errors to raise, one for each of the first requests for sources.
+    """
 
     peers: list[Source]
     store: Source | None

@@ -61,7 +61,7 @@ def test_shares_are_as_weights(weights: list[int], most: int, size: int) -> None
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=4), st.integers(1, 30))
 @settings(max_examples=60, deadline=None)
 def test_shares_are_exact_whatever_the_weights(pools: list[list[int]], most: int) -> None:
-    """Draw once for each possible start. Each task must be drawn in exact proportion to its weight."""
+    """Draw once for each random number that a draw can begin with. The share of each task must be its weight."""
     answering = Answering.of(pool_of(*weights) for weights in pools)
     weights = [weight for pool in pools for weight in pool]
     live = [weight for weight in weights if weight] or [1] * len(weights)
