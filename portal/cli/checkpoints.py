@@ -216,6 +216,8 @@ def _restored(answer: dict[str, Any], *, shown: bool) -> list[str]:
     ):
         lines += _names(answer[what], f"{output.number(answer[what]['number'], 'machine')} {title}")
     lines += [f"  Not set back: {one['job']}: {one['reason']}" for one in answer["problems"]]
+    if more := answer["problems_number"] - len(answer["problems"]):
+        lines.append(f"  Not set back: {output.number(more, 'other job')}")
     kinds = ", ".join(f"{number} {kind}" for kind, number in answer["events"].items())
     lines.append(f"  Events since, which stay in the journal: {kinds or 'none'}")
     lines.append("  Never set back: settings of the cell, packages, secrets, quota, orders, money, usage, logs, shells")

@@ -63,7 +63,8 @@ class RestoredSerializer(serializers.Serializer[Any]):
     machines_changed = RestoredNamesSerializer(
         help_text="Machines with other facts or another state. They stay as they are."
     )
-    problems = RestoreProblemSerializer(many=True, help_text="Jobs that cannot be set back.")
+    problems_number = serializers.IntegerField(help_text="Number of jobs that cannot be set back.")
+    problems = RestoreProblemSerializer(many=True, help_text="The first 100 of these jobs.")
     history = serializers.CharField(help_text="Id of the new history; empty for a dry run.")
 
 
