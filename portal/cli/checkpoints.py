@@ -125,7 +125,7 @@ def checkpoint_restore(
     invoice belongs to it, and only SREs see it.
 
     With --in-place, the cell requests the jobs and tasks of that time again. Without --if-revision, the command only
-    shows what would be lost, and prints the command that does it, which is rejected if users change jobs in between.
+    shows what would be lost, and prints the command that does it, which is rejected if jobs change in between.
     """
     moment = {"revision": int(at)} if at.isdecimal() and len(at) < _MOST_DIGITS else {"time": _time(at)}
     path = f"{session.cell_path(cell)}checkpoints:restore"

@@ -23,7 +23,7 @@ class RestoreInPlaceSerializer(serializers.Serializer[Any]):
         min_value=0,
         max_value=2**62,
         required=False,
-        help_text="The `revision` that a dry run has shown. Required without `dry_run`. If users have changed jobs"
+        help_text="The `revision` that a dry run has shown. Required without `dry_run`. If jobs were changed"
         " since, the request is rejected.",
     )
 

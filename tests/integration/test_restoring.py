@@ -279,7 +279,7 @@ def test_a_job_of_the_same_name_stays_only_if_its_spec_is_the_same(cell, machine
     for job in reversed(jobs_then):
         kill(job)
     same = world.submit(ann, cell, world.a_file("same"))
-    for file in (envelope(cpu="2"), inside("inner"), world.with_task("x", command=["other"])):
+    for file in (envelope(cpu="2"), inside("inner", tasks=2), world.with_task("x", command=["other"])):
         world.submit(ann, cell, file)
     done = restore(cell, good)
     assert sorted(done.stopped.names) == sorted(done.submitted.names) == ["ubar/inner", "ubar/shelf", "ubar/x"]
@@ -386,16 +386,16 @@ def test_live_jobs_stay_if_the_earlier_ones_cannot_come_back(cell, ann, tenant) 
 def test_jobs_come_back_in_the_order_in_which_they_fit(cell, ann, tenant) -> None:
     names = ("grows", "gone", "shrinks")
     grows, gone, shrinks = (world.submit(ann, cell, world.a_file(name, tasks=2)) for name in names)
-    shelf = world.submit(ann, cell, envelope(cpu="2"))
-    part = world.submit(ann, cell, inside("a-part", limit={"cpu": "1500m", "ram": "64Mi", "disk": "64Mi"}))
+    shelf = world.submit(ann, cell, envelope(cpu="2", priority="batch"))
+    large = inside("a-part", limit={"cpu": "1500m", "ram": "64Mi", "disk": "64Mi"}, tasks=1)
+    part = world.submit(ann, cell, large | {"priority": "batch"})
     good = fresh(cell).revision
     limit_quota(tenant)
     for job in (gone, part):
         kill(job)
-    update(cell, shelf, envelope(cpu="1"))
+    update(cell, shelf, envelope(cpu="1", priority="batch"))
     update(cell, grows, world.a_file("grows", tasks=1))
-    update(cell, shrinks, world.a_file("shrinks", tasks=4))
-    world.submit(ann, cell, world.a_file("z", priority=0))
+    update(cell, shrinks, world.a_file("shrinks", tasks=5))  # it uses all quota that the others have released
     done = restore(cell, good)
     assert done.problems == []
     assert done.submitted.names == ["ubar/a-part", "ubar/gone"]

@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 # Changes of what the cell requests. If one was made after the losses were shown, more would be lost than was shown.
 _REQUESTS = ("job.submitted", "job.changed", "tasks.added", "cell.restored")
-# This actor continues updates that others have started, so its changes are no new requests.
+# This actor continues updates that others have started. Its changes are not requests.
 _UPDATES = system("updates").name
 
 

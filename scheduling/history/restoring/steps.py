@@ -211,7 +211,7 @@ class Steps:
         """End the tasks that were dead, and those of new jobs that have finished since. `live`: the earlier job by the
         id of the live one.
         """
-        earlier = live | self._again
+        earlier = {**live, **self._again}
         statement = "SELECT job_id, index FROM scheduling_task WHERE job_id = ANY(%s) AND state <> 'dead' ORDER BY id"
         endings = []
         for job_id, index in query(statement, [sorted(earlier)]):
