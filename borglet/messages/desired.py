@@ -42,7 +42,7 @@ class Slack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class TaskKey(msgspec.Struct, frozen=True, order=True):
     """The key of an incarnation of a task. It is unique in all cells, even if a cell's database is restored from a
-    backup.
+    backup, or a cell is restored in place.
     """
 
     job: str  # UID of the job, 32 hex digits

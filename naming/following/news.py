@@ -35,7 +35,7 @@ class DatedEvent(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ZoneFacts:
     """Facts of a cell and its DNS zone. `history_id`: an id of the cell's database. The id changes when the database is
-    restored from a backup or replaced by another. `start`: the first serial number of the zone.
+    restored from a backup or replaced by another, or the cell is restored in place. `start`: the zone's first serial.
     """
 
     cell_id: int

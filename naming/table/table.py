@@ -38,7 +38,7 @@ def serial_start(made_at: float) -> int:
 
 def serial_of(revision: int, history_ordinal: int = 1, start: int = 0) -> int:
     """Return the serial number of a cell's DNS zone at a journal revision. `start`: the result of `serial_start`.
-    `history_ordinal`: a number that rises by 1 each time the cell is restored from a backup.
+    `history_ordinal`: a number that rises by 1 each time the cell is restored, from a backup or in place.
 
     The number has 32 bits and differs for every revision. It is never 0, because some DNS servers treat 0 as unknown.
     """
@@ -70,9 +70,9 @@ class NameTable:
 
     `revision`: the last applied revision of the journal. `names_revision`: the last revision that changed a name; the
     serial number of the zone depends on it. `history_ordinal`: a number that rises each time the cell is restored from
-    a backup. `start`: the serial number before the first change of a name. `touched`: None, or a set to which the table
-    adds each changed name; the reader of the set empties it. `before`: functions that the table calls with each event
-    before it applies the event.
+    a backup or in place. `start`: the serial number before the first change of a name. `touched`: None, or a set to
+    which the table adds each changed name; the reader of the set empties it. `before`: functions that the table calls
+    with each event before it applies the event.
     """
 
     def __init__(self, cell: str, *, history_ordinal: int = 1, start: int = 0) -> None:

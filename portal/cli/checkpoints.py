@@ -125,7 +125,7 @@ def checkpoint_restore(
     invoice belongs to it, and only SREs see it.
 
     With --in-place, the cell requests the jobs and tasks of that time again. Without --if-revision, the command only
-    shows what would be lost, and prints the command that does it, which is rejected if users change jobs in between.
+    shows what would be lost, and prints the command that does it, which is rejected if jobs change in between.
     """
     moment = {"revision": int(at)} if at.isdecimal() and len(at) < _MOST_DIGITS else {"time": _time(at)}
     path = f"{session.cell_path(cell)}checkpoints:restore"
@@ -216,6 +216,8 @@ def _restored(answer: dict[str, Any], *, shown: bool) -> list[str]:
     ):
         lines += _names(answer[what], f"{output.number(answer[what]['number'], 'machine')} {title}")
     lines += [f"  Not set back: {one['job']}: {one['reason']}" for one in answer["problems"]]
+    if more := answer["problems_number"] - len(answer["problems"]):
+        lines.append(f"  Not set back: {output.number(more, 'other job')}")
     kinds = ", ".join(f"{number} {kind}" for kind, number in answer["events"].items())
     lines.append(f"  Events since, which stay in the journal: {kinds or 'none'}")
     lines.append("  Never set back: settings of the cell, packages, secrets, quota, orders, money, usage, logs, shells")

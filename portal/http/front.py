@@ -26,8 +26,8 @@ from portal.http.outages import LATE, Outage, outage_of
 
 log = structlog.get_logger(__name__)
 
-# The deadline of uploads of packages, of bulk submissions, and of the creation and deletion of study cells, and of
-# restores in place, which may take long. `borgctl` waits for uploads for the same time.
+# The deadline of requests that may take long: uploads of packages, bulk submissions, restores in place, and the
+# creation and deletion of study cells. `borgctl` waits for uploads for the same time.
 LONG_S = 900.0
 _LONG = re.compile(
     r"PUT /api/v1/cells/[^/]+/packages/.*|POST /api/v1/cells/[^/]+/(jobs:bulk|checkpoints:restore(-in-place)?)/?"

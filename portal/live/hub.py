@@ -196,8 +196,8 @@ class Hub:
         """Send the changes of a cell up to the revision `until` to the viewers of `pages`. `marks`: by job id, when the
         scheduler last changed its explanation of the job's pending tasks.
 
-        `restored`: whether the cell was restored from a backup since the last call. The viewers then load their pages
-        again.
+        `restored`: whether the cell was restored, from a backup or in place, since the last call. The viewers then load
+        their pages again.
         """
         after, most = min(page.revision for page in pages), max(page.revision for page in pages)
         if restored or until < most:

@@ -30,7 +30,8 @@ class CheckpointSerializer(serializers.Serializer[Any]):
     taken_at = serializers.DateTimeField(source="header.taken")
     size_bytes = serializers.IntegerField()
     history = serializers.CharField(
-        source="header.history", help_text="Id of the cell's history. It changes when the database is restored."
+        source="header.history",
+        help_text="Id of the cell's history. It changes when the database or the cell is restored.",
     )
     extra_resources = serializers.ListField(child=serializers.CharField(), source="header.extra_resources")
 

@@ -23,7 +23,7 @@ class RestoreInPlaceSerializer(serializers.Serializer[Any]):
         min_value=0,
         max_value=2**62,
         required=False,
-        help_text="The `revision` that a dry run has shown. Required without `dry_run`. If users have changed jobs"
+        help_text="The `revision` that a dry run has shown. Required without `dry_run`. If jobs were changed"
         " since, the request is rejected.",
     )
 
@@ -63,7 +63,8 @@ class RestoredSerializer(serializers.Serializer[Any]):
     machines_changed = RestoredNamesSerializer(
         help_text="Machines with other facts or another state. They stay as they are."
     )
-    problems = RestoreProblemSerializer(many=True, help_text="Jobs that cannot be set back.")
+    problems_number = serializers.IntegerField(help_text="Number of jobs that cannot be set back.")
+    problems = RestoreProblemSerializer(many=True, help_text="The first 100 of these jobs.")
     history = serializers.CharField(help_text="Id of the new history; empty for a dry run.")
 
 

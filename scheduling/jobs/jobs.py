@@ -168,11 +168,13 @@ def _submit_part(
     return [item if isinstance(item, Submission) else next(verdicts) for item in read]
 
 
-def jobs_submit_specs(*, principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification]) -> list[Submission]:
+def jobs_submit_specs(
+    *, principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification], quiet: bool = False
+) -> list[Submission]:
     """Submit new jobs whose specs are known, as `jobs_submit_bulk` does with files. Return the outcome of each job, in
-    the order of `specs`.
+    the order of `specs`. `quiet`: rejections are neither explained nor recorded in the journal.
     """
-    return _submit(principal, cell, specs, dry_run=False)
+    return _submit(principal, cell, specs, dry_run=False, quiet=quiet)
 
 
 def job_kill(
@@ -232,7 +234,13 @@ class _Rehearsal(Exception):
 
 
 def _submit(
-    principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification], *, dry_run: bool, key: str = ""
+    principal: Principal,
+    cell: Cell,
+    specs: Sequence[spec.JobSpecification],
+    *,
+    dry_run: bool,
+    key: str = "",
+    quiet: bool = False,
 ) -> list[Submission]:
     forbidden = {tenant: _refusal(principal, cell, tenant) for tenant in {s.tenant for s in specs}}
     found = read_models(Tenant, "SELECT {columns} FROM quota_tenant AS t WHERE name = ANY(%s)", [list(forbidden)])
@@ -251,7 +259,7 @@ def _submit(
                 Item(principal, job_spec, tenants[job_spec.tenant], job_spec.digest(), size, submission_key=key)
             )
     written = [item for item in items if isinstance(item, Item)]
-    write = partial(_write, cell, dry_run=dry_run)
+    write = partial(_write, cell, dry_run=dry_run, quiet=quiet)
     for batch in _batches(written, whole=dry_run):
         if len(batch) == 1 and not dry_run and not connection.in_atomic_block:
             group_commit.of_cell(cell.id).write(batch[0], write)
@@ -261,9 +269,9 @@ def _submit(
         except _Rehearsal:
             for item in batch:
                 item.job = None
-    # The locks are released now, so that the queries for explanations delay nobody.
-    problems = [(item.verdict.problem, item.ask()) for item in written if item.verdict and item.verdict.problem]
-    quota_rejections.explain(principal, cell, problems)
+    if not quiet:  # The locks are released now, so that the queries for explanations delay nobody.
+        problems = [(item.verdict.problem, item.ask()) for item in written if item.verdict and item.verdict.problem]
+        quota_rejections.explain(principal, cell, problems)
     done = [item.result() if isinstance(item, Item) else item for item in items]
     for item in written:
         if item.job is not None and item.size < item.spec.tasks:
@@ -295,7 +303,7 @@ def _batches(items: Sequence[Item], *, whole: bool) -> Iterator[list[Item]]:
         yield batch
 
 
-def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool) -> None:
+def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool, quiet: bool) -> None:
     """Check the submissions `items`, and write them in one revision of the cell. The number of SQL statements does
     not depend on the number of jobs.
     """
@@ -318,5 +326,5 @@ def _write(cell: Cell, items: Sequence[Item], *, dry_run: bool) -> None:
         if dry_run:
             raise _Rehearsal
         jobs_create(entry, cell, undecided(), [band for _, band in bands])
-        for item in items:
+        for item in () if quiet else items:
             rejection_append(entry, item)

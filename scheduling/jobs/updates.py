@@ -62,11 +62,13 @@ def job_update(
     undo: bool = False,
     reason: str = "",
     later: bool = False,
+    quiet: bool = False,
 ) -> JobChange:
     """Store a new version of a live job's spec, and start an update of its tasks. An equal spec changes nothing.
 
     `reason`: text for the journal. `undo`: record the update as an undo. `later`: do not change tasks in this call.
-    The master or a call of `update_advance_job` changes them later.
+    The master or a call of `update_advance_job` changes them later. `quiet`: a rejection is neither explained nor
+    recorded in the journal.
 
     Raises `Rejected` if the quota is too small or a field cannot change, and `Conflict` if the job has ended. Locks:
     the cell's row, then the tenant's use of quota. Each step of the update then locks the cell's row and the tasks.
@@ -77,6 +79,8 @@ def job_update(
     except _Rehearsal as rehearsal:
         return rehearsal.change
     except Rejected as problem:
+        if quiet:
+            raise
         if problem.code in ADMISSION and not dry_run:
             with journal.write(job.cell_id, principal) as entry:
                 entry.append(rejected_event(job.tenant.name, job.name, problem))

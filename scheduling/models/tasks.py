@@ -18,7 +18,7 @@ from scheduling.models.machines import Machine
 class Task(models.Model):
     """A task or an alloc. `id` is `scheduling.core.vocabulary.requirement.task_id(job, index)`.
 
-    `incarnation`: how often the task was placed; after the database is restored from a backup, the number continues at
+    `incarnation`: how often the task was placed; after the database or the cell is restored, the number continues at
     the next million. `alloc`: the alloc that contains the task, on the same machine (§2.4). `devices`: the numbers of
     the task's accelerators on the machine. `phase`, `health`: as the Borglet last reported. `up`: the task runs, and
     is healthy or has no health check.

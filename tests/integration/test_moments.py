@@ -20,6 +20,7 @@ from scheduling.history.archive.store import store
 from scheduling.history.causes import chains
 from scheduling.history.checkpoints.file import read_header
 from scheduling.history.checkpoints.folder import open_checkpoint
+from scheduling.history.checkpoints.replaying import numbers_between
 from scheduling.history.checkpoints.saving import checkpoint_write, due
 from scheduling.history.checkpoints.states import state_at
 from scheduling.history.moments import answering, keeper
@@ -227,9 +228,13 @@ def test_moments_and_chains_before_the_journal_know_the_archive() -> None:
     happened(cell, 4, at=ago(20))
     skipped_to(cell, journal.PARTITION + 5)
     happened(cell, 2, at=ago(1))
+    before = fresh(cell)
     Archiver(store()).run(now=timezone.now())
     cell, second = fresh(cell), dt.timedelta(seconds=1)
     assert cell.journal_floor > 4
+    for row in (before, cell):
+        numbers = numbers_between(row, after=1, upto=cell.revision - 1)
+        assert numbers == {"task.gone": 2 * 4}, "the row may be older than the files of the archive"
     times = [ago(20) + number * second for number in range(4)]
     assert answering._neighbours(cell, 0) == (None, None, times[0])
     assert answering._neighbours(cell, 2) == (times[1], times[0], times[2])

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from borglet.messages import EndCause, Exit
-from quota.models import Quota, QuotaUse
+from quota.models import Quota, QuotaUse, Tenant
 from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.history.archive.archiver import Archiver
+from scheduling.history.archive.store import store
+from scheduling.history.checkpoints.folder import checkpoints_of
 from scheduling.history.checkpoints.rows import load_recorded
-from scheduling.history.checkpoints.saving import checkpoint_write
+from scheduling.history.checkpoints.saving import checkpoint_write, checkpoints_drop_old, due
 from scheduling.history.checkpoints.states import state_at
+from scheduling.history.erasure.erasing import Eraser
+from scheduling.history.erasure.identities import IdentityKind
+from scheduling.history.restoring import restoring
 from scheduling.history.restoring.differences import RequestedJob, requested
 from scheduling.history.restoring.restoring import cell_restore
 from scheduling.history.studies.deletion import study_delete
@@ -156,6 +165,13 @@ def test_checkpoints_of_before_stay_usable(disaster) -> None:
     checkpoint_write(cell.id)
     seen = fresh(cell).revision
     restore(cell, good)
+    now, wait = fresh(cell), dt.timedelta(minutes=59)
+    assert not due(now, now=timezone.now() + wait)
+    checkpoint_write(cell.id)
+    newest, first = checkpoints_of(cell.name)
+    since = query("SELECT count(*) FROM scheduling_event WHERE revision > %s", [seen])
+    assert [(newest.header.events - first.header.events,)] == since
+    assert checkpoints_drop_old(now, now=timezone.now() + dt.timedelta(days=2)) == 1, "one per day of both histories"
     with connection.cursor() as cursor:  # the beginning of the journal is gone
         cursor.execute("ALTER TABLE scheduling_event DISABLE TRIGGER USER")
         cursor.execute("DELETE FROM scheduling_event WHERE revision <= %s", [seen])
@@ -257,20 +273,20 @@ def test_allocs_come_back_before_the_jobs_inside(cell, machine, ann) -> None:
 
 def test_a_job_of_the_same_name_stays_only_if_its_spec_is_the_same(cell, machine, ann) -> None:
     jobs_then = [
-        world.submit(ann, cell, file) for file in (envelope(), inside(), world.a_file("same"), world.a_file("x"))
+        world.submit(ann, cell, file) for file in (envelope(), inside("inner"), world.a_file("same"), world.a_file("x"))
     ]
     good = fresh(cell).revision
     for job in reversed(jobs_then):
         kill(job)
     same = world.submit(ann, cell, world.a_file("same"))
-    for file in (envelope(cpu="2"), inside(), world.with_task("x", command=["other"])):
+    for file in (envelope(cpu="2"), inside("inner", tasks=2), world.with_task("x", command=["other"])):
         world.submit(ann, cell, file)
     done = restore(cell, good)
-    assert sorted(done.stopped.names) == sorted(done.submitted.names) == ["ubar/shelf", "ubar/web", "ubar/x"]
+    assert sorted(done.stopped.names) == sorted(done.submitted.names) == ["ubar/inner", "ubar/shelf", "ubar/x"]
     live = {job.name: job for job in Job.objects.exclude(state="dead")}
-    assert live.keys() == {"shelf", "web", "same", "x"}
+    assert live.keys() == {"shelf", "inner", "same", "x"}
     assert live["same"].pk == same.pk
-    assert live["web"].alloc_set_id == live["shelf"].pk
+    assert live["inner"].alloc_set_id == live["shelf"].pk
     for job in jobs_then:
         digests = {JobSpec.objects.get(job=one).digest for one in (job, live[job.name])}
         assert len(digests) == 1
@@ -284,7 +300,7 @@ def test_jobs_that_finished_in_part_do_not_repeat_their_work(cell, machine, ann)
     finished(cell, Task.objects.get(job=job, index=1))
     kill(job)
     done = restore(cell, good)
-    assert (done.submitted.tasks, done.tasks_finished) == (2, 1)
+    assert (done.submitted.tasks, done.tasks_finished) == (1, 1)
     again = Job.objects.exclude(state="dead").get()
     states = list(Task.objects.filter(job=again).order_by("index").values_list("state", "outcome"))
     assert states == [("dead", "finished"), ("dead", "finished"), ("pending", "")]
@@ -303,22 +319,101 @@ def test_a_job_whose_tasks_were_swapped_stays_live(cell, ann) -> None:
     assert Job.objects.get(pk=job.pk).state == "pending"
 
 
-def test_a_job_that_cannot_come_back_is_a_problem_and_no_error(cell, ann, tenant) -> None:
-    job, other = world.submit(ann, cell, world.a_file()), world.submit(ann, cell, world.a_file("other"))
+def test_a_job_that_cannot_come_back_is_a_problem_and_no_error(cell, ann, tenant, monkeypatch) -> None:
+    job, other, old, done = (world.submit(ann, cell, world.a_file(name)) for name in ("web", "other", "old", "done"))
     update(cell, other, world.with_task("other", command=["again"]))
     good = fresh(cell).revision
+    kill(old)
+    for task in Task.objects.filter(job=done):
+        finished(cell, task)
+    Archiver(store()).run(now=timezone.now() + dt.timedelta(days=31))
     kill(job)
     update(cell, other, world.with_task("other", command=["badly"]))
     JobSpec.objects.filter(job=other, version=2).delete()  # as the archiver does after a month
     Quota.objects.filter(tenant=tenant).delete()
     new = world.submit(ann, cell, world.a_file("new", priority=0))
-    shown, done = restore(cell, good, dry_run=True), restore(cell, good)
-    assert shown.problems == done.problems
-    assert [problem.job for problem in done.problems] == ["ubar/other", "ubar/web"]
-    assert "only in the archive" in done.problems[0].reason
-    assert "quota" in done.problems[1].reason
+    shown = restore(cell, good, dry_run=True)
+    with CaptureQueriesContext(connection) as queries:
+        restored = restore(cell, good)
+    assert not any("AS number FROM scheduling_job" in one["sql"] for one in queries), "no explanation under the lock"
+    assert shown.problems == restored.problems
+    assert [problem.job for problem in restored.problems] == ["ubar/old", "ubar/other", "ubar/web"]
+    assert restored.problems[0].reason.endswith(
+        "in the archive, without secret values; submit the job again from its own file"
+    )
+    assert restored.problems[1].reason.endswith("without secret values; apply your own copy of it")
+    assert "quota" in restored.problems[2].reason
+    assert (restored.stopped.names, restored.submitted.number, restored.changed.number) == (["ubar/new"], 0, 0)
+    assert restored.tasks_finished == 3, "the archive has the outcome"
     assert Job.objects.get(pk=new.pk).state == "dead"
     assert Job.objects.get(pk=other.pk).spec_version == 3
+    assert query("SELECT count(*) FROM scheduling_event WHERE kind = 'job.rejected'") == [(1,)]
+    with pytest.raises(Conflict, match="the first of 3 is ubar/old: its job file"):
+        restore(cell, good)
+    monkeypatch.setattr(restoring, "MOST_NAMES", 2)
+    few = restore(cell, good, dry_run=True)
+    assert (few.problems_number, few.problems) == (3, restored.problems[:2])
+
+
+def limit_quota(tenant: Tenant) -> None:
+    """Set the quota of a tenant to what its jobs use."""
+    for use in QuotaUse.objects.filter(tenant=tenant):
+        Quota.objects.filter(tenant=tenant, band=use.band).update(amounts=use.used)
+
+
+def test_live_jobs_stay_if_the_earlier_ones_cannot_come_back(cell, ann, tenant) -> None:
+    earlier = [envelope(), inside(), world.a_file("big"), world.a_file("moved"), world.a_file("free", priority=0)]
+    then = [world.submit(ann, cell, file) for file in earlier]
+    good = fresh(cell).revision
+    for job in reversed(then):
+        kill(job)
+    small = [envelope(tasks=1), inside(), world.a_file("big", tasks=1), envelope("new", tasks=1, cpu="200m")]
+    moved = inside("moved", alloc_set="new", tasks=1)
+    now = [world.submit(ann, cell, file) for file in (*small, moved, world.a_file("free", priority=0, tasks=1))]
+    limit_quota(tenant)
+    done = restore(cell, good)
+    reasons = {problem.job.removeprefix("ubar/"): problem.reason for problem in done.problems}
+    assert reasons.keys() == {"shelf", "web", "big", "new", "moved"}
+    assert "the live job stays as it is: tenant ubar" in reasons["big"]
+    assert "ubar/shelf cannot come back" in reasons["web"]
+    assert "ubar/moved cannot come back" in reasons["new"]
+    assert (done.stopped.names, done.submitted.names, done.submitted.tasks) == (["ubar/free"], ["ubar/free"], 3)
+    live = Job.objects.exclude(state="dead").exclude(name="free").order_by("pk")
+    assert list(live.values_list("pk", flat=True)) == [job.pk for job in now[:-1]]
+    assert sum(live.values_list("tasks_pending", flat=True)) == 1 + 3 + 1 + 1 + 1
+
+
+def test_jobs_come_back_in_the_order_in_which_they_fit(cell, ann, tenant) -> None:
+    names = ("grows", "gone", "shrinks")
+    grows, gone, shrinks = (world.submit(ann, cell, world.a_file(name, tasks=2)) for name in names)
+    shelf = world.submit(ann, cell, envelope(cpu="2", priority="batch"))
+    large = inside("a-part", limit={"cpu": "1500m", "ram": "64Mi", "disk": "64Mi"}, tasks=1)
+    part = world.submit(ann, cell, large | {"priority": "batch"})
+    good = fresh(cell).revision
+    limit_quota(tenant)
+    for job in (gone, part):
+        kill(job)
+    update(cell, shelf, envelope(cpu="1", priority="batch"))
+    update(cell, grows, world.a_file("grows", tasks=1))
+    update(cell, shrinks, world.a_file("shrinks", tasks=5))  # it uses all quota that the others have released
+    done = restore(cell, good)
+    assert done.problems == []
+    assert done.submitted.names == ["ubar/a-part", "ubar/gone"]
+    assert done.changed.names == ["ubar/grows", "ubar/shelf", "ubar/shrinks"]
+    assert query("SELECT count(*) FROM scheduling_event WHERE kind = 'job.rejected'") == [(0,)]
+
+
+def test_jobs_of_an_erased_tenant_do_not_come_back(cell, ann) -> None:
+    job = world.submit(ann, cell, world.a_file())
+    good = fresh(cell).revision
+    kill(job)
+    Eraser(store()).erase(IdentityKind.TENANT, "ubar", principal=SRE, now=timezone.now())
+    world.submit(ann, cell, world.a_file("new"))
+    shown = restore(cell, good, dry_run=True)
+    (problem,) = shown.problems
+    assert problem.job.startswith("erased-")
+    assert problem.reason == "its tenant was erased from the history, so its jobs do not come back"
+    assert (shown.stopped.names, shown.submitted.names) == (["ubar/new"], [])
 
 
 def test_a_restore_is_rejected_if_users_changed_jobs_after_the_losses_were_shown(disaster, ann) -> None:
@@ -342,8 +437,15 @@ def test_a_restore_is_rejected_if_users_changed_jobs_after_the_losses_were_shown
         restore(study.cell, good, dry_run=True)
     study_delete(principal=SRE, cell=study.cell)
     assert everything(cell) == before
-    world.report(kept["part"], 2, up=False)
-    restore(cell, good, if_revision=fresh(cell).revision - 1)
+    part = Job.objects.select_related("cell", "tenant").get(pk=kept["part"].pk)
+    larger = world.read(cell, world.a_file("part", tasks=5))
+    updates.job_update(principal=SRE, job=part, job_spec=larger, later=True)
+    shown = fresh(cell).revision
+    updates.updates_advance(cell.id)  # it adds tasks, but an SRE has started it before
+    assert query("SELECT count(*) FROM scheduling_event WHERE revision > %s AND kind = 'tasks.added'", [shown]) == [
+        (1,)
+    ]
+    restore(cell, good, if_revision=shown)
 
 
 def test_a_restore_whose_connection_is_lost_changes_nothing(disaster) -> None:
@@ -363,6 +465,7 @@ def test_a_restore_whose_connection_is_lost_changes_nothing(disaster) -> None:
         list(QuotaUse.objects.select_for_update())  # the second half of the restore has to wait
         thread.start()
         wait_until_blocked()
+        query("SELECT 1 FROM scheduling_cell FOR KEY SHARE NOWAIT")  # rows that refer to the cell can be inserted
         query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
         thread.join(30)
     assert len(errors) == 1

@@ -51,10 +51,11 @@ class Section(msgspec.Struct, frozen=True):
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The header of a checkpoint: which cell it describes, and when. `taken_at`: seconds since the epoch. `history`:
-    the id of the cell's history (`Cell.history_id`); only revisions of the same history belong together. `redacted`:
-    names, commands and environments are replaced by hashes. `events`: grows by 1 with each event of the journal, so the
-    difference of two checkpoints of one history is the number of events between them; 0 in older files. `settings`: the
-    cell's settings, as they were stored when the file was written; empty in older files.
+    the id of the cell's history (`Cell.history_id`); only revisions of the same history, and of those that the cell
+    continues, belong together. `redacted`: names, commands and environments are replaced by hashes. `events`: grows by
+    1 with each event of the journal, so the difference of two checkpoints that belong together is the number of events
+    between them; 0 in older files. `settings`: the cell's settings, as they were stored when the file was written;
+    empty in older files.
     """
 
     cell: str

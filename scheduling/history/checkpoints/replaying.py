@@ -7,6 +7,7 @@ journal, all later revisions ─────────► batches ──┘
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -77,6 +78,29 @@ def news_between(cell: Cell, *, after: int, upto: int, kinds: Iterable[type]) ->
             position = last >> _SEQ_BITS, last & _LAST_SEQ
 
 
+def numbers_between(cell: Cell, *, after: int, upto: int) -> Counter[str]:
+    """Return the number of events of the revisions from `after` + 1 to `upto`, by kind. Raises the errors of
+    `news_between`.
+    """
+    counts: Counter[str] = Counter()
+    if upto <= after:
+        return counts
+    _check_beginning(cell, after)
+    # One statement, as above: no event above the floor that it returns has been dropped.
+    rows = query(
+        "SELECT c.journal_floor, e.kind, count(e.kind) FROM scheduling_cell AS c LEFT JOIN scheduling_event AS e"
+        " ON e.cell_id = %s AND e.revision > %s AND e.revision <= %s AND e.revision > c.journal_floor"
+        " WHERE c.id = %s GROUP BY 1, 2",
+        [cell.id, after, upto, cell.id],
+    )
+    counts.update({kind: number for _, kind, number in rows if number})
+    for content, number in _archived_groups(cell, after + 1, min(rows[0][0], upto)):
+        group = content.read_row_group(number, columns=["revision", "kind"], use_threads=False)
+        kinds = zip(group["revision"].to_pylist(), group["kind"].to_pylist(), strict=True)
+        counts.update(kind for revision, kind in kinds if after < revision <= upto)
+    return counts
+
+
 def _check_beginning(cell: Cell, after: int) -> None:
     """Raise `EventsMissing` unless the event after the revision `after` exists."""
     archived = ArchiveFile.objects.filter(cell=cell, table=EVENTS, last__gt=after, first__lte=after + 1)
@@ -94,12 +118,18 @@ def _check_beginning(cell: Cell, after: int) -> None:
 def _archived_news(cell: Cell, position: Position, upto: int, tags: list[str]) -> Iterator[list[News]]:
     """Yield the archived events after `position` up to the revision `upto`, one batch per row group."""
     first = position[0] + (position[1] == _LAST_SEQ)
-    files = ArchiveFile.objects.filter(cell=cell, table=EVENTS, last__gte=first, first__lte=upto)
+    for content, number in _archived_groups(cell, first, upto):
+        if batch := _events_of_group(content, number, position, upto, tags):
+            yield batch
+
+
+def _archived_groups(cell: Cell, first: int, last: int) -> Iterator[tuple[pq.ParquetFile, int]]:
+    """Yield the row groups of the archive that contain revisions from `first` to `last`, each with its open file."""
+    files = ArchiveFile.objects.filter(cell=cell, table=EVENTS, last__gte=first, first__lte=last)
     for file in files.select_related("cell").order_by("first"):
         with _opened(file) as content:
-            for number in _groups(content, first, upto):
-                if batch := _events_of_group(content, number, position, upto, tags):
-                    yield batch
+            for number in _groups(content, first, last):
+                yield content, number
 
 
 def _groups(content: pq.ParquetFile, first: int, last: int) -> Iterator[int]:

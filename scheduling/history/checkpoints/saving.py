@@ -16,7 +16,7 @@ from django.conf import settings
 
 from scheduling.history.archive.store import store
 from scheduling.history.checkpoints.file import Header
-from scheduling.history.checkpoints.folder import checkpoints_of, key_of
+from scheduling.history.checkpoints.folder import checkpoints_of, key_of, own_checkpoints
 from scheduling.history.checkpoints.thinning import DAY_S, superfluous
 from scheduling.journal.sql import query
 from scheduling.models import Cell
@@ -82,10 +82,10 @@ def due(cell: Cell, *, now: dt.datetime) -> bool:
     chosen = cell_settings.load(cell.settings)
     if not chosen.checkpoint_interval_h:
         return False
-    own = [known.header for known in checkpoints_of(cell.name) if known.header.history == str(cell.history_id)]
+    own = own_checkpoints(cell)
     if not own:
         return cell.revision > 0
-    newest = max(own, key=lambda header: header.revision)
+    newest = own[0].header
     if cell.revision <= newest.revision:
         return False
     if now.timestamp() - newest.taken_at >= chosen.checkpoint_interval_h * 3600:
@@ -104,6 +104,7 @@ def checkpoints_drop_old(cell: Cell, *, now: dt.datetime) -> int:
         now=now.timestamp(),
         keep_s=chosen.checkpoint_keep_days * DAY_S,
         most_events=int(chosen.checkpoint_events),
+        same=cell.histories,
     )
     for one in known:
         if one.header in unneeded:
@@ -118,14 +119,10 @@ def _events_until(cell_id: int, header: Header) -> int:
     """Return the number of events for the header of a new checkpoint: the number in the header before it, plus the
     events since then.
     """
-    earlier = [
-        one.header
-        for one in checkpoints_of(header.cell)
-        if one.header.history == header.history and one.header.revision < header.revision
-    ]
-    if not earlier:
+    own = own_checkpoints(Cell.objects.get(pk=cell_id))
+    before = next((one.header for one in own if one.header.revision < header.revision), None)
+    if before is None:
         return 0
-    before = max(earlier, key=lambda one: one.revision)
     return before.events + _events_between(cell_id, before.revision, header.revision)
 
 

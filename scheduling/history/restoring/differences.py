@@ -38,13 +38,22 @@ class RequestedJob:
     machines: Mapping[int, int]
 
     @property
+    def key(self) -> JobName:
+        return self.tenant, self.name
+
+    @property
+    def outer(self) -> JobName:
+        """Return the tenant and name of the alloc set that contains the job."""
+        return self.tenant, self.alloc_set
+
+    @property
     def title(self) -> str:
         return f"{self.tenant}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A job that is live at both moments. Its ids may differ, if it was submitted again in between."""
+    """A name that a live job has at both moments. The ids of the jobs may differ, and then kind and alloc set too."""
 
     then: RequestedJob
     now: RequestedJob
@@ -86,13 +95,11 @@ def differences(then: RecordedState, now: RecordedState) -> Differences:
     found = Differences()
     for name in sorted(earlier.keys() | present.keys()):
         before, after = earlier.get(name), present.get(name)
-        same = before and after and (before.kind, before.alloc_set) == (after.kind, after.alloc_set)
-        if before and after and same:
+        if before and after:
             found.pairs.append(Pair(before, after))
-            continue
-        if after:
+        elif after:
             found.stop.append(after)
-        if before:
+        elif before:
             found.submit.append(before)
     machines, present_machines = _machines(then), _machines(now)
     found.joined.extend(sorted(name for _, name in present_machines.keys() - machines.keys()))

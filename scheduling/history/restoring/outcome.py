@@ -8,7 +8,7 @@ import msgspec
 
 from scheduling.history.restoring.differences import RequestedJob
 
-# Lists name so many jobs or machines at most; their numbers are always complete.
+# Lists have so many jobs or machines at most; their numbers are always complete.
 MOST_NAMES = 100
 
 
@@ -33,9 +33,11 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     `revision`: of the cell before the restore. `to_revision`: of the moment to which the cell is set back. `events`:
     the number of events after this moment, by kind. `stopped`: jobs that were submitted since. `submitted`: jobs that
     have ended since, and are submitted again. `changed`: jobs with another spec, which are updated. `tasks_revived`,
-    `tasks_ended`: other tasks that become pending or dead. `tasks_finished`: tasks that have finished since, and are
-    not repeated. `tasks_elsewhere`: tasks that run on another machine than then, and stay there. `joined`, `removed`,
-    `machines_changed`: machines, which stay as they are. `history`: the id of the new history; empty for a dry run.
+    `tasks_ended`: other tasks that become pending or dead. Jobs that are rejected are in none of these.
+    `tasks_finished`: tasks that have finished since, and are not repeated. `tasks_elsewhere`: tasks that run on another
+    machine than then, and stay there. `joined`, `removed`, `machines_changed`: machines, which stay as they are.
+    `problems`: the first jobs that cannot be set back, and `problems_number`: how many there are. `history`: the id of
+    the new history; empty for a dry run.
     """
 
     cell: str
@@ -52,13 +54,15 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     joined: Names
     removed: Names
     machines_changed: Names
+    problems_number: int
     problems: list[Problem]
     history: str
 
 
 def names_of_jobs(jobs: Sequence[RequestedJob]) -> Names:
     """Return the number of the jobs, the number of their live tasks, and the names of the first jobs."""
-    return Names(len(jobs), sum(len(job.alive) for job in jobs), [job.title for job in jobs[:MOST_NAMES]])
+    titles = sorted(job.title for job in jobs)
+    return Names(len(jobs), sum(len(job.alive) for job in jobs), titles[:MOST_NAMES])
 
 
 def names_of_machines(machines: Sequence[str]) -> Names:

@@ -1,7 +1,7 @@
 """The service that sets a cell back to an earlier moment, in place.
 
-    state at the moment ─┐                                    ┌─► new history, cell.restored, jobs stopped
-    present state ───────┴─► differences ─► one transaction ──┼─► jobs submitted again, jobs updated
+    state at the moment ─┐                                    ┌─► new history, cell.restored, new jobs end
+    present state ───────┴─► differences ─► one transaction ──┼─► jobs submitted again, updated or replaced
                                                               └─► tasks ended or revived
 
 The cell requests again what it requested then: the same jobs with the same specs, and the same tasks alive. Ordinary
@@ -13,28 +13,28 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections import Counter
-from typing import get_args
+from collections.abc import Sequence
 
 import structlog
 from django.db import transaction
 
 from quota.vocabulary.errors import Conflict, invalid
-from quota.vocabulary.permissions import Action, Principal, require
-from scheduling.core.vocabulary import events
-from scheduling.history.checkpoints.replaying import EventsMissing, follow, news_between
+from quota.vocabulary.permissions import Action, Principal, require, system
+from scheduling.history.checkpoints.replaying import EventsMissing, follow, news_between, numbers_between
 from scheduling.history.checkpoints.rows import load_recorded
 from scheduling.history.checkpoints.states import state_at
 from scheduling.history.restoring.differences import differences
-from scheduling.history.restoring.outcome import Restored, names_of_jobs, names_of_machines
+from scheduling.history.restoring.outcome import MOST_NAMES, Problem, Restored, names_of_jobs, names_of_machines
 from scheduling.history.restoring.steps import Steps
 from scheduling.journal.sql import query
 from scheduling.models import Cell
 
 log = structlog.get_logger(__name__)
 
-# Changes of what users request. If one was made after the losses were shown, more would be lost than was shown.
+# Changes of what the cell requests. If one was made after the losses were shown, more would be lost than was shown.
 _REQUESTS = ("job.submitted", "job.changed", "tasks.added", "cell.restored")
+# This actor continues updates that others have started. Its changes are not requests.
+_UPDATES = system("updates").name
 
 
 def cell_restore(
@@ -49,9 +49,10 @@ def cell_restore(
     """Set a cell back to a revision, or to its last change before a time. Return what is lost and what changes.
 
     `if_revision`: the revision of the cell when the losses were shown; required unless `dry_run`, which does
-    everything and rolls it back. Raises `Conflict` if users have changed jobs after `if_revision`, if nothing differs,
-    or for a study cell, and `Rejected` if the state cannot be rebuilt. A job that cannot come back, for example because
-    its quota is used, is a problem in the result and not an error.
+    everything and rolls it back. Raises `Conflict` if jobs were changed after `if_revision`, if nothing can be set
+    back, or for a study cell, and `Rejected` if the state cannot be rebuilt. A job that cannot come back, for example
+    because its quota is used, is a problem in the result and not an error. A live job that would have to end for it
+    stays as it is.
 
     Everything is one transaction, which locks the cell's row, then tasks in the order of their ids, and the tenants'
     uses of quota. Imports heavy libraries, so web processes call `scheduling.history.restoring.requests`.
@@ -63,23 +64,27 @@ def cell_restore(
     if if_revision is None and not dry_run:
         raise invalid("if_revision", "is missing; give the revision that the dry run shows")
     then, now = state_at(cell, revision=revision, time=time), load_recorded(cell.id)
-    numbers = _events_between(cell, then.revision, now.revision)
+    try:
+        numbers = numbers_between(cell, after=then.revision, upto=now.revision)
+    except EventsMissing as missing:
+        detail = f"{then.revision} is too long ago: {missing}; give a later one"
+        raise invalid("revision", detail, "history-missing") from None
     with transaction.atomic():
-        row = Cell.objects.select_for_update().get(pk=cell.pk)
+        # Rows that refer to the cell can still be inserted.
+        row = Cell.objects.select_for_update(no_key=True).get(pk=cell.pk)
         seen, ended = row.revision, row.history_id
         if if_revision is not None:
             _check_unchanged(row, if_revision)
-        numbers += _events_between(row, now.revision, seen)
+        numbers += numbers_between(row, after=now.revision, upto=seen)
         follow(now, news_between(row, after=now.revision, upto=seen, kinds=list(now._handlers)), upto=seen)
         found = differences(then, now)
         steps = Steps(principal, row, found, to=then.revision)
-        if not steps and not dry_run:
-            detail = f"cell {row.name} already requests what it requested at revision {then.revision}; nothing changes"
-            raise Conflict("nothing-to-restore", detail)
         row.history_id, row.history_ordinal = uuid.uuid4(), row.history_ordinal + 1
         row.earlier_histories.append(ended)
         row.save(update_fields=["history_id", "history_ordinal", "earlier_histories"])
         steps.run(ended_history=ended.hex)
+        if not steps and not dry_run:
+            raise _nothing_to_restore(row, then.revision, steps.problems)
         if dry_run:
             transaction.set_rollback(True)
     if not dry_run:
@@ -89,9 +94,9 @@ def cell_restore(
         revision=seen,
         to_revision=then.revision,
         events=dict(sorted(numbers.items())),
-        stopped=names_of_jobs(steps.stop),
-        submitted=names_of_jobs(steps.submit),
-        changed=names_of_jobs([pair.now for pair in steps.change]),
+        stopped=names_of_jobs(steps.stopped),
+        submitted=names_of_jobs(steps.submitted),
+        changed=names_of_jobs(steps.changed),
         tasks_revived=steps.revived,
         tasks_ended=steps.ended,
         tasks_finished=steps.finished,
@@ -99,14 +104,15 @@ def cell_restore(
         joined=names_of_machines(found.joined),
         removed=names_of_machines(found.removed),
         machines_changed=names_of_machines(found.changed),
-        problems=steps.problems,
+        problems_number=len(steps.problems),
+        problems=steps.problems[:MOST_NAMES],
         history="" if dry_run else str(row.history_id),
     )
 
 
 def _check_unchanged(cell: Cell, shown: int) -> None:
-    """Check that users have not changed jobs after the revision `shown`. Raises `Conflict` if they have, or if the
-    journal in PostgreSQL no longer has all events since.
+    """Check that jobs were not changed after the revision `shown`, except by the steps of updates. Raises `Conflict` if
+    they were, and `Rejected` if the journal in PostgreSQL no longer has all events since.
     """
     if not cell.journal_floor <= shown <= cell.revision:
         detail = (
@@ -115,33 +121,26 @@ def _check_unchanged(cell: Cell, shown: int) -> None:
         raise invalid("if_revision", detail)
     rows = query(
         "SELECT kind, count(*) FROM scheduling_event WHERE cell_id = %s AND revision > %s"
-        " AND (kind = ANY(%s) OR (kind = 'task.ended' AND data->>'how' = 'killed')) GROUP BY 1 ORDER BY 1",
-        [cell.id, shown, list(_REQUESTS)],
+        " AND (kind = ANY(%s) OR (kind = 'task.ended' AND data->>'how' = 'killed')) AND actor <> %s"
+        " GROUP BY 1 ORDER BY 1",
+        [cell.id, shown, list(_REQUESTS), _UPDATES],
     )
     if rows:
         since = ", ".join(f"{number} {kind}" for kind, number in rows)
         detail = (
-            f"cell {cell.name} was not set back, because users have changed jobs after revision {shown} ({since});"
+            f"cell {cell.name} was not set back, because jobs were changed after revision {shown} ({since});"
             " do a dry run again, and confirm the revision that it shows"
         )
         raise Conflict("cell-changed", detail, figures={"revision": cell.revision, "events": dict(rows)})
 
 
-def _events_between(cell: Cell, after: int, upto: int) -> Counter[str]:
-    """Return the number of events of the revisions after `after` up to `upto`, by kind. Raises `Rejected` if events no
-    longer exist or the archive cannot be read.
-    """
-    counts: Counter[str] = Counter()
-    archived = min(cell.journal_floor, upto)
-    try:
-        for batch in news_between(cell, after=after, upto=archived, kinds=get_args(events.Event)):
-            counts.update(str(event.__struct_config__.tag) for event, *_ in batch)
-    except EventsMissing as missing:
-        raise invalid("revision", f"{after} is too long ago: {missing}; give a later one", "history-missing") from None
-    rows = query(
-        "SELECT kind, count(*) FROM scheduling_event"
-        " WHERE cell_id = %s AND revision > %s AND revision <= %s GROUP BY 1",
-        [cell.id, max(after, archived), upto],
+def _nothing_to_restore(cell: Cell, revision: int, problems: Sequence[Problem]) -> Conflict:
+    if not problems:
+        detail = f"cell {cell.name} already requests what it requested at revision {revision}; nothing changes"
+        return Conflict("nothing-to-restore", detail)
+    first = problems[0]
+    detail = (
+        f"cell {cell.name} was not set back to revision {revision}: jobs differ, but none of them can be set back; the"
+        f" first of {len(problems)} is {first.job}: {first.reason}"
     )
-    counts.update(dict(rows))
-    return counts
+    return Conflict("nothing-to-restore", detail, figures={"problems": len(problems)})

@@ -1,15 +1,19 @@
 """The steps of a restore in place, in the transaction of the caller, which has locked the cell's row.
 
-    stop jobs ─► submit jobs ─► update jobs ─► revive tasks ─► end tasks
+    end new jobs ─► rounds: submit jobs, update jobs, replace jobs ─► revive tasks ─► end tasks
 
-Each step is a revision of the journal. The steps use the functions that users' requests use. So quota, names, limits
-and alloc sets are checked as usual, and a job that they reject becomes a problem of the result.
+The steps use the functions that users' requests use. So quota, names, limits and alloc sets are checked as usual. A job
+that they reject is tried again in the next round, because another job may have released the quota or become the alloc
+set that was missing. A job that the last round rejects is a problem of the result.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import replace
+
+from django.db import transaction
 
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
@@ -18,7 +22,9 @@ from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import Requirement, task_id
 from scheduling.history.restoring.differences import Differences, Pair, RequestedJob
 from scheduling.history.restoring.outcome import Problem
+from scheduling.history.restoring.replacements import Replacement, replacements
 from scheduling.jobs import jobs, updates
+from scheduling.jobs.submissions import rejected_event
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import ArchivedJob, Cell, Job, JobSpec, Update
@@ -27,18 +33,21 @@ from scheduling.tasks import counters, transitions
 
 Version = tuple[int, int]  # job id, version of the spec
 FINISHED = "finished"
-_ONLY_ARCHIVED = (
-    "its job file of that time is only in the archive, without secret values; submit the job again from its own file"
-)
+# Rounds at most. Two are enough unless jobs wait for each other in a chain.
+ROUNDS = 10
+_UNKNOWN = "job-file-unknown"
+_ONLY_ARCHIVED = "its job file of that time is only in the archive, without secret values; "
+_SUBMIT_IT, _APPLY_IT = "submit the job again from its own file", "apply your own copy of it"
+_ERASED = "its tenant was erased from the history, so its jobs do not come back"
 
 
 class Steps:
     """What a restore changes in a cell. `to`: the revision of the moment to which the cell is set back.
 
-    `stop`: jobs that the cell did not have, or not with this spec. `submit`: jobs to submit again. `change`: live jobs
-    whose spec differs. `ended`, `revived`: how many tasks of other live jobs have to end or to become pending.
-    `finished`: how many tasks have finished since, and are not repeated. `problems`: jobs that cannot be set back;
-    `run` adds some.
+    After `run`: `stopped`: jobs that ended, because the cell did not have them, or not with this spec. `submitted`:
+    earlier jobs that were submitted again, with the tasks that are not finished. `changed`: live jobs that are updated.
+    `revived`, `ended`: how many tasks of other live jobs became pending or dead. `finished`: how many tasks have
+    finished since, and are not repeated. `problems`: jobs that cannot be set back.
     """
 
     def __init__(self, principal: Principal, cell: Cell, found: Differences, *, to: int) -> None:
@@ -47,90 +56,126 @@ class Steps:
         other = [pair for pair in found.pairs if (pair.then.id, pair.then.version) != (pair.now.id, pair.now.version)]
         earlier = [*found.submit, *(pair.then for pair in other)]
         self._outcomes = _outcomes({job.id for job in earlier} | {pair.now.id for pair in found.pairs if pair.back})
-        archived = _archived([job.id for job in earlier])
-        known = [*(job for job in earlier if job.id not in archived), *(pair.now for pair in other)]
+        self._archived = _archived([job.id for job in earlier])
+        known = [*(job for job in earlier if job.id not in self._archived), *(pair.now for pair in other)]
         self._specs = _stored({(job.id, job.version) for job in known})
-        self.problems: list[Problem] = []
         differing = {pair.now.id for pair in other if self._differs(pair)}
-        pairs = [pair for pair in found.pairs if pair.now.id not in differing or self._has_spec(pair.then)]
-        replaced = self._replaced(pairs, differing)
-        self._pairs = [pair for pair in pairs if pair.now.id not in replaced]
-        self.change = [pair for pair in self._pairs if pair.now.id in differing]
-        self.stop = [*found.stop, *(pair.now for pair in pairs if pair.now.id in replaced)]
-        ended = [*found.submit, *(pair.then for pair in pairs if pair.now.id in replaced)]
-        self.submit = [job for job in ended if job.alive - self._finished(job.id) and self._has_spec(job)]
-        self.ended = sum(len(pair.over) for pair in self._pairs)
-        self.finished = sum(len(pair.back & self._finished(pair.now.id)) for pair in self._pairs)
-        self.revived = sum(len(pair.back) for pair in self._pairs) - self.finished
-        self.finished += sum(len(job.alive & self._finished(job.id)) for job in ended)
+        self._same = [pair for pair in found.pairs if pair.now.id not in differing]
+        again = [pair for pair in found.pairs if pair.now.id in differing and pair.then.id != pair.now.id]
+        self._stop, self._replace = replacements(found.stop, again, self._same)
+        ending = {job.id for one in self._replace for job in one.stop}
+        self._same = [pair for pair in self._same if pair.now.id not in ending]
+        self._update = [pair for pair in found.pairs if pair.now.id in differing and pair.then.id == pair.now.id]
+        self._rows = Job.objects.select_related("cell", "tenant").in_bulk([pair.now.id for pair in self._update])
+        lasting = [*self._same, *self._update]
+        self.finished = sum(len(pair.back & self._finished(pair.now.id)) for pair in lasting)
+        self._submit = self._unfinished(found.submit)
+        for one in self._replace:
+            one.submit = self._unfinished(one.submit)
+        self._rejected: dict[int, Rejected] = {}  # by the id of the earlier job
+        self._again: dict[int, RequestedJob] = {}  # earlier jobs by the id of the new one
+        self.stopped: list[RequestedJob] = []
+        self.submitted: list[RequestedJob] = []
+        self.changed: list[RequestedJob] = []
+        self.problems: list[Problem] = []
+        self.revived = self.ended = 0
 
     def __bool__(self) -> bool:
-        """Return whether anything has to change."""
-        return bool(self.stop or self.submit or self.change or self.ended or self.revived)
+        """Return whether anything has changed."""
+        return bool(self.stopped or self.submitted or self.changed or self.ended or self.revived)
 
     def run(self, *, ended_history: str) -> None:
         """Change the cell. `ended_history`: the id of the history that has just ended."""
-        self._stop(ended_history)
-        again = self._submit()
-        changing = {pair.now.id for pair in self.change}
-        changed = {pair.now.id: pair.then for pair in self._update()}
-        same = [pair for pair in self._pairs if pair.now.id not in changing and (pair.back or pair.over)]
-        live = {pair.now.id: pair.then for pair in same}
-        # A job whose tasks are all dead ends, so tasks are revived before others end.
-        self._revive(live | changed, set(changed))
-        self._end(live | changed | again, set(again))
-
-    def _stop(self, ended_history: str) -> None:
-        """Begin the new history, and end the jobs that the cell did not have."""
         with journal.write(self._cell.id, self._principal) as entry:
-            cause = entry.append(events.CellRestored(revision=self._to, history=ended_history))
-            stopped = [job.id for job in self.stop]
-            creating = Update.objects.filter(job_id__in=stopped, state=Update.OPEN).order_by("job_id")
-            for job_id in creating.values_list("job_id", flat=True):  # they would add tasks to a job that ends
-                updates.update_close(entry, job_id, self._detail)
-            for inside in (True, False):  # tasks inside allocs end before their allocs
-                endings = [
-                    Ending(task_id(job.id, index), "killed", detail=self._detail, caused_by=cause)
-                    for job in self.stop
-                    if bool(job.alloc_set) is inside
-                    for index in sorted(job.alive)
-                ]
-                transitions.tasks_end(entry, endings)
-            counters.jobs_end_if_over(entry, stopped)
+            self._cause = entry.append(events.CellRestored(revision=self._to, history=ended_history))
+            self._end_jobs(entry, self._stop)
+        self.stopped += self._stop
+        changed: dict[int, RequestedJob] = {}  # the earlier job by the id of the live one
+        for _ in range(ROUNDS):
+            before = len(self._submit) + len(self._update) + len(self._replace)
+            self._again |= self._submit_jobs(self._submit)
+            back = {job.id for job in self._again.values()}
+            self._submit = [job for job in self._submit if job.id not in back]
+            changed |= {pair.now.id: pair.then for pair in self._update if self._update_job(pair)}
+            self.changed += [pair.now for pair in self._update if pair.now.id in changed]
+            self._update = [pair for pair in self._update if pair.now.id not in changed]
+            self._replace = [one for one in self._replace if not self._replace_jobs(one)]
+            if len(self._submit) + len(self._update) + len(self._replace) in (0, before):
+                break
+        self.submitted += self._again.values()
+        live = {pair.now.id: pair.then for pair in self._same if pair.back or pair.over} | changed
+        # A job whose tasks are all dead ends, so tasks are revived before others end.
+        self._revive(live, changed.keys())
+        self._end(live)
+        self._report()
 
-    def _submit(self) -> dict[int, RequestedJob]:
-        """Submit jobs again. Return them by their new ids."""
-        wanted = sorted(self.submit, key=lambda job: bool(job.alloc_set))
-        specs = [self._spec(job.id, job.version) for job in wanted]
-        done = jobs.jobs_submit_specs(principal=self._principal, cell=self._cell, specs=specs)
+    def _end_jobs(self, entry: journal.JournalEntry, ending: Sequence[RequestedJob]) -> None:
+        ids = [job.id for job in ending]
+        creating = Update.objects.filter(job_id__in=ids, state=Update.OPEN).order_by("job_id")
+        for job_id in creating.values_list("job_id", flat=True):  # they would add tasks to a job that ends
+            updates.update_close(entry, job_id, self._detail)
+        for inside in (True, False):  # tasks inside allocs end before their allocs
+            endings = [
+                Ending(task_id(job.id, index), "killed", detail=self._detail, caused_by=self._cause)
+                for job in ending
+                if bool(job.alloc_set) is inside
+                for index in sorted(job.alive)
+            ]
+            transitions.tasks_end(entry, endings)
+        counters.jobs_end_if_over(entry, ids)
+
+    def _submit_jobs(self, wanted: Sequence[RequestedJob]) -> dict[int, RequestedJob]:
+        """Submit jobs again. Return those that are accepted, by their new ids."""
+        known = [job for job in wanted if self._is_known(job, _SUBMIT_IT)]
+        wanted = sorted(known, key=_sets_first)
+        if not wanted:
+            return {}
+        specs = [self._spec(job) for job in wanted]
+        done = jobs.jobs_submit_specs(principal=self._principal, cell=self._cell, specs=specs, quiet=True)
         found = {}
         for job, verdict in zip(wanted, done, strict=True):
             if verdict.job is not None:
                 found[verdict.job.id] = job
+                self._rejected.pop(job.id, None)
             elif verdict.problem is not None:
-                self.problems.append(Problem(job.title, verdict.problem.detail))
+                self._rejected[job.id] = verdict.problem
         return found
 
-    def _update(self) -> list[Pair]:
-        """Start updates of jobs to their earlier specs, and return these jobs. The master continues the updates."""
-        rows = Job.objects.select_related("cell", "tenant").in_bulk([pair.now.id for pair in self.change])
-        done = []
-        for pair in self.change:
-            spec = self._spec(pair.then.id, pair.then.version)
-            try:
-                updates.job_update(
-                    principal=self._principal,
-                    job=rows[pair.now.id],
-                    job_spec=spec,
-                    undo=True,
-                    reason=self._detail,
-                    later=True,
-                )
-            except Rejected as problem:
-                self.problems.append(Problem(pair.now.title, problem.detail))
-            else:
-                done.append(pair)
-        return done
+    def _update_job(self, pair: Pair) -> bool:
+        """Start the update of a job to its earlier spec, which the master continues. Return whether it is accepted."""
+        if not self._is_known(pair.then, _APPLY_IT):
+            return False
+        try:
+            updates.job_update(
+                principal=self._principal,
+                job=self._rows[pair.now.id],
+                job_spec=self._spec(pair.then),
+                undo=True,
+                reason=self._detail,
+                later=True,
+                quiet=True,
+            )
+        except Rejected as problem:
+            self._rejected[pair.then.id] = problem
+            return False
+        return True
+
+    def _replace_jobs(self, one: Replacement) -> bool:
+        """End live jobs and submit the earlier ones. If one of these is rejected, all live jobs stay as they are.
+        Return whether all were accepted.
+        """
+        if not all(self._is_known(job, _APPLY_IT) for job in one.submit):
+            return False
+        with transaction.atomic():
+            with journal.write(self._cell.id, self._principal) as entry:
+                self._end_jobs(entry, one.stop)
+            found = self._submit_jobs(one.submit)
+            if len(found) < len(one.submit):
+                transaction.set_rollback(True)  # to the savepoint
+                return False
+        self.stopped += one.stop
+        self._again |= found
+        return True
 
     def _revive(self, live: Mapping[int, RequestedJob], changed: Set[int]) -> None:
         """Make tasks pending again that were alive, and have been killed or have failed since. `live`: the earlier job
@@ -159,48 +204,78 @@ class Steps:
                         revived[version].append(task_id(job_id, index))
         with journal.write(self._cell.id, self._principal) as entry:
             for version, ids in sorted(revived.items()):
-                transitions.tasks_revive(entry, ids, spec_version=version)
+                self.revived += len(transitions.tasks_revive(entry, ids, spec_version=version))
             transitions.tasks_follow(entry, follow)
 
-    def _end(self, live: Mapping[int, RequestedJob], again: Set[int]) -> None:
-        """End the tasks that were dead, and those that have finished since. `live`: the earlier job by the id of the
-        live one. `again`: the ids of jobs that were submitted again.
+    def _end(self, live: Mapping[int, RequestedJob]) -> None:
+        """End the tasks that were dead, and those of new jobs that have finished since. `live`: the earlier job by the
+        id of the live one.
         """
+        earlier = {**live, **self._again}
         statement = "SELECT job_id, index FROM scheduling_task WHERE job_id = ANY(%s) AND state <> 'dead' ORDER BY id"
         endings = []
-        for job_id, index in query(statement, [sorted(live)]):
-            then = live[job_id]
-            how = self._outcomes[then.id].get(index) if job_id in again else None
+        for job_id, index in query(statement, [sorted(earlier)]):
+            then = earlier[job_id]
+            how = self._outcomes[then.id].get(index) if job_id in self._again else None
             if index in then.dead or how == FINISHED:
                 endings.append(Ending(task_id(job_id, index), how or "killed", detail=self._detail))
         with journal.write(self._cell.id, self._principal) as entry:
-            transitions.tasks_end(entry, endings)
+            ended = transitions.tasks_end(entry, endings)
+        self.ended = sum(task.job_id not in self._again for task in ended)
 
-    @staticmethod
-    def _replaced(pairs: Sequence[Pair], differing: Set[int]) -> set[int]:
-        """Return the ids of jobs that were submitted since under the name of an earlier job, and have to end before it
-        comes back: those with another spec, and those inside such an alloc set.
-        """
-        replaced = {pair.now.id for pair in pairs if pair.now.id in differing and pair.then.id != pair.now.id}
-        sets = {(pair.now.tenant, pair.now.name) for pair in pairs if pair.now.id in replaced}
-        return replaced | {pair.now.id for pair in pairs if (pair.now.tenant, pair.now.alloc_set) in sets}
+    def _report(self) -> None:
+        """Set the problems, and record the rejections in the journal."""
+        left = [*self._submit, *(pair.then for pair in self._update)]
+        self.problems = [Problem(job.title, self._rejected[job.id].detail) for job in left]
+        for one in self._replace:
+            left += one.submit
+            first = next(job for job in sorted(one.submit, key=_sets_first) if job.id in self._rejected)
+            for job in one.stop:
+                same = job.key == first.key
+                reason = self._rejected[first.id].detail if same else f"{first.title} cannot come back"
+                self.problems.append(Problem(job.title, f"the live job stays as it is: {reason}"))
+        self.problems.sort(key=lambda problem: problem.job)
+        with journal.write(self._cell.id, self._principal) as entry:
+            for job in left:
+                problem = self._rejected.get(job.id)
+                if problem is not None and problem.code != _UNKNOWN:
+                    entry.append(rejected_event(job.tenant, job.name, problem))
 
     def _finished(self, job_id: int) -> set[int]:
         return {index for index, outcome in self._outcomes[job_id].items() if outcome == FINISHED}
+
+    def _unfinished(self, earlier: Sequence[RequestedJob]) -> list[RequestedJob]:
+        """Return the jobs with work to do, without the tasks that have finished since. Count these tasks."""
+        found = []
+        for job in earlier:
+            all_finished = self._archived.get(job.id) == FINISHED
+            left = frozenset() if all_finished else job.alive - self._finished(job.id)
+            self.finished += len(job.alive) - len(left)
+            if left:
+                found.append(replace(job, alive=left))
+        return found
 
     def _differs(self, pair: Pair) -> bool:
         then, now = (self._specs.get((one.id, one.version)) for one in (pair.then, pair.now))
         return then is None or now is None or then.digest != now.digest
 
-    def _has_spec(self, job: RequestedJob) -> bool:
-        """Return whether the spec of an earlier job is known. If it is not, add a problem."""
-        known = (job.id, job.version) in self._specs
-        if not known:
-            self.problems.append(Problem(job.title, _ONLY_ARCHIVED))
-        return known
+    def _is_known(self, job: RequestedJob, cure: str) -> bool:
+        """Return whether the spec of an earlier job is known and may be used. If it is not, the job is rejected."""
+        row = self._specs.get((job.id, job.version))
+        if row is None:
+            self._rejected[job.id] = Rejected(_UNKNOWN, _ONLY_ARCHIVED + cure)
+        elif row.spec["tenant"] != job.tenant:
+            self._rejected[job.id] = Rejected(_UNKNOWN, _ERASED)
+        else:
+            return True
+        return False
 
-    def _spec(self, job_id: int, version: int) -> job_spec.JobSpecification:
-        return _parsed(self._specs[job_id, version], self._cell)
+    def _spec(self, job: RequestedJob) -> job_spec.JobSpecification:
+        return _parsed(self._specs[job.id, job.version], self._cell)
+
+
+def _sets_first(job: RequestedJob) -> bool:
+    return bool(job.alloc_set)
 
 
 def _parsed(row: JobSpec, cell: Cell) -> job_spec.JobSpecification:
@@ -213,11 +288,11 @@ def _stored(wanted: Collection[Version]) -> dict[Version, JobSpec]:
     return {(row.job_id, row.version): row for row in rows if (row.job_id, row.version) in wanted}
 
 
-def _archived(job_ids: Sequence[int]) -> set[int]:
-    """Return the jobs that are in the archive. If somebody has opened such a job, PostgreSQL has its spec again, but
-    with masks instead of secret values.
+def _archived(job_ids: Sequence[int]) -> dict[int, str]:
+    """Return the outcomes of those jobs that are in the archive. If somebody has opened such a job, PostgreSQL has its
+    spec again, but with masks instead of secret values.
     """
-    return set(ArchivedJob.objects.filter(pk__in=job_ids).values_list("pk", flat=True))
+    return dict(ArchivedJob.objects.filter(pk__in=job_ids).values_list("pk", "outcome"))
 
 
 def _outcomes(job_ids: Set[int]) -> defaultdict[int, dict[int, str]]:

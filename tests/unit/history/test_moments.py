@@ -157,3 +157,5 @@ def test_old_checkpoints_stay_where_many_events_are_between_them() -> None:
     assert len(superfluous(headers, now=90 * DAY, keep_s=60 * DAY, most_events=50)) == len(headers)
     apart = [taken(1, 0), taken(2, 30), taken(3, 90, "other")]
     assert [one.events for one in superfluous(apart, now=10 * DAY, keep_s=60 * DAY, most_events=50)] == [30]
+    continued = superfluous(apart, now=10 * DAY, keep_s=60 * DAY, most_events=50, same={"h", "other"})
+    assert [one.events for one in continued] == [90], "30 bridges the gap between both histories"
