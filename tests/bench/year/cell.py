@@ -18,7 +18,6 @@ from borglet.messages import TaskKey, UsageWindow
 from quota.models import PriorityBand, Quota, Tenant
 from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.permissions import system
-from scheduling.cells import capacity
 from scheduling.cells.cells import cell_create
 from scheduling.core.cell.tasks import RUNNING
 from scheduling.core.pass_ import schedule_pass
@@ -29,7 +28,6 @@ from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import EvictionCause, Observation
 from scheduling.core.warm import compile_kernels
-from scheduling.history.statistics import reader
 from scheduling.jobs import updates
 from scheduling.jobs.jobs import job_kill, jobs_submit_bulk, spec_for
 from scheduling.journal import journal
@@ -245,7 +243,7 @@ class YearCell:
                 )
 
     def _measure(self, rng: np.random.Generator) -> None:
-        """Write the usage of a sample of the tasks for the hours of this step, and count the events of this step."""
+        """Write the usage of a sample of the tasks for the hours of this step."""
         self._follow()
         tasks = self.state.tasks
         slots = np.flatnonzero(tasks.state == RUNNING)
@@ -255,8 +253,6 @@ class YearCell:
         for hour in range(now // 3600 - hours, now // 3600):
             chosen = rng.choice(rows, size=min(WINDOWS_PER_HOUR, len(rows)), replace=False).tolist()
             usage_windows.store([_window(self.cell.id, *row, hour * 3600, rng) for row in chosen])
-        capacity.capacity_sample(self.cell, now=self.clock.now())
-        reader.statistics_read(self.cell, now=self.clock.now())
 
     # --- the state in memory
 

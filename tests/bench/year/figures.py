@@ -176,7 +176,8 @@ def verdict(months: Sequence[dict[str, Any]]) -> dict[str, Any]:
         values = [month["pages"][path][1] for month in late]
         share_grown = growth(values)
         if share_grown > MOST_GROWTH and share_grown * values[0] > NOISE_MS:
-            slower[path] = [round(share_grown, 2), *values]
+            middle = growth([month["pages"][path][0] for month in late])
+            slower[path] = {"p99": round(share_grown, 2), "p50": round(middle, 2), "p99_ms": values}
     failed = [name for name, value in grown.items() if value > MOST_GROWTH] + sorted(slower)
     every = list(itertools.chain(*([p99 for _, p99 in month["pages"].values()] for month in late)))
     return {

@@ -1,9 +1,10 @@
 """`year`: a year of a cell in an hour, on real PostgreSQL with a clock that the bench moves.
 
 A cell of 2,000 machines runs day by day: jobs arrive, the production pass places their tasks, tasks end, machines fail,
-services are updated. Each day the archiver, the checkpoints and all periodic Celery tasks run once, at the time of the
-simulated day. Retention is that of production; in a shorter year, the times for events and ended jobs are shorter in
-proportion. A partition of the journal holds about a day here, because revisions of the bench contain many changes.
+services are updated. Each day the archiver, the checkpoints and all periodic Celery tasks run once, in a second process
+as in production, while the load goes on. Retention is that of production; in a shorter year, the times for events and
+ended jobs are shorter in proportion. A partition of the journal holds about a day here, because revisions of the bench
+contain many changes.
 
 Cases:
 * `month` (one per twelfth of the year): sizes, rows, p50 and p99 of every page and REST endpoint, over HTTP from a web
@@ -12,8 +13,9 @@ Cases:
   than a tenth). `without_400_days_mib` leaves out tables whose rows are kept for 400 days, which only end to grow
   after the first year;
 * `complete`: archive and PostgreSQL against a full journal kept beside them: a digest per revision;
-* `starts`: tasks started. `wall_s`: of the days, without the requests for pages; `cpu_s`: of this process and of
-  PostgreSQL in the same time, which other processes change less; `per_cpu_s`: starts per second of this CPU time.
+* `starts`: tasks started. `wall_s`: of the days, without the requests for pages; `cpu_s`: of the two processes of the
+  bench and of PostgreSQL in the same time, which other processes change less; `per_cpu_s`: starts per second of this
+  CPU time.
 
     BENCH_MACHINES=2000   BENCH_DAYS=365   BENCH_STARTS=8300 (per day)
     BENCH_STEPS=8         steps of the clock per day
@@ -57,7 +59,11 @@ def measure() -> Iterator[dict[str, Any]]:
 
         django.setup()
         call_command("migrate", verbosity=0)
-        yield from _Year(home, clock).run()
+        year = _Year(home, clock)
+        try:
+            yield from year.run()
+        finally:
+            year.workers.stop()
 
 
 class _Year:
@@ -67,7 +73,7 @@ class _Year:
         from scheduling.journal import journal
         from scheduling.models import Cell
         from tests.bench.year.cell import YearCell
-        from tests.bench.year.witness import Witness
+        from tests.bench.year.workers import Workers
 
         self.home, self.clock = home, clock
         self.days, self.steps = _number("BENCH_DAYS", YEAR_DAYS), _number("BENCH_STEPS", 8)
@@ -82,7 +88,8 @@ class _Year:
         journal.PARTITION = self.stored["partition"]
         self.clock.set(self._midnight(self.stored["day"]))
         cell = Cell.objects.get()
-        self.witness = Witness(cell.id, home / "journal.digests")
+        self.digests = home / "journal.digests"
+        self.workers = Workers(cell.id, self.digests)
         self.cell = YearCell(cell, clock, steps=self.steps, starts_per_day=_number("BENCH_STARTS", 8_300))
 
     def _prepare(self) -> None:
@@ -94,8 +101,8 @@ class _Year:
 
         install_in_postgres()
         _narrow_partitions(self.stored["partition"])
-        # Days pass in seconds, so tables are vacuumed as often per day as in production, not per hour.
-        execute("ALTER SYSTEM SET autovacuum_naptime = '5s'")
+        # A day passes in about seven seconds, and tables reach the thresholds of autovacuum about once in two days.
+        execute("ALTER SYSTEM SET autovacuum_naptime = '15s'")
         execute("SELECT pg_reload_conf()")
         self.clock.set(BEGIN)
         cell = YearCell.create(_number("BENCH_MACHINES", 2_000))
@@ -106,20 +113,23 @@ class _Year:
         until = time.monotonic() + 60.0 * _number("BENCH_MINUTES", 60)
         month_ends = {round(self.days * month / MONTHS): month for month in range(1, MONTHS + 1)}
         while self.stored["day"] < self.days and time.monotonic() < until:
-            began, used_s = time.monotonic(), _cpu_s()
+            began, used_s = time.monotonic(), self._cpu_s()
             self._day()
+            month = month_ends.get(self.stored["day"])
+            if month:
+                self.workers.wait()
             self.stored["wall_s"] += time.monotonic() - began
-            self.stored["cpu_s"] += _cpu_s() - used_s
-            if month := month_ends.get(self.stored["day"]):
+            self.stored["cpu_s"] += self._cpu_s() - used_s
+            if month:
                 self.stored["months"].append(self._month(month))
                 yield {"case": "month", **self._shown(self.stored["months"][-1])}
             self.file.write_text(json.dumps(self.stored))
+        self.workers.wait()
         yield from self._results()
 
     def _day(self) -> None:
         """Run the next day. A day that was interrupted is run again on top of what it has written."""
         from scheduling.journal import journal
-        from tests.bench.year import upkeep
 
         day, begun = self.stored["day"], self.cell.starts
         submitted = self.cell.submitted
@@ -129,10 +139,9 @@ class _Year:
             self.clock.set(self._midnight(day) + dt.timedelta(hours=hour))
             journal.ensure_partitions()  # production does this every five minutes
             self.cell.step(rng)
-            self.witness.note()
+            self.workers.after_step(self.clock.now())
             if hour <= HOUSEKEEPING_HOUR < hour + 24 / self.steps:
-                upkeep.people_work(now=self.clock.now())
-                upkeep.keep_house(self.cell.cell, now=self.clock.now())
+                self.workers.keep_house(self.clock.now())
                 self.stored["cycles"] += 1
         self.stored["day"] += 1
         self.stored["starts"] += self.cell.starts - begun
@@ -148,7 +157,7 @@ class _Year:
             with figures.web(self.home / "clock", self.home / "web.log") as port:
                 pages = figures.pages(port, now=self.clock.now(), seed=number)
         archive = sum(file.stat().st_size for file in (self.home / "archive").rglob("*.parquet"))
-        checkpoints = sum(file.stat().st_size for file in (self.home / "checkpoints").rglob("*.checkpoint"))
+        checkpoints = sum(file.stat().st_size for file in (self.home / "archive").rglob("*.checkpoint"))
         return {
             "month": number,
             **{name: self.stored[name] for name in ("day", "starts", "submitted", "cycles")},
@@ -169,10 +178,11 @@ class _Year:
 
     def _results(self) -> Iterator[dict[str, Any]]:
         from tests.bench.year import figures
+        from tests.bench.year.witness import Witness
 
         if len(self.stored["months"]) > 4:
             yield figures.verdict(self.stored["months"])
-        found = self.witness.compare(self.cell.cell)
+        found = Witness(self.cell.cell.id, self.digests).compare(self.cell.cell)
         wrong = {name: getattr(found, name)[:10] for name in ("missing", "twice", "differ") if getattr(found, name)}
         yield {
             "case": "complete",
@@ -199,11 +209,14 @@ class _Year:
             **({"failed": f"a year has {WANTED_STARTS} starts and {WANTED_CYCLES} cycles"} if short else {}),
         }
 
+    def _cpu_s(self) -> float:
+        return _own_cpu_s() + self.workers.cpu_s()
+
     def _midnight(self, day: int) -> dt.datetime:
         return BEGIN + dt.timedelta(days=day)
 
 
-def _cpu_s() -> float:
+def _own_cpu_s() -> float:
     """Return the CPU seconds of this process and of all processes of PostgreSQL so far."""
     from django.db import connection
 

@@ -1,7 +1,7 @@
 """What keeps an installation small, once per day of the simulated year: the periodic Celery tasks of production.
 
 All of them run, so a task that is added to the schedule takes part. Three are done differently: the scheduler is the
-bench itself, and the archiver and the checkpoints run in this process, because a child process has the real clock.
+bench itself, and the archiver and the checkpoints run without child processes, which would have the real clock.
 """
 
 from __future__ import annotations
