@@ -73,14 +73,15 @@ def planned(
         ]
 
 
-def places_of(principal: Principal, tenant: Tenant) -> list[tuple[str, str]]:
-    """Return the pairs (cell, band) in which the tenant has grants or had jobs. Makes one query.
+def places_of(principal: Principal, tenant: Tenant, *, since: dt.datetime, until: dt.datetime) -> list[tuple[str, str]]:
+    """Return the pairs (cell, band) in which the tenant has grants, or had jobs between `since` and `until`. Makes one
+    query, which reads metered hours of this period only.
 
     The band is empty for the free priority.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name)
     with connection.cursor() as cursor:
-        cursor.execute(_PLACES, [tenant.id, tenant.id])
+        cursor.execute(_PLACES, [tenant.id, tenant.id, since, until])
         return [(cell, band or "") for cell, band in cursor.fetchall()]
 
 
@@ -122,6 +123,6 @@ FROM steps LEFT JOIN metered USING (at) LEFT JOIN owned USING (at) ORDER BY step
 _PLACES = """
 SELECT DISTINCT place.cell, b.name FROM (
   SELECT cell, band_id FROM quota_quota WHERE tenant_id = %s
-  UNION SELECT cell, band_id FROM quota_meteredhour WHERE tenant_id = %s
+  UNION SELECT cell, band_id FROM quota_meteredhour WHERE tenant_id = %s AND hour >= %s AND hour < %s
 ) AS place LEFT JOIN quota_priorityband AS b ON b.id = place.band_id ORDER BY 1, 2
 """

@@ -118,7 +118,9 @@ def test_planned_means_are_of_grants_and_jobs(world) -> None:
     assert (whole.asked[0], whole.seconds) == (1_500, 2 * 3600)
     (free,) = planned(VIEWER, world.tenant, "cc", None, step=3 * HOUR, **span)
     assert (free.asked[0], free.owned[0], free.seconds) == (1_000, 0, 3600)
-    assert places_of(VIEWER, world.tenant) == [("cc", "production"), ("cc", "")]
+    assert places_of(VIEWER, world.tenant, **span) == [("cc", "production"), ("cc", "")]
+    before = {"since": now - 9 * HOUR, "until": now - HOUR}  # only the band with quota has no usage here
+    assert places_of(VIEWER, world.tenant, **before) == [("cc", "production")]
     with pytest.raises(Forbidden):
         planned(Principal(name="x"), world.tenant, "cc", band, step=HOUR, **span)
 

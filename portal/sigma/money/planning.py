@@ -79,7 +79,8 @@ def planning_csv(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 def _chosen(request: HttpRequest, principal: Principal) -> PlanningFilter:
     tenant = chosen_tenant(request, principal)
-    places = places_of(principal, tenant) if tenant else []
+    period = period_of(request.GET, clock.now())
+    places = places_of(principal, tenant, since=period.since, until=period.until) if tenant else []
     cell, _slash, band = request.GET.get("place", "").partition("/")
     if (cell, "" if band == FREE else band) not in places:
         cell, band = places[0] if places else ("", "")
@@ -90,7 +91,7 @@ def _chosen(request: HttpRequest, principal: Principal) -> PlanningFilter:
         cell,
         "" if band == FREE else band,
         NAMES.index(resource) if resource in RESOURCES else CPU,
-        period_of(request.GET, clock.now()),
+        period,
     )
 
 
