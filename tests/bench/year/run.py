@@ -89,7 +89,7 @@ class _Year:
         self.clock.set(self._midnight(self.stored["day"]))
         cell = Cell.objects.get()
         self.digests = home / "journal.digests"
-        self.workers = Workers(cell.id, self.digests)
+        self.workers = Workers(cell.id, self.digests, partition=self.stored["partition"])
         self.cell = YearCell(cell, clock, steps=self.steps, starts_per_day=_number("BENCH_STARTS", 8_300))
 
     def _prepare(self) -> None:

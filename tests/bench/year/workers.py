@@ -32,9 +32,10 @@ _witness: Witness
 class Workers:
     """The process. Its calls run one after the other, and `wait` raises the first error of a call."""
 
-    def __init__(self, cell_id: int, digests: Path) -> None:
+    def __init__(self, cell_id: int, digests: Path, *, partition: int) -> None:
+        """`partition`: the number of revisions of a partition of the journal."""
         spawn = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(1, spawn, _begin, (cell_id, digests))
+        self._pool = ProcessPoolExecutor(1, spawn, _begin, (cell_id, digests, partition))
         self._open: deque[Future[None]] = deque()
         self._process = psutil.Process(self._pool.submit(os.getpid).result())
 
@@ -66,7 +67,7 @@ class Workers:
 # --- in the process
 
 
-def _begin(cell_id: int, digests: Path) -> None:
+def _begin(cell_id: int, digests: Path, partition: int) -> None:
     global _cell, _witness
     from django.utils import timezone
 
@@ -74,9 +75,11 @@ def _begin(cell_id: int, digests: Path) -> None:
     import django
 
     django.setup()
+    from scheduling.journal import journal
     from scheduling.models import Cell
     from tests.bench.year.witness import Witness
 
+    journal.PARTITION = partition
     _cell, _witness = Cell.objects.get(pk=cell_id), Witness(cell_id, digests)
 
 
