@@ -168,13 +168,11 @@ def _submit_part(
     return [item if isinstance(item, Submission) else next(verdicts) for item in read]
 
 
-def jobs_submit_specs(
-    *, principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification], quiet: bool = False
-) -> list[Submission]:
-    """Submit new jobs whose specs are known, as `jobs_submit_bulk` does with files. Return the outcome of each job, in
-    the order of `specs`. `quiet`: rejections are neither explained nor recorded in the journal.
+def jobs_submit_specs(*, principal: Principal, cell: Cell, specs: Sequence[spec.JobSpecification]) -> list[Submission]:
+    """Submit new jobs whose specs are known. Return the outcome of each job, in the order of `specs`. Rejections are
+    neither explained nor recorded in the journal, because the caller may try again.
     """
-    return _submit(principal, cell, specs, dry_run=False, quiet=quiet)
+    return _submit(principal, cell, specs, dry_run=False, quiet=True)
 
 
 def job_kill(

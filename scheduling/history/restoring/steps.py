@@ -131,7 +131,7 @@ class Steps:
         if not wanted:
             return {}
         specs = [self._spec(job) for job in wanted]
-        done = jobs.jobs_submit_specs(principal=self._principal, cell=self._cell, specs=specs, quiet=True)
+        done = jobs.jobs_submit_specs(principal=self._principal, cell=self._cell, specs=specs)
         found = {}
         for job, verdict in zip(wanted, done, strict=True):
             if verdict.job is not None:
