@@ -20,8 +20,13 @@ from portal.cli.paths import part
 brake = Commands(help="Safety brakes, which stop risky actions until an SRE decides: list, release, keep.")
 quarantine = Commands(help="Tasks that run on machines but are unknown to the cell: list, stop, keep.")
 
-Kind = Annotated[str, typer.Argument(metavar="BRAKE", help="Name of the brake: lost or stops.")]
-Reason = Annotated[str, typer.Option(help="Reason, shown to other people.")]
+Kind = Annotated[
+    str,
+    typer.Argument(
+        metavar="BRAKE", help="Brake: lost (moving tasks of lost machines) or stops (automatic stops of tasks)."
+    ),
+]
+Reason = Annotated[str, typer.Option(help="Reason for the decision, shown to other people.")]
 
 
 @dataclass(kw_only=True)
@@ -30,9 +35,12 @@ class QuarantinedTasks(OptionGroup):
 
     hostname: Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
     keys: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY]...", help="Keys of the tasks. Default: all undecided tasks.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY]...", help="Keys of the tasks, as in `quarantine list`. Default: all tasks not decided yet."
+        ),
     ] = None
-    reason: Annotated[str, typer.Option(help="Reason.")] = ""
+    reason: Annotated[str, typer.Option(help="Reason for the action, recorded in the journal.")] = ""
     cell: CellOption = None
     dry_run: DryRun = False
 
@@ -71,7 +79,9 @@ def brake_release(
     session: Context,
     kind: Kind,
     reason: Reason,
-    seconds: Annotated[float, typer.Option(min=1, help="With `stops`: seconds until the brake works again.")] = 600.0,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="With the brake `stops`: seconds until the brake works again.")
+    ] = 600.0,
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:

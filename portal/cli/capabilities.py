@@ -20,10 +20,12 @@ capability = Commands(help="Capabilities, which SREs grant: list, requests, ask,
 _CAPABILITIES = "/api/v1/capabilities/"
 _REQUESTS = f"{_CAPABILITIES}requests/"
 Kind = Annotated[CapabilityKind, typer.Argument(metavar="KIND", help=", ".join(CapabilityKind))]
-Reason = Annotated[str, typer.Option(help="Purpose, shown to the person who decides.")]
-OfCell = Annotated[str, typer.Option(help="Cell of the capability. Default: every cell.")]
-Until = Annotated[str | None, typer.Option(help="Last day, or a time. Default: in 90 days.")]
-Number = Annotated[int, typer.Argument(metavar="REQUEST", help="Number in the list of `capability requests`.")]
+Reason = Annotated[str, typer.Option(help="Purpose of the capability, shown to the person who decides.")]
+OfCell = Annotated[str, typer.Option(help="Cell in which the capability is valid. Default: every cell.")]
+Until = Annotated[
+    str | None, typer.Option(help="Last day of the capability, or the time when it ends. Default: in 90 days.")
+]
+Number = Annotated[int, typer.Argument(metavar="REQUEST", help="Number of the request, as in `capability requests`.")]
 
 
 @capability.command("list")
@@ -69,7 +71,9 @@ def capability_ask(
     session: Context,
     kind: Kind,
     reason: Reason,
-    user: Annotated[str | None, typer.Option(help="Member or service account. Default: yourself.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Member or service account that gets the capability. Default: yourself.")
+    ] = None,
     cell: OfCell = "",
     until: Until = None,
     tenant: TenantOption = None,
@@ -95,7 +99,9 @@ def capability_answer(
     number: Number,
     grant: Annotated[bool | None, typer.Option("--grant/--refuse", help="Grant or reject the request.")] = None,
     answer: Annotated[str, typer.Option(help="Answer, shown to the person who sent the request.")] = "",
-    until: Annotated[str | None, typer.Option(help="Last day, or a time. Default: as requested.")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Last day of the capability, or the time when it ends. Default: as requested.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Grant or reject a request for a capability. For SREs."""
@@ -127,7 +133,7 @@ def capability_grant(
 @capability.command("revoke")
 def capability_revoke(
     session: Context,
-    number: Annotated[int, typer.Argument(help="Number in the list of `capability list`.")],
+    number: Annotated[int, typer.Argument(help="Number of the capability, as in `capability list`.")],
     dry_run: DryRun = False,
 ) -> None:
     """Revoke a capability immediately. For SREs."""

@@ -25,7 +25,7 @@ class MachineAction(OptionGroup):
     """The options of a command that changes one machine."""
 
     hostname: Hostname
-    reason: Annotated[str, typer.Option(help="Reason.")] = ""
+    reason: Annotated[str, typer.Option(help="Reason for the action, recorded in the journal.")] = ""
     cell: CellOption = None
     dry_run: DryRun = False
 
@@ -43,7 +43,7 @@ class MachineAction(OptionGroup):
 class ExplainedAction(MachineAction):
     """The options of a command that changes one machine and needs a reason."""
 
-    reason: Annotated[str, typer.Option(help="Reason, shown to other people.")] = field()
+    reason: Annotated[str, typer.Option(help="Reason for the action, shown to other people.")] = field()
 
 
 @app.command()
@@ -59,7 +59,9 @@ def cells(session: Context) -> None:
 @app.command()
 def machines(
     session: Context,
-    state: Annotated[str | None, typer.Option(help="Show only this state: up, draining, down or removed.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Show only machines in this state: up, draining, down or removed.")
+    ] = None,
     cell: CellOption = None,
 ) -> None:
     """List the machines of a cell."""
@@ -109,7 +111,9 @@ def machine_grow(session: Context, hostname: Hostname, sizes: Sizes, cell: CellO
     """
     capacity = sizes.given()
     if not capacity:
-        raise bad_usage("no capacity is given: use --cpu, --ram, --disk …", capacity="not given")
+        raise bad_usage(
+            "no capacity is given: use --cpu, --ram, --disk, --disk-bandwidth or --accelerators", capacity="not given"
+        )
     answer = session.client.post(machine_path(session, cell, hostname, "grow"), {"capacity": capacity})
     return session.say(answer, f"{hostname} now has the capacity {output.figures(answer['capacity'])}.")
 

@@ -19,14 +19,14 @@ _PAUSE_S = 0.25
 
 _MOST_DIGITS = 18
 
-Into = Annotated[str, typer.Option(help="Name of the new study cell.")]
+Into = Annotated[str, typer.Option(help="Name of the new study cell, a copy that nobody can change.")]
 Revision = Annotated[int, typer.Argument(min=0, help="Revision of the checkpoint; see `borgctl checkpoint list`.")]
 
 
 @checkpoint.command("save")
 def checkpoint_save(
     session: Context,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the file.")] = 120.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until the checkpoint is saved.")] = 120.0,
     cell: CellOption = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -43,8 +43,8 @@ def checkpoint_save(
             return session.say(done, f"Checkpoint at revision {done['revision']} is saved: {_size(done)}.")
         time.sleep(_PAUSE_S)
     problem = (
-        f"no checkpoint at revision {asked['revision']} or later within {timeout:g} s; see whether a worker runs, "
-        "and its log"
+        f"no checkpoint at revision {asked['revision']} or later was saved within {timeout:g} s; check that a "
+        "Celery worker runs, and read its log"
     )
     raise CommandFailed("not-saved", problem)
 
@@ -87,7 +87,7 @@ def checkpoint_show(session: Context, revision: Revision, cell: CellOption = Non
 def checkpoint_download(
     session: Context,
     revision: Revision,
-    out: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    out: Annotated[Path, typer.Option("--output", "-o", help="File to which the checkpoint is written.")],
     cell: CellOption = None,
 ) -> None:
     """Download a checkpoint into a file. It contains data of all tenants, but no values of environment variables."""
@@ -98,7 +98,7 @@ def checkpoint_download(
 def checkpoint_export(
     session: Context,
     revision: Revision,
-    out: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    out: Annotated[Path, typer.Option("--output", "-o", help="File to which the checkpoint is written.")],
     cell: CellOption = None,
 ) -> None:
     """Download a redacted copy of a checkpoint, with which other people can reproduce a scheduler bug. Names are
@@ -110,11 +110,17 @@ def checkpoint_export(
 @checkpoint.command("restore")
 def checkpoint_restore(
     session: Context,
-    at: Annotated[str, typer.Option(help="Revision, or a time like 2h (ago) or 2026-11-21T20:15Z.")],
-    into: Annotated[str | None, typer.Option(help="Name of the new study cell.")] = None,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Set the cell itself back.")] = False,
+    at: Annotated[
+        str,
+        typer.Option(help="Moment to restore: a revision, 2h (two hours ago), or a time such as 2026-11-21T20:15Z."),
+    ],
+    into: Annotated[str | None, typer.Option(help="Name of the new study cell, a copy that nobody can change.")] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Restore the cell itself, without a study cell.")
+    ] = False,
     if_revision: Annotated[
-        int | None, typer.Option(min=0, help="With --in-place: the revision for which the losses were shown.")
+        int | None,
+        typer.Option(min=0, help="With --in-place: confirm the losses that were shown for this revision of the cell."),
     ] = None,
     cell: CellOption = None,
     dry_run: DryRun = False,
@@ -131,10 +137,12 @@ def checkpoint_restore(
     path = f"{session.cell_path(cell)}checkpoints:restore"
     if in_place == (into is not None):
         what = "give --into NEW for a study cell, or --in-place to set the cell back"
-        raise bad_usage(f"checkpoint restore has no target, or two: {what}", into=what)
+        raise bad_usage(f"checkpoint restore needs exactly one target: {what}", into=what)
     if not in_place:
         if if_revision is not None:
-            raise bad_usage("--if-revision belongs to --in-place", if_revision="give it with --in-place")
+            raise bad_usage(
+                "--if-revision needs --in-place: give both, or neither", if_revision="give both, or neither"
+            )
         answer = session.client.post(path, {"into": into, **moment}, slow=True, dry_run=dry_run)
         return session.say(answer, _created(answer, dry_run))
     shown = if_revision is None or dry_run
@@ -149,7 +157,7 @@ def checkpoint_restore(
 @checkpoint.command("import")
 def checkpoint_import(
     session: Context,
-    file: Annotated[Path, typer.Argument(help="File of a checkpoint, or a redacted copy of one.")],
+    file: Annotated[Path, typer.Argument(help="File with a checkpoint, or with a redacted copy of a checkpoint.")],
     into: Into,
     dry_run: DryRun = False,
 ) -> None:
@@ -157,14 +165,18 @@ def checkpoint_import(
     try:
         content = file.read_bytes()
     except OSError as error:
-        raise CommandFailed("input", f"cannot read {file}: {error.strerror}") from error
+        raise CommandFailed(
+            "input", f"cannot read {file}: {error.strerror}; check the path of the checkpoint"
+        ) from error
     answer = session.client.upload(_study(into), iter([content]), len(content), dry_run=dry_run)
     return session.say(answer, _created(answer, dry_run))
 
 
 @checkpoint.command("discard")
 def checkpoint_discard(
-    session: Context, study: Annotated[str, typer.Argument(help="Name of the study cell.")], dry_run: DryRun = False
+    session: Context,
+    study: Annotated[str, typer.Argument(help="Name of the study cell (a copy of a cell) to delete.")],
+    dry_run: DryRun = False,
 ) -> None:
     """Delete a study cell with its journal and checkpoints. Other cells cannot be deleted."""
     return session.delete(_study(study), f"Study cell {study}", "deleted", dry_run=dry_run)
@@ -240,7 +252,9 @@ def _download(session: Context, path: str, out: Path) -> None:
     try:
         out.write_bytes(content)
     except OSError as error:
-        raise CommandFailed("output", f"cannot write {out}: {error.strerror}") from error
+        raise CommandFailed(
+            "output", f"cannot write {out}: {error.strerror}; choose another file with --output"
+        ) from error
     size = {"size_bytes": len(content)}
     return session.say({"file": str(out), **size}, f"{out}: {_size(size)}.")
 

@@ -46,7 +46,9 @@ class Client:
         headers = {"Accept": "application/json", "User-Agent": "borgctl"}
         if profile.token:
             if not (profile.token.isascii() and profile.token.isprintable()):
-                problem = f"the token of profile {profile.name!r} has invalid characters; sign in with `borgctl login`"
+                problem = (
+                    f"the token of profile {profile.name!r} has invalid characters; sign in again with `borgctl login`"
+                )
                 raise CommandFailed("bad-token", problem)
             headers["Authorization"] = f"Bearer {profile.token}"
         # Loading the certificate authorities takes a tenth of the start time, so only `https:` loads them.
@@ -98,7 +100,7 @@ class Client:
         while True:
             answer = self.get(path, **query)
             if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
-                problem = f"the answer of {self.profile.url}{path} is not a list; is it a Borg Portal?"
+                problem = f"the answer of {self.profile.url}{path} is not a list; check that this is a Borg Portal"
                 raise CommandFailed("unexpected-answer", problem)
             yield from answer["results"]
             if not answer.get("next"):
@@ -121,7 +123,7 @@ class Client:
         try:
             return answer.json()
         except ValueError as error:
-            problem = f"the answer of {self.profile.url} is not JSON; is it a Borg Portal?"
+            problem = f"the answer of {self.profile.url} is not JSON; check that this is a Borg Portal"
             raise CommandFailed("unexpected-answer", problem) from error
 
     def _answer(self, method: str, path: str, *, params: dict[str, Any], **kwargs: Any) -> httpx.Response:
@@ -153,7 +155,9 @@ class Client:
         except httpx.HTTPError as error:
             raise unreachable(self.profile.url, error) from error
         except UnicodeError as error:
-            raise CommandFailed("bad-usage", f"an argument is not valid text: {error}", status=BAD_USAGE) from error
+            raise CommandFailed(
+                "bad-usage", f"an argument is not UTF-8: {error}; write it in UTF-8", status=BAD_USAGE
+            ) from error
 
 
 def _bad_url(profile: Profile, error: Exception) -> CommandFailed:

@@ -25,8 +25,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the request witho
 CellOption = Annotated[str | None, typer.Option(help="Cell. Default: the profile's cell.")]
 TenantOption = Annotated[str | None, typer.Option(help="Tenant. Default: the profile's tenant.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Confirm = Annotated[int | None, typer.Option(min=0, help="Confirm that this number of tasks may stop.")]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name: cell/tenant/job, tenant/job or job.")]
+Confirm = Annotated[int | None, typer.Option(min=0, help="Confirm that the command may stop this number of tasks.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job: cell/tenant/job, tenant/job or job.")]
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -134,7 +134,9 @@ class Context:
         """
         job, index = split_index(name)
         if index is None:
-            raise bad_usage(f"{name!r} is not a task: write job/0, or cell/tenant/job/0", task="the task has no index")
+            raise bad_usage(
+                f"{name!r} is not a task: write job/0, or cell/tenant/job/0", task="write job/0, or cell/tenant/job/0"
+            )
         return self.job(job), index
 
 

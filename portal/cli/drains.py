@@ -21,13 +21,17 @@ _LOOK_EVERY_S = 1.0
 @machine.command("drain")
 def machine_drain(
     session: Context,
-    reason: Annotated[str, typer.Option(help="Reason, shown to other people.")],
-    hostnames: Annotated[list[str] | None, typer.Argument(metavar="[MACHINE]...", help="Host names.")] = None,
+    reason: Annotated[str, typer.Option(help="Reason for the drain, shown to other people.")],
+    hostnames: Annotated[
+        list[str] | None, typer.Argument(metavar="[MACHINE]...", help="Host names of the machines.")
+    ] = None,
     rack: Annotated[str | None, typer.Option(help="Drain all machines of this rack.")] = None,
     power_domain: Annotated[str | None, typer.Option(help="Drain all machines of this power domain.")] = None,
-    deadline: Annotated[str | None, typer.Option(help="Time until the machines must be empty: 90s, 30m, 2h.")] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="Time after which the machines must be empty, such as 90s, 30m or 2h.")
+    ] = None,
     break_budgets: Annotated[
-        bool, typer.Option("--break-budgets", help="At the deadline, ignore disruption budgets.")
+        bool, typer.Option("--break-budgets", help="At the deadline, evict tasks despite disruption budgets.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the machines are empty. Print progress.")] = False,
     confirm: Confirm = None,
@@ -43,7 +47,8 @@ def machine_drain(
     names = hostnames or []
     if sum(map(bool, (names, rack, power_domain))) != 1:
         raise bad_usage(
-            "no machines, or several selections: give names, --rack or --power-domain", machine="give one selection"
+            "the machines are missing or chosen twice: give names, --rack or --power-domain",
+            machine="give names, --rack or --power-domain",
         )
     body = {
         "reason": reason,
@@ -109,10 +114,17 @@ def _wait(session: Context, cell: str | None, wanted: set[str]) -> None:
         if not left:
             return session.say(rows, summary)
         if all(_stuck(row) for row in left):
-            raise CommandFailed("deadline", f"the deadline has passed: {summary}", document={"drains": rows})
+            raise CommandFailed(
+                "deadline",
+                f"the deadline has passed: {summary}; drain again with --break-budgets or a later --deadline",
+                document={"drains": rows},
+            )
         if all(_stuck(row) or _unreachable(row) for row in left):
             down = format_machines([row for row in left if _unreachable(row)])
-            why = f"cannot finish the drain: {down} is down and cannot report that its tasks have stopped: {summary}"
+            why = (
+                f"cannot finish the drain: {down} is down and cannot report that its tasks have stopped: {summary}; "
+                "start its Borglet again, and repeat the command"
+            )
             raise CommandFailed("machine-down", why, document={"drains": rows})
         if summary != last and not session.json:
             output.say(summary)

@@ -25,16 +25,22 @@ def experiment(
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="compaction, segregation, split-users, split-cells, shapes, buckets, reclamation, estimation, or all.",
+            help=(
+                "Experiments: compaction, segregation, split-users, split-cells, shapes, buckets, reclamation, "
+                "estimation, or all."
+            ),
         ),
     ],
-    output: Annotated[str, typer.Option(help="Folder for finished trials and the report.")],
+    output: Annotated[str, typer.Option(help="Folder to which finished trials and the report are written.")],
     data: Annotated[str | None, typer.Option(help="Folder with the files of Google's trace of 2011.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="A checkpoint of a cell, instead of the trace.")] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Trials per case.")] = 11,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes. Default: the number of cores.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="File with a checkpoint of a cell, used instead of the trace.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials for each case of an experiment.")] = 11,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: the number of cores.")] = None,
     dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Run on the Dask cluster of this scheduler.")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address of the scheduler of a Dask cluster that runs the trials."),
     ] = None,
 ) -> int:
     """Run experiments of the Borg paper, Figures 4 to 10 and 12. The result is a report in HTML.

@@ -36,13 +36,17 @@ _NEEDED = ("numpy", "numba")
 _CELL, _CHECKPOINT = "cell", "checkpoint"
 _PAUSE_S = 1.0
 
-SessionName = Annotated[str, typer.Option("--session", help="Name of the session.")]
-BranchName = Annotated[str, typer.Option("--branch", help="Branch of the session.")]
+SessionName = Annotated[str, typer.Option("--session", help="Name of the session (a running simulation).")]
+BranchName = Annotated[str, typer.Option("--branch", help="Branch (copy of the simulated cell) to use.")]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A change: setting, BAND.prod, add_machines=N:CORES:GIB."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Change of a setting, of BAND.prod (true or false), or add_machines=N:CORES:GIB.",
+    ),
 ]
-Hours = Annotated[float, typer.Option(min=0.0001, help="Virtual hours.")]
+Hours = Annotated[float, typer.Option(min=0.0001, help="Virtual hours to simulate.")]
 
 
 @dataclass(kw_only=True)
@@ -62,17 +66,20 @@ def faux_open(
     source: Annotated[
         str,
         typer.Argument(
-            help="checkpoint:FILE, cell:CELL, cell:CELL@REVISION, cell:CELL@TIME, drawn, google2011, google2011-cell,"
-            " google2011-fifth, google2011-week or openb."
+            help="Cell to simulate: checkpoint:FILE, cell:CELL, cell:CELL@REVISION, cell:CELL@TIME, drawn, google2011,"
+            " google2011-cell, google2011-fifth, google2011-week or openb."
         ),
     ],
-    data: Annotated[Path | None, typer.Argument(help="Folder with the files of a trace.")] = None,
+    data: Annotated[Path | None, typer.Argument(help="Folder with the files of the trace that SOURCE names.")] = None,
     name: SessionName = "default",
     replay: Annotated[
-        float, typer.Option(min=0, help="For cell:CELL: hours after the moment whose recorded events happen again.")
+        float,
+        typer.Option(min=0, help="With cell:CELL: repeat what was recorded in this number of hours after the moment."),
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 2011,
-    pass_every: Annotated[float, typer.Option(min=0.01, help="Virtual seconds from one pass to the next.")] = 1.0,
+    pass_every: Annotated[
+        float, typer.Option(min=0.01, help="Virtual seconds from one scheduling pass to the next.")
+    ] = 1.0,
 ) -> None:
     """Open a session: start a process that simulates a cell.
 
@@ -91,9 +98,11 @@ def faux_open(
         raise CommandFailed("not-installed", detail)
     kind, _, place = source.partition(":")
     if replay and kind != _CELL:
-        raise bad_usage("--replay needs a live cell: write cell:CELL@TIME", replay="only for cell:CELL")
+        raise bad_usage("--replay needs a live cell: write cell:CELL@TIME", replay="write cell:CELL@TIME")
     if kind == _CHECKPOINT and not Path(place).is_file():
-        raise bad_usage(f"the file {place or 'after checkpoint:'} does not exist; write checkpoint:FILE")
+        raise bad_usage(
+            f"the file {place or 'after checkpoint:'} does not exist; write checkpoint:FILE with the path of a file"
+        )
     if data is not None and not data.is_dir():
         raise bad_usage(f"the folder {data} does not exist; give the folder with the files of the trace")
     folder = _folder(name)
@@ -121,7 +130,8 @@ def faux_open(
             process.kill()
             said = (folder / _LOG).read_text(errors="replace").strip().splitlines()
             reason = said[-1] if said else "its process gave no reason"
-            raise CommandFailed("session-failed", f"session {name} could not be opened: {reason}")
+            problem = f"session {name} could not be opened: {reason}; its log is {folder / _LOG}"
+            raise CommandFailed("session-failed", problem)
         time.sleep(0.05)
     return _show(session, _request(name, {"do": "show"}))
 
@@ -129,11 +139,13 @@ def faux_open(
 @faux.command("record")
 def faux_record(
     session: Context,
-    cell: Annotated[str, typer.Option(help="Name of the new cell.")],
+    cell: Annotated[str, typer.Option(help="Name of the new study cell.")],
     machines: Annotated[int, typer.Option(min=1, help="Number of machines, at most 2500.")] = 500,
-    days: Annotated[float, typer.Option(help="Length of the history in days, at most 28.")] = 7.0,
+    days: Annotated[float, typer.Option(help="Length of the simulated history in days, at most 28.")] = 7.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 2011,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until the cell is complete.")] = 600.0,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds to wait until the history of the cell is complete.")
+    ] = 600.0,
     dry_run: DryRun = False,
 ) -> None:
     """Record a simulated week as the history of a new study cell, which nobody can change. You can then try pages, SQL,
@@ -154,7 +166,7 @@ def faux_record(
         if found:
             return session.say(found[0], f"Cell {name} is recorded; its revision is {found[0]['revision']}.")
         time.sleep(_PAUSE_S)
-    problem = f"cell {name} was not complete after {timeout:g} s; check that a worker runs, and read its log"
+    problem = f"cell {name} was not complete after {timeout:g} s; check that a Celery worker runs, and read its log"
     raise CommandFailed("not-recorded", problem)
 
 
@@ -169,8 +181,8 @@ def faux_step(
     session: Context,
     place: Place,
     number: Annotated[int, typer.Argument(min=1, help="Number of steps.")] = 1,
-    by: Annotated[str, typer.Option(help="Unit of a step: event, pass or second.")] = "event",
-    back: Annotated[bool, typer.Option("--back", help="Step backwards.")] = False,
+    by: Annotated[str, typer.Option(help="Unit of a step: event, pass (of the scheduler) or second.")] = "event",
+    back: Annotated[bool, typer.Option("--back", help="Go backwards in time.")] = False,
 ) -> None:
     """Go some steps forwards or backwards, and show the events that happened."""
     return _show(session, place.request("step", number=number, by=by, back=back))
@@ -186,7 +198,9 @@ def faux_run(session: Context, place: Place, hours: Hours = 1.0) -> None:
 def faux_until(
     session: Context,
     place: Place,
-    condition: Annotated[str, typer.Argument(help='Condition, such as "pending > 100 and hours >= 24".')],
+    condition: Annotated[
+        str, typer.Argument(help='Condition at which to stop, such as "pending > 100 and hours >= 24".')
+    ],
     hours: Hours = 24.0,
 ) -> Any:
     """Run until a condition holds. The exit status is 1 if it does not hold within the given hours."""
@@ -211,8 +225,8 @@ def faux_branch(
 @faux.command("diff")
 def faux_diff(
     session: Context,
-    first: Annotated[str, typer.Argument(help="A branch.")],
-    second: Annotated[str, typer.Argument(help="Another branch.")],
+    first: Annotated[str, typer.Argument(help="First branch to compare.")],
+    second: Annotated[str, typer.Argument(help="Second branch to compare.")],
     name: SessionName = "default",
 ) -> None:
     """Compare the figures of two branches, such as the numbers of placements and evictions, in one table."""
@@ -223,13 +237,15 @@ def faux_diff(
 def faux_ask(
     session: Context,
     place: Place,
-    question: Annotated[str, typer.Argument(help="fit, evict, drain, give-back or what-if.")],
-    cpu: Annotated[str, typer.Option(help="fit, evict: CPU of each task, such as 500m.")] = "1",
-    ram: Annotated[str, typer.Option(help="fit, evict: RAM of each task, such as 2Gi.")] = "1Gi",
-    tasks: Annotated[int, typer.Option(min=1, help="evict: number of tasks.")] = 1,
-    priority: Annotated[int, typer.Option(min=0, help="fit, evict: priority of the job.")] = 200,
-    rack: Annotated[list[str] | None, typer.Option(help="drain: a rack.")] = None,
-    machine: Annotated[list[str] | None, typer.Option(help="drain: host name of a machine.")] = None,
+    question: Annotated[
+        str, typer.Argument(help="Question to the simulator: fit, evict, drain, give-back or what-if.")
+    ],
+    cpu: Annotated[str, typer.Option(help="With fit or evict: CPU of each task, such as 500m.")] = "1",
+    ram: Annotated[str, typer.Option(help="With fit or evict: RAM of each task, such as 2Gi.")] = "1Gi",
+    tasks: Annotated[int, typer.Option(min=1, help="With evict: number of tasks in the new job.")] = 1,
+    priority: Annotated[int, typer.Option(min=0, help="With fit or evict: priority of the new job.")] = 200,
+    rack: Annotated[list[str] | None, typer.Option(help="With drain: rack to drain.")] = None,
+    machine: Annotated[list[str] | None, typer.Option(help="With drain: host name of a machine to drain.")] = None,
     changes: Changes = None,
     hours: Hours = 24.0,
 ) -> None:

@@ -57,7 +57,7 @@ def _json(name: str, text: str) -> Any:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                raise _bad(name, f"{name}: {key!r} appears twice in one object; keep one")
+                raise _bad(name, f"{name}: {key!r} appears twice in one object; keep one of the two")
             found[key] = value
         return found
 
@@ -69,10 +69,12 @@ def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=once, parse_constant=number, parse_float=number)
     except json.JSONDecodeError as error:
-        raise _bad(name, f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from error
+        raise _bad(
+            name, f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}; correct the file there"
+        ) from error
     except (RecursionError, ValueError) as error:  # for example, a number with thousands of digits
-        reason = TOO_DEEP if isinstance(error, RecursionError) else error
-        raise _bad(name, f"{name}: not a JSON job file: {reason}") from error
+        reason = f"the job {TOO_DEEP}" if isinstance(error, RecursionError) else error
+        raise _bad(name, f"{name}: not a JSON job file: {reason}; correct the file") from error
 
 
 def _yaml(name: str, text: str) -> Any:
@@ -82,7 +84,7 @@ def _yaml(name: str, text: str) -> Any:
         return plainyaml.load(text)
     except plainyaml.NotPlain as error:
         place = f"{name}:{error.line}:{error.column}" if error.line else name
-        raise _bad(name, f"{place}: not a YAML job file: {error}") from error
+        raise _bad(name, f"{place}: not a YAML job file: {error}; correct the file") from error
 
 
 def _jsonnet(name: str, text: str) -> Any:
@@ -90,7 +92,7 @@ def _jsonnet(name: str, text: str) -> Any:
     try:
         return json.loads(jsonnet.evaluate(name, text, folder=folder))
     except RecursionError as error:
-        raise _bad(name, f"{name}: not a Jsonnet job file: {TOO_DEEP}") from error
+        raise _bad(name, f"{name}: not a Jsonnet job file: the job {TOO_DEEP}") from error
     except jsonnet.JsonnetError as error:
         lines = str(error).strip().splitlines() or ["the program has no result"]
         kind, _, reason = lines[0].partition(": ")
@@ -98,7 +100,7 @@ def _jsonnet(name: str, text: str) -> Any:
         where = f"{lines[1].split()[0]}: " if len(lines) > 1 and ":" in lines[1].split()[0] else ""
         summary = f"{where}{reason}" if kind.endswith("ERROR") else lines[0]
         prefix = "" if name in summary else f"{name}: "
-        raise _bad(name, f"{prefix}{summary} (not a Jsonnet job file)") from error
+        raise _bad(name, f"{prefix}{summary} (not a Jsonnet job file; correct it)") from error
 
 
 def _bad(name: str, detail: str) -> CommandFailed:
@@ -109,5 +111,5 @@ def _checked(job: Any, name: str) -> dict[str, Any]:
     if not isinstance(job, dict):
         raise _bad(name, f"{name} does not contain a job: write an object with `name` and `task`")
     if too_deep(job):
-        raise _bad(name, f"{name}: {TOO_DEEP}")
+        raise _bad(name, f"{name}: the job {TOO_DEEP}")
     return job

@@ -88,7 +88,9 @@ def status(
         str | None, typer.Option(help="List only jobs in this state: pending, running, dead or live. Not with JOB.")
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="List only this tenant's jobs. Not with JOB.")] = None,
-    label: Annotated[list[str] | None, typer.Option(help="List only jobs with this label, key=value.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="List only jobs with this label, written as key=value.")
+    ] = None,
     cell: CellOption = None,
 ) -> None:
     """List the jobs that you can see, or show all details of one job."""

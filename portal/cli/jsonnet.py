@@ -44,8 +44,8 @@ def evaluate(name: str, text: str, *, folder: Path, cpu_s: int = CPU_S) -> str:
     if done.returncode == _FAILED:
         raise JsonnetError(done.stderr.decode(errors="replace"))
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        raise JsonnetError(f"the program used more than {cpu_s} s of CPU; look for an infinite recursion")
-    raise JsonnetError(f"the program used more than {MEMORY_BYTES >> 20} MiB of memory; reduce its result")
+        raise JsonnetError(f"the Jsonnet program used more than {cpu_s} s of CPU; look for an infinite recursion")
+    raise JsonnetError(f"the Jsonnet program used more than {MEMORY_BYTES >> 20} MiB of memory; reduce its result")
 
 
 def _main(name: str, folder: Path, cpu_s: int) -> int:
@@ -61,7 +61,7 @@ def _main(name: str, folder: Path, cpu_s: int) -> int:
             candidate = place / wanted
             if candidate.is_file():
                 return str(candidate), candidate.read_bytes()
-        raise RuntimeError("the file is neither beside the job file nor in the library; check its name")
+        raise RuntimeError("the imported file is neither beside the job file nor in the library; check its name")
 
     try:
         made = _jsonnet.evaluate_snippet(name, sys.stdin.buffer.read().decode(), import_callback=find).encode()

@@ -84,10 +84,12 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _global(
     ctx: typer.Context,
-    profile: Annotated[str | None, typer.Option(help="Profile in client.toml. Default: `default_profile`.")] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Profile in client.toml. Default: the one that `default_profile` names.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the API's answer as JSON.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version of borgctl.")
     ] = False,
 ) -> None:
     ctx.obj = Context(profile_name=profile, json=json)

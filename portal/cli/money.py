@@ -45,18 +45,23 @@ def balance(session: Context) -> None:
 def budget(
     session: Context,
     tenant: TenantOption = None,
-    monthly: Annotated[str | None, typer.Option(help="Limit in credits per month, or `none` for no limit.")] = None,
+    monthly: Annotated[
+        str | None, typer.Option(help="Spending limit in credits per month, or `none` for no limit.")
+    ] = None,
     alert: Annotated[
-        list[int] | None, typer.Option(min=1, max=1000, help="Send a notification at this percentage. Repeat for more.")
+        list[int] | None, typer.Option(min=1, max=1000, help="Notify at this percentage of the limit. Repeat for more.")
     ] = None,
     action: Annotated[
-        str | None, typer.Option(help="Action at 100 %: none, stop-buying, stop-submitting or drop (demote jobs).")
+        str | None,
+        typer.Option(help="Action at 100 % of the limit: none, stop-buying, stop-submitting or drop (demote jobs)."),
     ] = None,
-    overdraft: Annotated[str | None, typer.Option(help="Credits that the balance may go below zero. For SREs.")] = None,
+    overdraft: Annotated[
+        str | None, typer.Option(help="Credits by which the balance may be below zero. For SREs.")
+    ] = None,
     grant: Annotated[str | None, typer.Option(help="Credits to give to the tenant. For SREs.")] = None,
-    hand_down: Annotated[str | None, typer.Option(help="Credits to transfer to the tenant --to.")] = None,
+    hand_down: Annotated[str | None, typer.Option(help="Credits to transfer to the tenant of --to.")] = None,
     to: Annotated[str | None, typer.Option(help="With --hand-down: the tenant that gets the credits.")] = None,
-    text: Annotated[str, typer.Option(help="With --grant or --hand-down: the purpose.")] = "",
+    text: Annotated[str, typer.Option(help="With --grant or --hand-down: purpose of the credits.")] = "",
     dry_run: DryRun = False,
 ) -> None:
     """Show or change the budget of a tenant. Options that you omit keep their values.
@@ -69,9 +74,11 @@ def budget(
     path = f"{_QUOTA}budgets/{part(session.tenant(tenant))}/"
     watched = _watched(monthly, alert, action, overdraft)
     if sum((bool(watched), grant is not None, hand_down is not None)) > 1:
-        raise bad_usage("settings, --grant and --hand-down cannot be combined: use one", budget="give one change")
+        raise bad_usage(
+            "settings, --grant and --hand-down cannot be combined: use one of them", budget="use one of them"
+        )
     if (hand_down is None) != (to is None):
-        raise bad_usage("--hand-down and --to are needed together: give both", to="use it with --hand-down")
+        raise bad_usage("--hand-down and --to are needed together: give both", to="give both")
     if grant is not None:
         body = {"amount": credits_given("grant", grant), "text": text}
         answer = session.client.post(f"{path}grants/", body, dry_run=dry_run)
@@ -91,9 +98,11 @@ def budget(
 def ledger(
     session: Context,
     tenant: TenantOption = None,
-    kind: Annotated[str | None, typer.Option(help="List only this kind: grant, hold, charge, refund, usage, …")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="List only postings of this kind, such as grant, hold, charge, refund or usage.")
+    ] = None,
     order: Annotated[int | None, typer.Option(min=1, help="List only postings of this order.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of postings.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of postings to list.")] = 50,
 ) -> None:
     """List the postings of the tenant's ledger, newest first. Each posting shows its accounts."""
     return session.table(
@@ -133,11 +142,12 @@ def invoices(session: Context, tenant: TenantOption = None) -> None:
 def invoice(
     session: Context,
     number: Annotated[
-        str | None, typer.Argument(metavar="[NUMBER]", help="Number of the invoice. Without it: a preview for --month.")
+        str | None,
+        typer.Argument(metavar="[NUMBER]", help="Number of the invoice. Default: a preview for the month of --month."),
     ] = None,
     month: Month = None,
     pdf: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the invoice to a PDF file.")] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Print the lines as CSV.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the lines of the invoice as CSV.")] = False,
     tenant: TenantOption = None,
 ) -> None:
     """Show an invoice and its lines.
@@ -146,11 +156,13 @@ def invoice(
     """
     if number is None:
         if pdf is not None or csv:
-            raise bad_usage("no invoice number is given: `borgctl quota invoices` lists them", number="not given")
+            raise bad_usage(
+                "no invoice number is given: give one from the list of `borgctl quota invoices`", number="not given"
+            )
         path = f"{_QUOTA}invoices/drafts/{part(session.tenant(tenant))}/"
         answer = session.client.get(path, month=_month(month))
     elif month is not None:
-        raise bad_usage("a number and --month cannot be combined: use one", month="cannot be combined with a number")
+        raise bad_usage("an invoice number and --month cannot be combined: use one of them", month="use one of them")
     else:
         path = f"{_QUOTA}invoices/{part(number)}"
         if pdf is not None:
@@ -173,10 +185,10 @@ def invoice(
 @app.command()
 def costs(
     session: Context,
-    by: Annotated[str, typer.Option(help="Group by job, team, band, cell or label.")] = "job",
+    by: Annotated[str, typer.Option(help="Group the costs by job, team, band, cell or label.")] = "job",
     label: Annotated[str | None, typer.Option(help="With --by label: the key of the label.")] = None,
     month: Month = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Print as CSV.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the costs as CSV.")] = False,
     tenant: TenantOption = None,
 ) -> None:
     """Show what quota and usage cost in a month, highest costs first.
@@ -244,5 +256,5 @@ def _write(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise CommandFailed("no-file", f"cannot write {path}: {error.strerror}") from error
+        raise CommandFailed("no-file", f"cannot write {path}: {error.strerror}; choose another file") from error
     output.say(f"{path}: {output.number(len(content), 'byte')}.")

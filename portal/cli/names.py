@@ -22,8 +22,10 @@ _HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 @app.command()
 def resolve(
     session: Context,
-    name: Annotated[str, typer.Argument(help="[cell/]tenant/job, JOB/N, tenant/service/NAME, machine/HOST or /bns/…")],
-    watch: Annotated[bool, typer.Option("--watch", help="Print one line per change, until Ctrl-C.")] = False,
+    name: Annotated[
+        str, typer.Argument(help="Name: [cell/]tenant/job, JOB/N, tenant/service/NAME, machine/HOST or /bns/PATH.")
+    ],
+    watch: Annotated[bool, typer.Option("--watch", help="Print one line per change, until you press Ctrl-C.")] = False,
 ) -> int | None:
     """Show the address of the machine, or of each task, that a name stands for. For tasks, also show ports, health,
     weight and load.
@@ -35,7 +37,7 @@ def resolve(
         if path.split("/")[3] == "machine":
             raise bad_usage(
                 f"{name!r} is a machine; use --watch only for a job, task or service",
-                watch="not possible for a machine",
+                watch="use --watch only for a job, task or service",
             )
         return watching.run(session, path)
     answer = session.client.get(path)

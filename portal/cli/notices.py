@@ -23,11 +23,13 @@ Channel = Annotated[int, typer.Argument(metavar="CHANNEL", min=1, help="Number o
 def notices_list(
     session: Context,
     unread: Annotated[bool, typer.Option("--unread", help="List only unread notifications.")] = False,
-    kind: Annotated[str | None, typer.Option(help="List only kinds that begin with this text.")] = None,
-    level: Annotated[str | None, typer.Option(help="List only this level and higher: info, warning or urgent.")] = None,
+    kind: Annotated[str | None, typer.Option(help="List only notifications whose kind begins with this text.")] = None,
+    level: Annotated[
+        str | None, typer.Option(help="List only notifications of this level or higher: info, warning or urgent.")
+    ] = None,
     tenant: Annotated[str | None, typer.Option(help="List only this tenant's notifications.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of notifications.")] = 20,
-    read: Annotated[bool, typer.Option("--read", help="Also mark the inbox as read, up to the newest one.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of notifications to list.")] = 20,
+    read: Annotated[bool, typer.Option("--read", help="Also mark all notifications of the inbox as read.")] = False,
 ) -> None:
     """List your notifications, newest first.
 
@@ -83,9 +85,11 @@ def add(
     target: Annotated[str, typer.Argument(metavar="TO", help="E-mail address, or the https://… address of a webhook.")],
     kind: Annotated[
         list[str] | None,
-        typer.Option(help="Send only kinds that begin with this text. Repeat the option for more kinds."),
+        typer.Option(help="Send only notifications whose kind begins with this text. Repeat for more kinds."),
     ] = None,
-    level: Annotated[str, typer.Option(help="Send only this level and higher: info, warning or urgent.")] = "info",
+    level: Annotated[
+        str, typer.Option(help="Send only notifications of this level or higher: info, warning or urgent.")
+    ] = "info",
     tenant: TenantOption = None,
     sre: Annotated[bool, typer.Option("--sre", help="Add a channel for the SREs instead of a tenant.")] = False,
     dry_run: DryRun = False,
@@ -124,7 +128,7 @@ def test(session: Context, channel: Channel) -> None:
 def deliveries(
     session: Context,
     channel: Channel,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of deliveries.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of deliveries to list.")] = 20,
 ) -> None:
     """List the notifications of a channel with the result of each delivery, newest first."""
     return session.table(
@@ -147,7 +151,7 @@ def deliveries(
 def secret(
     session: Context,
     channel: Channel,
-    rotate: Annotated[bool, typer.Option("--rotate", help="Create a new secret.")] = False,
+    rotate: Annotated[bool, typer.Option("--rotate", help="Create a new secret for the channel.")] = False,
     overlap_hours: Annotated[
         int | None, typer.Option(min=0, help="With --rotate: hours for which the old secret stays valid. Default: 24.")
     ] = None,

@@ -16,7 +16,7 @@ from portal.cli.quota import Sizes, Until, amounts_shown, exact, parts_table
 app = Commands()
 
 Number = Annotated[int, typer.Argument(metavar="ORDER", min=1, help="Number of the order.")]
-Reason = Annotated[str, typer.Option(help="Reason, shown to the tenant and to the person who decides.")]
+Reason = Annotated[str, typer.Option(help="Reason for the change of the order, shown to its tenant and to SREs.")]
 _ORDERS = "/api/v1/quota/orders/"
 
 
@@ -89,7 +89,7 @@ def approve(session: Context, number: Number, reason: Reason = "", dry_run: DryR
 def reject(
     session: Context,
     number: Number,
-    reason: Annotated[str, typer.Option(help="Reason, shown to the person who placed the order.")],
+    reason: Annotated[str, typer.Option(help="Reason for the rejection, shown to the person who placed the order.")],
     dry_run: DryRun = False,
 ) -> None:
     """Reject a pending order. The credits that were held for the order become available again."""
@@ -114,7 +114,7 @@ def change(
     number: Number,
     sizes: Sizes,
     until: Until = None,
-    note: Annotated[str, typer.Option(help="Purpose, shown to the person who approves the order.")] = "",
+    note: Annotated[str, typer.Option(help="Purpose of the quota, shown to the person who approves the order.")] = "",
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -143,8 +143,8 @@ def change(
 def transfer(
     session: Context,
     number: Number,
-    to: Annotated[str, typer.Option(help="Tenant that receives the order and pays for the rest of it.")],
-    note: Annotated[str, typer.Option(help="Purpose.")] = "",
+    to: Annotated[str, typer.Option(help="Tenant that receives the order and pays for its remaining time.")],
+    note: Annotated[str, typer.Option(help="Purpose of the transfer.")] = "",
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:

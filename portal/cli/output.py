@@ -37,7 +37,9 @@ def write(text: str, *, flush: bool = False) -> None:
     except BrokenPipeError:
         raise ReaderGone from None
     except OSError as error:
-        raise CommandFailed("output", f"cannot write to standard output: {error.strerror}") from error
+        raise CommandFailed(
+            "output", f"cannot write to standard output: {error.strerror}; write to another file"
+        ) from error
 
 
 def as_json(value: Any) -> None:
@@ -77,7 +79,7 @@ def details(values: Iterable[tuple[str, Any]], *, width: int = 16, indent: str =
 def sure(question: str) -> None:
     """Ask the user a yes-or-no question on standard error. Raises `CommandFailed` if the user does not answer yes."""
     if not typer.confirm(question, err=True):
-        raise CommandFailed("aborted", "the command was not confirmed, so nothing was changed")
+        raise CommandFailed("aborted", "the command was not confirmed, so nothing was changed; answer y, or use --yes")
 
 
 def complain(failed: CommandFailed, *, json_wanted: bool) -> None:

@@ -23,7 +23,7 @@ _CHUNK = 1 << 20
 LATEST = "latest"
 
 Reference = Annotated[
-    str, typer.Argument(metavar="PACKAGE", help="name, name@tag or name@sha256:…. Default tag: latest.")
+    str, typer.Argument(metavar="PACKAGE", help="Package: name, name@tag or name@sha256:DIGEST. Default tag: latest.")
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="Format of the archive: tar or tar+gzip.")]
 
@@ -51,7 +51,7 @@ class Store(OptionGroup):
 def package_build(
     session: Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with the files of the package.")],
-    out: Annotated[Path, typer.Option("--output", "-o", help="Archive file to write.")],
+    out: Annotated[Path, typer.Option("--output", "-o", help="File to which the archive is written.")],
     format: FormatOption = "tar+gzip",
 ) -> None:
     """Pack a folder into an archive. Folders with equal content produce equal archives."""
@@ -59,7 +59,9 @@ def package_build(
         with out.open("w+b") as file:
             built = _pack(folder, file, format)
     except OSError as error:
-        raise CommandFailed("output", f"cannot write {out}: {error.strerror}") from error
+        raise CommandFailed(
+            "output", f"cannot write {out}: {error.strerror}; choose another file with --output"
+        ) from error
     size = quantity("disk", built["size_bytes"])
     return session.say({"file": str(out), **built}, f"{out}: {built['digest']}, {size}, {built['entries']} entries.")
 
@@ -67,9 +69,11 @@ def package_build(
 @package.command("upload")
 def package_upload(
     session: Context,
-    what: Annotated[Path, typer.Argument(metavar="FILE", help="Archive, OCI image layout in a tar, or a folder.")],
+    what: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Archive file, tar file with an OCI image layout, or folder.")
+    ],
     name: Annotated[str, typer.Option(help="Name of the package.")],
-    tag: Annotated[str, typer.Option(help="Tag for this version.")] = LATEST,
+    tag: Annotated[str, typer.Option(help="Tag for the uploaded version.")] = LATEST,
     *,
     store: Store,
     dry_run: DryRun = False,
@@ -164,7 +168,9 @@ def _split(reference: str) -> tuple[str, str]:
     name, *rest = reference.split("@")
     version = rest[-1] if rest else LATEST
     if any(text in ("", ".", "..") or "/" in text for text in (name, version)):  # such a text is another API path
-        raise bad_usage(f"{reference!r} is not a package: write name, name@tag or name@sha256:…", package="not valid")
+        raise bad_usage(
+            f"{reference!r} is not a package: write name, name@tag or name@sha256:DIGEST", package="not valid"
+        )
     return name, version
 
 
@@ -178,7 +184,9 @@ def _opened(what: Path, packed: BinaryIO) -> BinaryIO:
     try:
         return what.open("rb")
     except OSError as error:
-        raise CommandFailed("no-file", f"cannot read {what}: {error.strerror}", status=2) from error
+        raise CommandFailed(
+            "no-file", f"cannot read {what}: {error.strerror}; check the path of the archive", status=2
+        ) from error
 
 
 def _pack(folder: Path, out: BinaryIO, format: str) -> dict[str, Any]:

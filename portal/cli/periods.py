@@ -36,8 +36,11 @@ def zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
-        problem = f"this machine has no data about the tenant's time zone {name}; install tzdata, "
-        raise CommandFailed("no-time-zone", f"{problem}or write times such as 2027-01-31T00:00:00Z") from error
+        problem = (
+            f"this machine has no data about the tenant's time zone {name}; install tzdata, "
+            "or write times such as 2027-01-31T00:00:00Z"
+        )
+        raise CommandFailed("no-time-zone", problem) from error
 
 
 def period(begin: str | None, until: str | None, days: int | None, *, time_zone: str, now: dt.datetime) -> TimeRange:
@@ -126,7 +129,9 @@ def _after(first: dt.datetime, days: int, home: ZoneInfo, *, exactly: bool) -> d
         last = first.astimezone(home).date() + dt.timedelta(days=days)
         return dt.datetime.combine(last, dt.time(), home).astimezone(dt.UTC)
     except OverflowError as error:
-        raise bad_usage(f"--days {days} is too many: the calendar ends in year 9999", days="too many") from error
+        raise bad_usage(
+            f"--days {days} is too many: the calendar ends in year 9999; use fewer days", days="too many"
+        ) from error
 
 
 def _no_moment(name: str, text: str) -> CommandFailed:

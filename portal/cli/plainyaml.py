@@ -40,7 +40,7 @@ def load(text: str) -> Any:
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader with fewer types
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise NotPlain(error.problem or error.context or "the text is not valid YAML", mark) from error
+        raise NotPlain(error.problem or error.context or "the text is not valid YAML at this place", mark) from error
     except yaml.YAMLError as error:  # a character that YAML does not allow
         raise NotPlain(str(error).splitlines()[0]) from error
     except ValueError as error:  # a number with thousands of digits
@@ -70,7 +70,7 @@ class _Loader(yaml.SafeLoader):
 
     def _check_depth(self) -> None:
         if self.flow_level + len(self.indents) >= MAX_DEPTH:
-            raise NotPlain(TOO_DEEP, self.get_mark())
+            raise NotPlain(f"the job {TOO_DEEP}", self.get_mark())
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -85,7 +85,7 @@ class _Loader(yaml.SafeLoader):
                 raise NotPlain("a key is not a string; use only strings as keys", key_node.start_mark)
             key = str(key_node.value)  # the text in the file, so that `0:` in overrides is '0'
             if key in found:
-                raise NotPlain(f"{key!r} appears twice in one mapping; keep one", key_node.start_mark)
+                raise NotPlain(f"{key!r} appears twice in one mapping; keep one of the two", key_node.start_mark)
             found[key] = self.construct_object(value_node, deep=True)
         return found
 
@@ -96,7 +96,7 @@ class _Loader(yaml.SafeLoader):
         return value
 
     def _other(self, node: yaml.Node) -> Any:
-        raise NotPlain(f"a job cannot contain the type {node.tag}; use a type of JSON", node.start_mark)
+        raise NotPlain(f"a job cannot contain the type {node.tag}; use a type that JSON has", node.start_mark)
 
 
 for _tag, _pattern, _first in _RESOLVERS:

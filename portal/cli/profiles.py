@@ -99,7 +99,9 @@ def save(profile: Profile) -> Path:
             out.write(text)
         Path(fresh).replace(file)
     except OSError as error:
-        raise CommandFailed("bad-profile-file", f"cannot write {file}: {error.strerror}") from error
+        raise CommandFailed(
+            "bad-profile-file", f"cannot write the profile to {file}: {error.strerror}; set another file in BORG_CLIENT"
+        ) from error
     return file
 
 
@@ -109,10 +111,12 @@ def _read(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise CommandFailed("bad-profile-file", f"{file}: {error}") from error
+        raise CommandFailed(
+            "bad-profile-file", f"cannot read the profiles in {file}: {error}; correct the file"
+        ) from error
     profiles = table.get("profiles", {})
     if not isinstance(profiles, dict) or not all(isinstance(entry, dict) for entry in profiles.values()):
-        raise CommandFailed("bad-profile-file", f"{file}: write a profile as a table, [profiles.NAME]")
+        raise CommandFailed("bad-profile-file", f"{file}: a profile is not a table; write it as [profiles.NAME]")
     for name, entry in {"": {"default_profile": table.get("default_profile", "")}, **profiles}.items():
         for key, value in entry.items():
             if not isinstance(value, str):
@@ -132,8 +136,11 @@ def _of_the_task() -> Profile | None:
     try:
         token = os.environ.get("BORG_TOKEN") or Path(file).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        problem = f"cannot read this task's identity from {file}: {error}. The machine gets the identity from its cell;"
-        raise CommandFailed("no-identity", f"{problem} try again in a few seconds", passing=True) from error
+        problem = (
+            f"cannot read this task's identity from {file}: {error}. The machine gets the identity from its cell; "
+            "try again in a few seconds"
+        )
+        raise CommandFailed("no-identity", problem, passing=True) from error
     address = (os.environ.get("BORG_URL") or url).rstrip("/")
     return Profile("task", address, token, os.environ.get("BORG_CELL", ""), os.environ.get("BORG_TENANT", ""))
 

@@ -22,19 +22,23 @@ quota = Commands(
 )
 
 BandOption = Annotated[str | None, typer.Option(help="Priority band. `quota bands` lists all bands.")]
-From = Annotated[str | None, typer.Option("--from", help="First day, or a time. Default: now.")]
-Until = Annotated[str | None, typer.Option(help="Last day, or a time.")]
+From = Annotated[
+    str | None, typer.Option("--from", help="First day of the period, or the time when it begins. Default: now.")
+]
+Until = Annotated[str | None, typer.Option(help="Last day of the period, or the time when it ends.")]
 
 
 @dataclass(kw_only=True)
 class Sizes(OptionGroup):
     """The options for amounts of resources, such as `--cpu`, in the order in which the shop shows them."""
 
-    cpu: Annotated[str | None, typer.Option(help="Number of CPU cores: 200, or 500m for half a core.")] = None
-    ram: Annotated[str | None, typer.Option(help="Memory in bytes: 64Gi.")] = None
-    disk: Annotated[str | None, typer.Option(help="Disk space in bytes: 2Ti.")] = None
-    disk_bandwidth: Annotated[str | None, typer.Option(help="Bytes per second: 200M.")] = None
-    accelerators: Annotated[str | None, typer.Option(help="Number of accelerators: 2, or 500m for half of one.")] = None
+    cpu: Annotated[str | None, typer.Option(help="Number of CPU cores, such as 200, or 500m for half a core.")] = None
+    ram: Annotated[str | None, typer.Option(help="Memory in bytes, such as 64Gi.")] = None
+    disk: Annotated[str | None, typer.Option(help="Disk space in bytes, such as 2Ti.")] = None
+    disk_bandwidth: Annotated[str | None, typer.Option(help="Disk bandwidth in bytes per second, such as 200M.")] = None
+    accelerators: Annotated[
+        str | None, typer.Option(help="Number of accelerators, such as 2, or 500m for half of one.")
+    ] = None
 
     def given(self) -> dict[str, str]:
         return {name: text for name, text in asdict(self).items() if text is not None}
@@ -46,10 +50,14 @@ class WantedQuota(OptionGroup):
 
     band: BandOption = None
     sizes: Sizes
-    like: Annotated[str | None, typer.Option(metavar="JOB", help="Copy quantities, cell and band of this job.")] = None
+    like: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Job from which quantities, cell and band are copied.")
+    ] = None
     begin: From = None
     until: Until = None
-    days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Number of days, instead of --until.")] = None
+    days: Annotated[
+        int | None, typer.Option(min=1, max=36_500, help="Length of the period in days, instead of --until.")
+    ] = None
 
     def body(self, session: Context, tenant: str | None, cell: str | None) -> dict[str, Any]:
         """Return the body of a request for a quote (a price offer). Values from the job of `--like` are used only if
@@ -63,7 +71,9 @@ class WantedQuota(OptionGroup):
             cell, band, tenant = cell or job["cell"], band or job["band"], tenant or job["tenant"]
         amounts |= self.sizes.given()
         if not amounts:
-            raise bad_usage("no quantity is given: use --cpu, --ram, --disk …, or --like JOB", amounts="not given")
+            raise bad_usage(
+                "no quantity is given: use an option such as --cpu or --ram, or --like JOB", amounts="not given"
+            )
         owner = session.tenant(tenant)
         where, at = session.cell(cell), _band(band)
         now = dt.datetime.now(dt.UTC).replace(microsecond=0)
@@ -147,9 +157,13 @@ def buy(
     session: Context,
     wanted: WantedQuota,
     renew: Annotated[bool, typer.Option("--renew", help="Order the same quota again after each period.")] = False,
-    note: Annotated[str, typer.Option(help="Purpose, shown to the person who approves the order.")] = "",
-    at_most: Annotated[str | None, typer.Option(metavar="CREDITS", help="Do not order if the price is higher.")] = None,
-    key: Annotated[str, typer.Option(help="Any name for this order. The portal accepts only one order per key.")] = "",
+    note: Annotated[str, typer.Option(help="Purpose of the quota, shown to the person who approves the order.")] = "",
+    at_most: Annotated[
+        str | None, typer.Option(metavar="CREDITS", help="Do not order if the price is higher than this.")
+    ] = None,
+    key: Annotated[
+        str, typer.Option(help="Text that you choose. A second order with the same key is not accepted.")
+    ] = "",
     yes: Yes = False,
     tenant: TenantOption = None,
     cell: CellOption = None,
@@ -171,8 +185,13 @@ def buy(
     if most is not None and quote["price"] > most:
         raise CommandFailed(
             "too-dear",
-            f"the price is {credits_of(quote['price'])} credits, more than {credits_of(most)}, so nothing was ordered",
-            document={"code": "too-dear", "detail": "the price is higher than --at-most", "figures": {"quote": quote}},
+            f"the price is {credits_of(quote['price'])} credits, more than the {credits_of(most)} of --at-most, so "
+            "nothing was ordered; order less, or raise --at-most",
+            document={
+                "code": "too-dear",
+                "detail": "the price is higher than --at-most; nothing was ordered",
+                "figures": {"quote": quote},
+            },
         )
     if not (yes or dry_run):
         output.sure(f"Order it for {credits_of(quote['price'])} credits?")

@@ -43,7 +43,7 @@ def add(
     session: Context,
     name: Name,
     role: RoleOption = Role.OPERATOR,
-    description: Annotated[str, typer.Option(help="Purpose.")] = "",
+    description: Annotated[str, typer.Option(help="Purpose of the account.")] = "",
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -58,8 +58,8 @@ def add(
 def account_set(
     session: Context,
     name: Name,
-    role: Annotated[Role | None, typer.Option(help="New role.")] = None,
-    description: Annotated[str | None, typer.Option(help="Purpose.")] = None,
+    role: Annotated[Role | None, typer.Option(help="New role of the account.")] = None,
+    description: Annotated[str | None, typer.Option(help="Purpose of the account.")] = None,
     enabled: Annotated[
         bool | None,
         typer.Option(
@@ -98,9 +98,11 @@ def token(
     called: Annotated[str, typer.Option("--name", help="Name for the token, so that you can recognise it.")],
     scope: Annotated[
         list[Scope] | None,
-        typer.Option(help="Scope of the token. Repeat the option for more. Default: read and write."),
+        typer.Option(help="Scope of the token. Repeat the option for more scopes. Default: read and write."),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Last day, or a time. Default: in 90 days.")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Last day of the token, or the time when it expires. Default: in 90 days.")
+    ] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:

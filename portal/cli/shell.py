@@ -96,7 +96,11 @@ class Terminal:
             kind, _, number = self._ended[1].partition(" ")
             return int(number) if kind == "status" else 128 + int(number)
         code = self._closed.rcvd.code if self._closed is not None and self._closed.rcvd is not None else 0
-        reason = self._ended[1] if self._ended is not None else f"the connection to the portal ended ({code})"
+        reason = (
+            self._ended[1]
+            if self._ended is not None
+            else f"the connection to the portal ended ({code}); open the shell again"
+        )
         raise CommandFailed(sockets.CODES.get(code, "shell-ended"), reason)
 
     def _listen(self) -> None:
@@ -118,7 +122,10 @@ class Terminal:
         except ConnectionClosed as closed:
             self._closed = closed
         except TimeoutError:
-            self._ended = self._ended or (ShellFrame.FAILED, f"the portal sent nothing for {_SILENCE_S:g} s")
+            self._ended = self._ended or (
+                ShellFrame.FAILED,
+                f"the portal sent nothing for {_SILENCE_S:g} s; open the shell again",
+            )
         except (MalformedMessage, ValueError, OSError) as error:
             self._ended = (ShellFrame.FAILED, f"{type(error).__name__}: {error}")
         finally:

@@ -50,7 +50,7 @@ def dialled(session: Context, path: str, *, what: str, **options: Any) -> Iterat
         )
     except InvalidStatus as error:
         status = error.response.status_code
-        problem = f"{portal} answered with status {status}; is it a Borg Portal that supports {what}?"
+        problem = f"{portal} answered with status {status}; check that it is a Borg Portal that supports {what}"
         raise CommandFailed("refused", problem, passing=status >= 500) from error
     except (OSError, TimeoutError, InvalidHandshake) as error:
         raise unreachable(portal, error) from error

@@ -20,18 +20,23 @@ app = Commands()
 def sql(
     session: Context,
     query: Annotated[
-        str | None, typer.Argument(help="Query, or the name of a ready query. Omit it with --file.")
+        str | None, typer.Argument(help="SQL query, or the name of a ready query (see --queries). Omit it with --file.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the query from this file; - is standard input.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print the result as CSV, with up to 1,000,000 rows.")] = False,
     parquet: Annotated[Path | None, typer.Option(help="Write the result to this file as Parquet.")] = None,
     parameter: Annotated[
-        list[str] | None, typer.Option("--parameter", "-p", help="Value of :NAME, as NAME=VALUE. Repeat for more.")
+        list[str] | None,
+        typer.Option("--parameter", "-p", help="Value for :NAME in the query, written as NAME=VALUE. Repeat for more."),
     ] = None,
-    since: Annotated[str | None, typer.Option(help="Time for :since. Default: seven days ago.")] = None,
-    until: Annotated[str | None, typer.Option(help="Time for :until. Default: now.")] = None,
-    tables: Annotated[bool, typer.Option("--tables", help="List the tables and their columns instead.")] = False,
-    queries: Annotated[bool, typer.Option("--queries", help="List the ready queries instead.")] = False,
+    since: Annotated[
+        str | None, typer.Option(help="Time that replaces :since in the query. Default: seven days ago.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Time that replaces :until in the query. Default: now.")] = None,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="List the tables and their columns, and run no query.")
+    ] = False,
+    queries: Annotated[bool, typer.Option("--queries", help="List the ready queries, and run no query.")] = False,
     cell: CellOption = None,
 ) -> None:
     """Run an SQL query over the history of a cell. The query reads only the rows of your tenants.
@@ -45,7 +50,7 @@ def sql(
     if tables or queries:
         return _show_schema(session, session.client.get(f"{path}schema/"), tables=tables)
     if csv and parquet is not None:
-        raise bad_usage("--csv and --parquet cannot be combined: use one", parquet="use it without --csv")
+        raise bad_usage("--csv and --parquet cannot be combined: use one of them", parquet="use one of them")
     body = {"query": _text(session, path, query, file), "parameters": _parameters(parameter, since, until)}
     if csv or parquet is not None:
         content = session.client.download_post(path, body | {"format": "csv" if csv else "parquet"})
@@ -70,7 +75,11 @@ def _text(session: Context, path: str, query: str | None, file: Path | None) -> 
         try:
             return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise CommandFailed("file", f"cannot read {file}: {error}", fields={"file": str(error)}) from error
+            raise CommandFailed(
+                "file",
+                f"cannot read the query from {file}: {error}; check the path, and save the file as UTF-8",
+                fields={"file": str(error)},
+            ) from error
     assert query is not None
     if query.split() != [query]:
         return query
@@ -78,7 +87,9 @@ def _text(session: Context, path: str, query: str | None, file: Path | None) -> 
     for one in known:
         if one["name"] == query:
             return str(one["query"])
-    raise bad_usage(f"there is no ready query {query!r}: see `borgctl sql --queries`", query="not a ready query")
+    raise bad_usage(
+        f"there is no ready query {query!r}: see `borgctl sql --queries`", query="see `borgctl sql --queries`"
+    )
 
 
 def _parameters(given: list[str] | None, since: str | None, until: str | None) -> dict[str, str]:
@@ -86,7 +97,9 @@ def _parameters(given: list[str] | None, since: str | None, until: str | None) -
     for one in given or ():
         name, equals, value = one.partition("=")
         if not (equals and name):
-            raise bad_usage(f"{one!r} is not a parameter: write NAME=VALUE", parameter="write NAME=VALUE")
+            raise bad_usage(
+                f"--parameter {one!r} is not a name and a value: write NAME=VALUE", parameter="write NAME=VALUE"
+            )
         found[name] = value
     return found
 
@@ -99,7 +112,9 @@ def _write(content: bytes, file: Path | None) -> None:
         file.write_bytes(content)
     except OSError as error:
         raise CommandFailed(
-            "output", f"cannot write {file}: {error.strerror}", fields={"parquet": str(error)}
+            "output",
+            f"cannot write {file}: {error.strerror}; choose another file with --parquet",
+            fields={"parquet": str(error)},
         ) from error
     output.say(f"{len(content)} bytes are in {file}.")
 

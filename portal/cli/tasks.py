@@ -98,7 +98,7 @@ def why(session: Context, name: Annotated[str, typer.Argument(metavar="JOB[/N]")
 def events(
     session: Context,
     job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of events.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of events to list.")] = 50,
     cell: CellOption = None,
 ) -> None:
     """List the events of a job, or of the whole cell, newest first."""
@@ -158,10 +158,18 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Print new output until the task ends or you press Ctrl-C.")
     ] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="Show standard error instead of standard output.")] = False,
-    grep: Annotated[str, typer.Option(metavar="TEXT", help="Show only lines with this text, and their times.")] = "",
-    ignore_case: Annotated[bool, typer.Option("--ignore-case", "-i", help="With --grep: ignore letter case.")] = False,
-    since: Annotated[str, typer.Option(help="Show only newer output: 10m, 2h, 3d, or 2026-11-21T20:15Z.")] = "",
-    incarnation: Annotated[int | None, typer.Option(min=1, help="Show the output of this incarnation.")] = None,
+    grep: Annotated[
+        str, typer.Option(metavar="TEXT", help="Show only lines that contain this text, with their times.")
+    ] = "",
+    ignore_case: Annotated[
+        bool, typer.Option("--ignore-case", "-i", help="With --grep: treat capital and small letters as equal.")
+    ] = False,
+    since: Annotated[
+        str, typer.Option(help="Show only output since 10m, 2h or 3d ago, or since a time like 2026-11-21T20:15Z.")
+    ] = "",
+    incarnation: Annotated[
+        int | None, typer.Option(min=1, help="Show the output of this incarnation (run) of the task.")
+    ] = None,
 ) -> None:
     """Show the last 64 KiB of a task's output. With -f, print also new output as it appears. With --grep, search the
     whole log.

@@ -21,7 +21,9 @@ tenant = Commands(
 _TENANTS = "/api/v1/tenants/"
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="User name of the member.")]
 RoleArgument = Annotated[Role, typer.Argument(metavar="ROLE", help=", ".join(Role))]
-RoleOption = Annotated[Role, typer.Option("--role", help="Role. Each role includes viewer.")]
+RoleOption = Annotated[
+    Role, typer.Option("--role", help="Role in the tenant. Each role includes the rights of a viewer.")
+]
 
 
 @tenant.command("list")
@@ -40,7 +42,9 @@ def tenant_list(
 @tenant.command()
 def show(
     session: Context,
-    name: Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Default: the profile's tenant.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[TENANT]", help="Name of the tenant. Default: the profile's tenant.")
+    ] = None,
 ) -> None:
     """Show all details of a tenant, its teams and its members."""
     owner = session.tenant(name)
@@ -66,14 +70,16 @@ def show(
 @tenant.command()
 def create(
     session: Context,
-    name: Annotated[str, typer.Argument(help="Lower-case letters, digits and hyphens. It is part of all job names.")],
+    name: Annotated[
+        str, typer.Argument(help="Name, of lower-case letters, digits and hyphens. All job names contain it.")
+    ],
     below: Annotated[
         str | None, typer.Option(metavar="TENANT", help="Organisation of the team. Default: the profile's tenant.")
     ] = None,
     alone: Annotated[bool, typer.Option("--alone", help="Create a tenant without an organisation. For SREs.")] = False,
-    title: Annotated[str, typer.Option(help="Display name.")] = "",
-    contact: Annotated[str, typer.Option(help="E-mail address of the contact.")] = "",
-    time_zone: Annotated[str | None, typer.Option(help="Time zone, for example Europe/Zurich.")] = None,
+    title: Annotated[str, typer.Option(help="Display name of the tenant.")] = "",
+    contact: Annotated[str, typer.Option(help="E-mail address for questions about the tenant.")] = "",
+    time_zone: Annotated[str | None, typer.Option(help="Time zone of the tenant, for example Europe/Zurich.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Create a team in an organisation that you own.
@@ -81,7 +87,7 @@ def create(
     Example: borgctl tenant create acme-search --below acme --title Search
     """
     if alone and below:
-        raise bad_usage("--below and --alone cannot be combined: use one of them", below="use it without --alone")
+        raise bad_usage("--below and --alone cannot be combined: use one of them", below="use one of them")
     body: dict[str, Any] = {"name": name, "title": title, "contact": contact}
     body |= {"parent": None if alone else session.tenant(below)}
     body |= {"time_zone": time_zone} if time_zone else {}
@@ -93,12 +99,16 @@ def create(
 @tenant.command("set")
 def tenant_set(
     session: Context,
-    title: Annotated[str | None, typer.Option(help="Display name.")] = None,
-    contact: Annotated[str | None, typer.Option(help="E-mail address of the contact.")] = None,
-    time_zone: Annotated[str | None, typer.Option(help="Time zone, for example Europe/Zurich.")] = None,
-    task_api: Annotated[str | None, typer.Option(help="Highest API permission of tasks: none, read or submit.")] = None,
-    max_jobs: Annotated[int | None, typer.Option(min=0, help="Maximum number of jobs. For SREs.")] = None,
-    max_teams: Annotated[int | None, typer.Option(min=0, help="Maximum number of teams. For SREs.")] = None,
+    title: Annotated[str | None, typer.Option(help="Display name of the tenant.")] = None,
+    contact: Annotated[str | None, typer.Option(help="E-mail address for questions about the tenant.")] = None,
+    time_zone: Annotated[str | None, typer.Option(help="Time zone of the tenant, for example Europe/Zurich.")] = None,
+    task_api: Annotated[
+        str | None, typer.Option(help="What the tenant's tasks may do in the API: none, read or submit.")
+    ] = None,
+    max_jobs: Annotated[int | None, typer.Option(min=0, help="Maximum number of jobs of the tenant. For SREs.")] = None,
+    max_teams: Annotated[
+        int | None, typer.Option(min=0, help="Maximum number of teams in the organisation. For SREs.")
+    ] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -108,7 +118,7 @@ def tenant_set(
     given |= {"max_jobs": max_jobs, "max_teams": max_teams}
     changed = {key: value for key, value in given.items() if value is not None}
     if not changed:
-        raise bad_usage("no change is given: use --title, --contact, --time-zone …", options="not given")
+        raise bad_usage("no change is given: use an option such as --title or --contact", options="not given")
     before = session.client.get(path_of(owner))
     kept = {"title": before["title"], "contact": before["contact"]}
     answer = session.client.put(path_of(owner), kept | changed, dry_run=dry_run)
@@ -120,13 +130,16 @@ def tenant_set(
 def move(
     session: Context,
     name: Annotated[str, typer.Argument(metavar="TENANT")],
-    below: Annotated[str | None, typer.Option(metavar="TENANT", help="New organisation.")] = None,
-    alone: Annotated[bool, typer.Option("--alone", help="Make it a tenant without an organisation.")] = False,
+    below: Annotated[str | None, typer.Option(metavar="TENANT", help="New organisation of the team.")] = None,
+    alone: Annotated[bool, typer.Option("--alone", help="Make the team a tenant without an organisation.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Move a tenant to another organisation, or out of its organisation. For SREs."""
     if alone == bool(below):
-        raise bad_usage("no destination is given: use --below TENANT or --alone", below="use --below or --alone")
+        raise bad_usage(
+            "the destination is missing or given twice: use --below TENANT or --alone",
+            below="use --below TENANT or --alone",
+        )
     answer = session.client.post(f"{path_of(name)}move/", {"parent": below}, dry_run=dry_run)
     return session.say(answer, f"Tenant {name} {would_be(dry_run)} {f'below {below}' if below else 'on its own'} now.")
 
@@ -177,7 +190,9 @@ def invite(
     session: Context,
     email: Annotated[str, typer.Argument(metavar="EMAIL")],
     role: RoleOption = Role.VIEWER,
-    until: Annotated[str | None, typer.Option(help="Last day, or a time. Default: in 7 days.")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Last day of the invitation, or the time when it ends. Default: in 7 days.")
+    ] = None,
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -218,7 +233,7 @@ def invitations(session: Context, tenant: TenantOption = None) -> None:
 @tenant.command()
 def withdraw(
     session: Context,
-    key: Annotated[str, typer.Argument(help="Key shown by `borgctl tenant invitations`.")],
+    key: Annotated[str, typer.Argument(help="Key of the invitation, shown by `borgctl tenant invitations`.")],
     tenant: TenantOption = None,
     dry_run: DryRun = False,
 ) -> None:

@@ -24,12 +24,12 @@ tokens = Commands(help="Tokens: issue, list, revoke.")
 @app.command()
 def login(
     session: Context,
-    url: Annotated[str | None, typer.Option(help="Address of the portal. Default: the profile's.")] = None,
-    user: Annotated[str | None, typer.Option(help="User name. Default: the command asks.")] = None,
+    url: Annotated[str | None, typer.Option(help="Address of the portal. Default: the address in the profile.")] = None,
+    user: Annotated[str | None, typer.Option(help="User name. Default: the command asks for it.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Make the token valid only in this tenant.")] = None,
-    cell: Annotated[str | None, typer.Option(help="Default cell of the profile.")] = None,
+    cell: Annotated[str | None, typer.Option(help="Default cell, stored in the profile.")] = None,
     password_stdin: Annotated[bool, typer.Option(help="Read the password from standard input.")] = False,
-    admin: Annotated[bool, typer.Option(help="Also request the scope admin.")] = False,
+    admin: Annotated[bool, typer.Option(help="Also request the scope admin for the token.")] = False,
 ) -> None:
     """Sign in with a password. The token is stored in a profile, and this profile becomes the default.
 
@@ -68,12 +68,14 @@ def tokens_issue(
     name: Annotated[str, typer.Argument(help="Name for the token, so that you can recognise it.")],
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="Scope: read, write or admin. Repeat the option for more. Default: read and write."),
+        typer.Option(help="Scope: read, write or admin. Repeat the option for more scopes. Default: read and write."),
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Make the token valid only in this tenant.")] = None,
     expires: Annotated[
         str | None,
-        typer.Option(help="Time such as 2030-01-31T00:00:00Z. Default: in 90 days, or when the parent token expires."),
+        typer.Option(
+            help="Time when the token expires, such as 2030-01-31T00:00:00Z. Default: in 90 days, or with its parent."
+        ),
     ] = None,
 ) -> None:
     """Issue a token for yourself. Its secret is shown only once.

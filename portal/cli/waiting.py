@@ -33,8 +33,8 @@ class WaitGoal(StrEnum):
 def wait(
     session: Context,
     job: JobArgument,
-    wanted: Annotated[WaitGoal, typer.Option("--for", help="What to wait for.")] = WaitGoal.RUNNING,
-    timeout: Annotated[float, typer.Option(min=0, help="Maximum wait in seconds.")] = 300.0,
+    wanted: Annotated[WaitGoal, typer.Option("--for", help="State of the job to wait for.")] = WaitGoal.RUNNING,
+    timeout: Annotated[float, typer.Option(min=0, help="Maximum time to wait, in seconds.")] = 300.0,
     without_secondaries: Annotated[
         bool,
         typer.Option("--without-secondaries", help="With `--for visible`: do not wait for secondary name servers."),
@@ -112,7 +112,7 @@ class _Waiting:
                 raise CommandFailed("job-failed", f"{self.job} failed: `borgctl why {self.job}` explains why")
             return dead
         if dead:
-            problem = f"{self.job} has ended ({answer['outcome']}), so it will not be {self.wanted}"
+            problem = f"{self.job} has ended ({answer['outcome']}), so it will not be {self.wanted}; submit it again"
             raise CommandFailed("job-ended", problem)
         living = answer["tasks_total"] - answer["tasks_dead"]
         if not answer["tasks_up"] == living > 0 or answer["update"]:

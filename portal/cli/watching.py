@@ -43,7 +43,7 @@ def run(session: Context, path: str) -> int:
             except ConnectionClosed as closed:
                 why = _ended(closed)
             except TimeoutError:
-                why = f"the portal sent nothing for {_SILENCE_S:g} s"
+                why = f"the portal sent nothing for {_SILENCE_S:g} s, so borgctl closed the connection"
             except CommandFailed as failed:
                 if not failed.passing:
                     raise
@@ -60,7 +60,8 @@ def _ended(closed: ConnectionClosed) -> str:
     code = closed.rcvd.code if closed.rcvd is not None else 0
     reason = closed.rcvd.reason if closed.rcvd is not None else ""
     if code in sockets.CODES and code not in sockets.PASSING:
-        raise CommandFailed(sockets.CODES[code], reason or f"the portal closed the connection with code {code}")
+        problem = f"the portal rejected the watch ({sockets.CODES[code]}); check the name and your permissions"
+        raise CommandFailed(sockets.CODES[code], reason or problem)
     return f"the connection to the portal ended ({reason or code})"
 
 

@@ -88,7 +88,7 @@ def borgctl(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
             (301, {"Location": "https://elsewhere/"}, b""),
             "the portal is at https://elsewhere/; write this address into the profile",
         ),
-        ((200, {}, b"<html>"), "is not JSON; is it a Borg Portal?"),
+        ((200, {}, b"<html>"), "is not JSON; check that this is a Borg Portal"),
         ((200, {}, b"\xff"), "is not JSON"),
         ((200, {}, b'{"next": null}'), "is not a list"),
         ((200, {}, b"[]"), "is not a list"),
