@@ -313,11 +313,14 @@ def _key(text: str) -> dns.tsig.Key:
     try:
         key = dns.tsig.Key(name, secret, algorithm)
     except (dns.exception.DNSException, ValueError) as error:
-        raise InvalidPeers(f"BORG_DNS_KEYS: key {name[:32]!r} cannot be read; give name:hmac-sha256:base64") from error
+        raise InvalidPeers(
+            f"BORG_DNS_KEYS: key {name[:32]!r} cannot be read; give NAME:hmac-sha256:SECRET in base64"
+        ) from error
     if not name or not key.secret or key.algorithm not in known:
         names = ", ".join(one.to_text(omit_final_dot=True) for one in known)
         raise InvalidPeers(
-            f"BORG_DNS_KEYS: the key {name[:32]!r} lacks its name, its secret or a known algorithm; use one of {names}"
+            f"BORG_DNS_KEYS: the key {name[:32]!r} lacks a name, a secret or a known algorithm; give "
+            f"NAME:ALGORITHM:SECRET with one of the algorithms {names}"
         )
     return key
 
@@ -330,7 +333,7 @@ def server_address(setting: str, text: str) -> tuple[str, int]:
     try:
         number = int(port) if at else 53
         if not 0 < number < 65_536:
-            raise ValueError(f"port {number} is not from 1 to 65535")
+            raise ValueError(f"port {number} is out of range; give a number from 1 to 65535")
         return str(ipaddress.ip_address(address)), number
     except ValueError as error:
         raise InvalidPeers(

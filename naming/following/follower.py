@@ -186,7 +186,9 @@ class Follower:
             try:
                 news = await self._call(self._source.tail, facts.cell_id, table.revision)
                 if not news or news[0].revision != table.revision + 1:
-                    raise NewsUnreadable(f"the journal no longer contains revision {table.revision + 1}")
+                    raise NewsUnreadable(
+                        f"revision {table.revision + 1} is no longer in the journal, so all names are read again"
+                    )
             except NewsUnreadable as error:
                 log.warning("the journal has a gap; the resolver reads the rows", cell=facts.name, reason=str(error))
                 await self._take_snapshot(facts)

@@ -49,7 +49,7 @@ class JournalNews:
         try:
             return self._read(rows.snapshot, cell_id)
         except LookupError as error:
-            raise NewsUnavailable(f"the cell was removed: {error}") from error
+            raise NewsUnavailable(f"cannot read the names of a cell: {error}; the resolver tries again") from error
 
     def tail(self, cell_id: int, after: int) -> list[DatedEvent]:
         try:

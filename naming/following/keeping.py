@@ -63,7 +63,9 @@ class SnapshotKeeper:
                 other = loaded.get(head.cell_id)
                 if other is not None and other.written_at > head.written_at:
                     self._written[head.cell] = (asyncio.get_running_loop().time(), head)  # `_forget` deletes the file
-                    raise Unusable(f"a newer file contains this cell under the name {other.cell}")
+                    raise Unusable(
+                        f"a newer file contains this cell under the name {other.cell}; this old file is deleted"
+                    )
                 table = NameTable(head.cell)
                 for _ in restore(data, head, table):
                     await asyncio.sleep(0)
@@ -81,11 +83,20 @@ class SnapshotKeeper:
         zone = self._follower.directory.zone
         age_s = self._clock() - head.written_at
         if head.zone != zone:
-            raise Unusable(f"the snapshot belongs to zone {head.zone}, but this resolver answers for {zone}")
+            raise Unusable(
+                f"the snapshot belongs to zone {head.zone}, but this resolver answers for {zone}; the next snapshot "
+                "replaces it"
+            )
         if head.cell != path.stem:
-            raise Unusable(f"the snapshot belongs to cell {head.cell}, but its file is named for cell {path.stem}")
+            raise Unusable(
+                f"the snapshot belongs to cell {head.cell}, but its file has the name of cell {path.stem}; the next "
+                "snapshot replaces it"
+            )
         if age_s > EXPIRE_S:
-            raise Unusable(f"the snapshot is {age_s / 86_400:.0f} days old; the limit is {EXPIRE_S / 86_400:.0f} days")
+            raise Unusable(
+                f"the snapshot is {age_s / 86_400:.0f} days old, and the limit is {EXPIRE_S / 86_400:.0f} days; the "
+                "next snapshot replaces it"
+            )
         return head
 
     def written_at(self, cell: str) -> float:

@@ -246,22 +246,25 @@ def _facts(machine: MachineAddress) -> tuple[int, str, str]:
 def read_head(data: bytes) -> Head:
     """Return the head of a snapshot file. Raises `Unusable` if the file is damaged or its format is unknown."""
     if len(data) <= _DIGEST_SIZE:
-        raise Unusable("the snapshot is empty or incomplete")
+        raise Unusable("the snapshot is empty or incomplete; the next snapshot replaces it")
     content, digest = data[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]
     line, newline, _ = content.partition(b"\n")
     try:
         known = msgspec.json.decode(line)
         found = known["format"]
     except (msgspec.DecodeError, KeyError, TypeError):
-        raise Unusable("the file is not a snapshot of names") from None
+        raise Unusable("the file is not a snapshot of names; the next snapshot replaces it") from None
     if found != FORMAT:
-        raise Unusable(f"the snapshot has format {found}, but this version reads only format {FORMAT}")
+        raise Unusable(
+            f"the snapshot has format {found}, but this version reads only format {FORMAT}; the next snapshot "
+            "replaces it"
+        )
     if not newline or hashlib.blake2b(content, digest_size=_DIGEST_SIZE).digest() != digest:
-        raise Unusable("the checksum of the snapshot is wrong: the file is damaged or incomplete")
+        raise Unusable("the checksum of the snapshot is wrong, so the file is damaged; the next snapshot replaces it")
     try:
         return _head_decoder.decode(line)
     except msgspec.DecodeError as error:
-        raise Unusable(f"the snapshot's head cannot be read: {error}") from None
+        raise Unusable(f"the header of the snapshot cannot be read: {error}; the next snapshot replaces it") from None
 
 
 def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
@@ -276,7 +279,7 @@ def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
             _apply(table, block)
             yield
     except (msgspec.DecodeError, LookupError) as error:
-        raise Unusable(f"the snapshot's content cannot be read: {error}") from None
+        raise Unusable(f"the content of the snapshot cannot be read: {error}; the next snapshot replaces it") from None
     for machine_id in gone:
         table.apply(events.MachineRemoved(machine_id=machine_id), 0)
     for machine in table.machines.values():  # a removed machine may have had the same host name
@@ -289,7 +292,7 @@ def restore(data: bytes, head: Head, table: NameTable) -> Iterator[None]:
 def _blocks(content: memoryview, at: int) -> Iterator[SnapshotMachines | JobKept | SnapshotTasks]:
     while size := int.from_bytes(content[at : at + 4]):
         if size > LARGEST_BLOCK or at + 4 + size > len(content):
-            raise Unusable("a block is longer than the file")
+            raise Unusable("the snapshot has a block that is longer than the file; the next snapshot replaces it")
         yield _decoder.decode(content[at + 4 : at + 4 + size])
         at += 4 + size
 

@@ -121,18 +121,20 @@ def check_label(label: str, field: str) -> str:
     `label` is, for the error message.
     """
     if not label:
-        raise InvalidName(field, "is empty; give 1 to 63 letters, digits or hyphens")
+        raise InvalidName(field, "the name is empty; give 1 to 63 letters, digits or hyphens")
     if len(label) > MAX_LABEL:
-        raise InvalidName(field, f"{label[:16]!r}… has {len(label)} characters; a DNS label has at most {MAX_LABEL}")
+        raise InvalidName(
+            field, f"{label[:16]!r}… has {len(label)} characters; give at most {MAX_LABEL}, as in a DNS label"
+        )
     if _LABEL.fullmatch(label):
         return label
     if _LABEL.fullmatch(label.lower()):
         raise InvalidName(field, f"{label!r} has capital letters; write {label.lower()!r}")
     if "_" in label:
-        raise InvalidName(field, f"{label!r} has an underscore; use hyphens: {label.replace('_', '-')!r}")
+        raise InvalidName(field, f"{label!r} has an underscore; use hyphens, as in {label.replace('_', '-')!r}")
     if label.startswith("-") or label.endswith("-"):
-        raise InvalidName(field, f"{label!r} begins or ends with a hyphen; begin and end it with a letter or digit")
-    raise InvalidName(field, f"{label!r} is not a DNS label; use lower-case letters, digits and inner hyphens")
+        raise InvalidName(field, f"{label!r} begins or ends with a hyphen; use a letter or digit there")
+    raise InvalidName(field, f"{label!r} is not a DNS label; use lower-case letters, digits and, between them, hyphens")
 
 
 def is_service(text: str) -> bool:
@@ -146,7 +148,9 @@ def check_service(text: str) -> str:
     """
     check_label(text, "service")
     if not is_service(text):
-        raise InvalidName("service", f"{text!r} begins with a digit, like a task index; begin it with a letter")
+        raise InvalidName(
+            "service", f"{text!r} begins with a digit, so it could be a task index; begin the name with a letter"
+        )
     return text
 
 
@@ -156,7 +160,9 @@ def check_zone(zone: str) -> str:
     for label in name.split("."):
         check_label(label, "zone")
     if len(name) > MAX_NAME:
-        raise InvalidName("zone", f"has {len(name)} characters; a DNS name has at most {MAX_NAME}")
+        raise InvalidName(
+            "zone", f"{name[:16]!r}… has {len(name)} characters; give at most {MAX_NAME}, as in a DNS name"
+        )
     return name
 
 
@@ -206,5 +212,7 @@ def parse_dns(name: str, zone: str) -> Name:
         raise InvalidName("name", f"{name[:64]!r} is not below the zone {zone!r}; write <job>.<tenant>.<cell>.{zone}")
     labels = lowered.removesuffix("." + zone).split(".")
     if len(labels) not in (3, 4):
-        raise InvalidName("name", f"{name[:64]!r} has {len(labels)} labels before {zone!r}; a job has 3, a task 4")
+        raise InvalidName(
+            "name", f"{name[:64]!r} has {len(labels)} labels before {zone!r}; write 3 labels for a job, or 4 for a task"
+        )
     return _from_parts(labels[-1], labels[-2], labels[-3], labels[0] if len(labels) == 4 else None)

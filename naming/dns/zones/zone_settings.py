@@ -64,9 +64,9 @@ def read_caa(text: str) -> tuple[dns.rdata.Rdata, ...]:
             raise InvalidZones(f"BORG_DNS_CAA: {rest[:64]!r} is not a CAA record; {_EXAMPLE}")
         flags, tag, quoted, plain = match.groups()
         if int(flags) not in (0, 128):
-            raise InvalidZones(f"BORG_DNS_CAA: flags {flags} before {tag!r} are not valid; use 0, or 128 for critical")
+            raise InvalidZones(f"BORG_DNS_CAA: flags {flags} before {tag!r} are not valid; give 0, or 128 (critical)")
         if tag.lower() not in TAGS:
-            raise InvalidZones(f"BORG_DNS_CAA: {tag!r} is not a tag; use one of {', '.join(TAGS)}")
+            raise InvalidZones(f"BORG_DNS_CAA: {tag!r} is not a tag of CAA records; give one of {', '.join(TAGS)}")
         value = (plain if quoted is None else quoted).encode()
         found.append(_caa(IN, CAA, int(flags), tag.lower().encode(), value))
         rest = rest[match.end() :].lstrip("; \t\r\n")
