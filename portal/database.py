@@ -67,14 +67,17 @@ def bounded_connection(silence_s: float) -> type[psycopg.Connection[Any]]:
             left = silence_s if until is None else min(silence_s, until - time.monotonic())
             if left <= 0:
                 self._give_up()
-                raise NoAnswer("the deadline of the request has passed, so the statement was not sent to PostgreSQL")
+                raise NoAnswer(
+                    "the deadline of the request has passed, so the statement was not sent to PostgreSQL; try again "
+                    "later"
+                )
             if timeout is not None and timeout <= left:
                 return super().wait(gen, interval, timeout)
             try:
                 return super().wait(gen, min(interval, left), left)
             except _WaitTimeout as error:
                 self._give_up()
-                raise NoAnswer(f"PostgreSQL did not answer within {left:.1f} s") from error
+                raise NoAnswer(f"PostgreSQL did not answer within {left:.1f} s; check its load and its log") from error
 
         def _give_up(self) -> None:
             """Close the connection. PostgreSQL then rolls the transaction back, unless it has already received the

@@ -70,7 +70,9 @@ class Front:
         elif scope["path"] == "/healthz":
             await respond(send, 200, _ALIVE, {"content-type": "application/json", "cache-control": "no-store"})
         elif len(self._under_way) >= self._most and not _waits(scope):
-            detail = f"This process already answers {self._most} requests, which is its limit. Try again in 5 seconds."
+            detail = (
+                f"This web process already answers {self._most} requests, which is its limit. Try again in 5 seconds."
+            )
             await _answer(send, scope, Outage("overloaded", detail), close=True)
         else:
             await self._request(scope, receive, send)

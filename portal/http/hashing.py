@@ -20,6 +20,7 @@ from portal.http.outages import RETRY_AFTER_S, Overloaded
 
 _LONGEST_WAIT_S = 10.0
 _MOST_WAITING = 200
+_AGAIN = f"Try again in {RETRY_AFTER_S} seconds."
 
 
 class HashingSlots:
@@ -51,7 +52,7 @@ class HashingSlots:
     def _begin(self, urgent: bool) -> None:
         with self._changed:
             if self._waiting >= self._most_waiting:
-                raise _overloaded(f"{self._waiting} password checks already wait")
+                raise Overloaded(f"Cannot check the password: {self._waiting} other sign-ins already wait. {_AGAIN}")
             self._waiting += 1
             self._urgent += urgent
             began = time.monotonic()
@@ -61,7 +62,8 @@ class HashingSlots:
                 self._waiting -= 1
                 self._urgent -= urgent
             if not free:
-                raise _overloaded(f"no core was free within {time.monotonic() - began:.0f} s")
+                waited_s = time.monotonic() - began
+                raise Overloaded(f"Cannot check the password: no CPU core was free within {waited_s:.0f} s. {_AGAIN}")
             self._running += 1
 
     def _free(self, urgent: bool) -> bool:
@@ -80,7 +82,3 @@ class BoundedHasher(PBKDF2PasswordHasher):
         in_transaction = give_connections_back()
         with _turns.turn(urgent=in_transaction):
             return super().encode(password, salt, iterations)
-
-
-def _overloaded(found: str) -> Overloaded:
-    return Overloaded(f"Cannot check the password: {found}. Try again in {RETRY_AFTER_S} seconds.")

@@ -44,7 +44,7 @@ class PackageUploads:
             if scheme.lower() != "bearer":
                 raise Rejected(
                     "unauthorized",
-                    "Authorization: the header is missing or has no bearer token; give 'Bearer' and a token",
+                    "Authorization: the header is missing or has no bearer token; send 'Authorization: Bearer TOKEN'",
                     status=401,
                 )
             cell, tenant = map(unquote, path.groups())

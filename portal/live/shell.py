@@ -123,8 +123,8 @@ class Shell(AsyncWebsocketConsumer):
             kind, payload = shell_frame_of(raw)
             if kind not in _FROM_CLIENT or len(payload) > SHELL_FRAME_BYTES:
                 raise MalformedMessage(
-                    f"frame of kind {kind.value!r} and {len(payload)} bytes: send a kind that clients may send, "
-                    f"with at most {SHELL_FRAME_BYTES} bytes"
+                    f"the frame has kind {kind.value!r} and {len(payload)} bytes; send a frame of one of the kinds "
+                    f"{', '.join(sorted(_FROM_CLIENT))}, with at most {SHELL_FRAME_BYTES} bytes"
                 )
             if kind is ShellFrame.DATA:
                 self.typed += len(payload)
@@ -209,6 +209,8 @@ def _whole(query: dict[str, list[Any]], name: str, default: int) -> int:
         return default
     if not (given.isdecimal() and len(given) < 6):
         raise Rejected(
-            "invalid", f"{name}: {given[:20]!r} is not a whole number; give 0 to 99999", fields={name: "a whole number"}
+            "invalid",
+            f"{name}: {given[:20]!r} is not a whole number; give a number from 0 to 99999",
+            fields={name: "a whole number"},
         )
     return int(given)

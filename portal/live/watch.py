@@ -26,7 +26,7 @@ from portal.live.consumers import NOT_FOUND, Watcher
 from portal.live.hub import Viewer
 from portal.live.names import NamesMessages, Watchable, WatchedName, names_hub, watched
 from portal.live.watches import watch_begin
-from quota.vocabulary.errors import NotFound, Rejected
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 
 ALIVE_S = 15.0
@@ -59,7 +59,8 @@ def watchable(path: str) -> Watchable:
     except InvalidName as error:
         raise Rejected("invalid-name", str(error), fields={error.field: error.detail}) from error
     if not isinstance(name, JobName | TaskName | ServiceName):
-        raise NotFound("job, task or service that can be watched, named", name.path)
+        detail = f"{name.path} is a machine, and machines cannot be watched; give the name of a job, task or service"
+        raise Rejected("not-found", detail, status=404, fields={"name": "give the name of a job, task or service"})
     return name
 
 

@@ -26,8 +26,7 @@ class TooManyWatches(Rejected):
 
     status = 429
 
-    def __init__(self, owner: str, most: int, cure: str) -> None:
-        detail = f"{owner} {most} watches, which is the limit; {cure}, or try again in {RETRY_AFTER_S} s"
+    def __init__(self, detail: str, most: int) -> None:
         super().__init__("too-many-watches", detail, figures={"most": most, "retry_after_s": RETRY_AFTER_S})
 
 
@@ -68,10 +67,17 @@ class Watches:
         caller = f"user:{principal.user_id}" if principal.user_id is not None else principal.name
         with self._lock:
             if self._of[caller] >= most_of_one:
-                raise TooManyWatches(f"{principal.name} has", most_of_one, "end some of your watches")
+                raise TooManyWatches(
+                    f"{principal.name} has {most_of_one} open watches, which is the limit; close some of them, or try "
+                    f"again in {RETRY_AFTER_S} s",
+                    most_of_one,
+                )
             if self._all >= most:
                 raise TooManyWatches(
-                    "this web process has", most, "open a new connection, which may reach another web process"
+                    f"this web process has {most} open watches, which is the limit; open a new connection, which may "
+                    "reach "
+                    f"another web process, or try again in {RETRY_AFTER_S} s",
+                    most,
                 )
             self._of[caller] += 1
             self._all += 1

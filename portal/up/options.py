@@ -89,7 +89,7 @@ def _fleet(text: str) -> tuple[str, str] | None:
         return None
     kind, _, what = text.partition(":")
     if kind != "simulated" or not what:
-        raise OptionError(f"MACHINES={text!r}: the value is unknown; {_FLEET_CURE}")
+        raise OptionError(f"MACHINES={text!r}: the value does not begin with simulated:; {_FLEET_CURE}")
     if what.isascii() and what.isdigit():
         if wrong := checks.number(1, _LARGEST_FLEET)(what):
             raise OptionError(f"MACHINES={text!r}: {wrong}")

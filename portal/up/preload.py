@@ -73,9 +73,14 @@ def _check_fork_safety() -> None:
     from django.db import connections
 
     if len(threads := list(Path("/proc/self/task").iterdir())) > 1:
-        raise ForkUnsafe(f"An imported module has started a thread: this process has {len(threads)} threads.")
+        raise ForkUnsafe(
+            f"an imported module has started a thread, so a fork is not safe ({len(threads)} threads); report this "
+            "as a bug"
+        )
     if any(connection.connection is not None for connection in connections.all(initialized_only=True)):
-        raise ForkUnsafe("An imported module has opened a connection to PostgreSQL.")
+        raise ForkUnsafe(
+            "an imported module has opened a connection to PostgreSQL, so a fork is not safe; report this as a bug"
+        )
 
 
 def serve(path: Path) -> list[str]:

@@ -39,9 +39,9 @@ def test_a_full_queue_rejects_at_once_and_a_long_wait_ends() -> None:
         until = time.monotonic() + 5.0
         while not turns._waiting and time.monotonic() < until:
             time.sleep(0.001)
-        with pytest.raises(Overloaded, match="1 password checks already wait"), turns.turn():
+        with pytest.raises(Overloaded, match="1 other sign-ins already wait"), turns.turn():
             pass
-        with pytest.raises(Overloaded, match="no core was free within") as late:
+        with pytest.raises(Overloaded, match="no CPU core was free within") as late:
             waiting.result()
     outage = outage_of(late.value)
     assert outage is not None

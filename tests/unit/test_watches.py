@@ -23,10 +23,11 @@ def test_one_caller_leaves_room_for_others() -> None:
     with pytest.raises(TooManyWatches) as refused:
         begin(watches, ANN)
     assert (refused.value.status, refused.value.figures["most"]) == (429, 2)
-    assert str(refused.value) == "ann has 2 watches, which is the limit; end some of your watches, or try again in 10 s"
+    problem = "ann has 2 open watches, which is the limit; close some of them, or try again in 10 s"
+    assert str(refused.value) == problem
     begin(watches, TASK)
     begin(watches, BOB)
-    with pytest.raises(TooManyWatches, match="this web process has 4 watches"):
+    with pytest.raises(TooManyWatches, match="this web process has 4 open watches"):
         begin(watches, BOB)
     first.end()
     first.end()  # a second call changes nothing

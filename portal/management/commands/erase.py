@@ -38,7 +38,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, user: str, tenant: str, dry_run: bool, **options: Any) -> None:
         kind, name = (IdentityKind.TENANT, tenant) if tenant else (IdentityKind.PERSON, user)
         if not name:
-            raise CommandError("Cannot erase a name that is empty. Give the name of a user or of a tenant.")
+            raise CommandError("The name to erase is empty. Give the name of a user or of a tenant.")
         eraser, principal = Eraser(store()), system("erase")
         try:
             if dry_run:

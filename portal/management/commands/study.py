@@ -67,7 +67,9 @@ class Command(BaseCommand):
             with options["file"].open("rb") as source:
                 return study_import(source=source, **common)
         except OSError as error:
-            raise CommandError(f"Cannot read {options['file']}: {error.strerror}.") from error
+            raise CommandError(
+                f"Cannot read {options['file']}: {error.strerror}. Check the path of the checkpoint."
+            ) from error
 
 
 def document(study: Study) -> dict[str, Any]:
@@ -89,7 +91,7 @@ def time_with_zone(text: str) -> dt.datetime:
     """Return the time that `text` stands for. Raises `ValueError` if it is not a time with a zone."""
     moment = dt.datetime.fromisoformat(text)
     if moment.tzinfo is None:
-        raise ValueError("the time has no zone")
+        raise ValueError(f"the time {text} has no time zone; write it like 2026-11-21T20:15Z")
     return moment
 
 

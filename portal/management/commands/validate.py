@@ -44,7 +44,9 @@ class Command(BaseCommand):
         for name, problem in problems:
             self.stderr.write(f"{name}: {problem}")
         if problems:
-            raise CommandError(f"{len(problems)} invariants are broken. The lines above describe them.")
+            raise CommandError(
+                f"{len(problems)} invariants are broken. The lines above describe them. Report this as a bug."
+            )
         for row in cells:
             if row.id in not_replayed:
                 self.stdout.write(f"{row.name}: the journal was not replayed, because its first events are missing")

@@ -39,7 +39,9 @@ class ForkedProcess:
         deadline = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
             if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"Process {self.pid} has not ended after {timeout} s.")
+                raise TimeoutError(
+                    f"Process {self.pid} has not ended within {timeout} s after a signal. Check whether its disk hangs."
+                )
             time.sleep(0.01)
         return status
 
@@ -72,7 +74,9 @@ def fork(
         with children.subreaper():
             socket.send_fds(connection, [json.dumps(request).encode()], [output])
             if not (pid := connection.recv(16)):
-                raise ConnectionError(f"the process that listens on {preload} ended during the request")
+                raise ConnectionError(
+                    f"the process that listens on {preload} ended during the request; the supervisor tries again"
+                )
         connection.send(b"!")
     return ForkedProcess(int(pid))
 

@@ -123,7 +123,9 @@ class ProcessSupervisor:
             return False
         if not in_time or process.returncode != 0:
             story = f"failed with status {process.returncode}" if in_time else f"took over {spec.start_s:.0f} s"
-            raise SupervisorError(f"{spec.name} {story}; the end of {logfile.path}:\n{logfile.tail(15)}")
+            raise SupervisorError(
+                f"The process {spec.name} {story}. The end of its log {logfile.path}:\n{logfile.tail(15)}"
+            )
         return True
 
     def _break(self, error: BaseException) -> None:
@@ -191,7 +193,9 @@ def in_order(specs: Iterable[Spec], *, known: Iterable[str] = ()) -> list[Spec]:
         free = [spec for spec in left if met.issuperset(spec.needs)]
         if not free:
             story = "; ".join(f"{spec.name} needs {', '.join(spec.needs)}" for spec in left)
-            raise SupervisorError(f"Cannot start processes whose needs form a circle or are unknown: {story}")
+            raise SupervisorError(
+                f"Cannot start processes that need each other or an unknown process: {story}. Report this as a bug."
+            )
         ordered += free
         met.update(spec.name for spec in free)
         left = [spec for spec in left if spec not in free]

@@ -226,4 +226,4 @@ def test_a_module_that_starts_a_thread_cannot_be_preloaded(tmp_path: Path) -> No
         [sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    assert "ForkUnsafe: An imported module has started a thread" in done.stderr
+    assert "ForkUnsafe: an imported module has started a thread" in done.stderr
