@@ -37,13 +37,16 @@ KINDS = (CPU, RAM, DISK)
 
 class JoinTokenForm(forms.Form):
     uses = forms.IntegerField(
-        label=gettext_lazy("Number of machines that can join with it"),
+        label=gettext_lazy("Number of machines that can join with the token"),
         initial=1,
         min_value=1,
         widget=UnfoldAdminIntegerFieldWidget(),
     )
     hours = forms.IntegerField(
-        label=gettext_lazy("Hours until it expires"), initial=1, min_value=1, widget=UnfoldAdminIntegerFieldWidget()
+        label=gettext_lazy("Hours until the token expires"),
+        initial=1,
+        min_value=1,
+        widget=UnfoldAdminIntegerFieldWidget(),
     )
 
 
@@ -94,7 +97,12 @@ class CellAdmin(ServiceAdmin):
             "created_at",
             "leases_shown",
         ]
-        return [*first, (_("In force"), {"fields": ["in_force"]}), used, (_("State"), {"fields": state})]
+        return [
+            *first,
+            (_("Settings in force"), {"fields": ["in_force"]}),
+            used,
+            (_("State of the cell"), {"fields": state}),
+        ]
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         principal, settings = principal_of(request), given["settings"] or {}
@@ -104,12 +112,12 @@ class CellAdmin(ServiceAdmin):
             principal=principal, name=given["name"], cluster=given["cluster"], site=given["site"], settings=settings
         )
 
-    @display(description=gettext_lazy("settings with defaults"))
+    @display(description=gettext_lazy("all settings, with defaults"))
     def in_force(self, cell: Cell) -> SafeString:
         stored = Cell.objects.values_list("settings", flat=True).get(pk=cell.pk)
         return _lines(msgspec.to_builtins(cell_settings.load(stored)).items())
 
-    @display(description=gettext_lazy("usage, reservations, limits"))
+    @display(description=gettext_lazy("usage, reservations and limits"))
     def utilisation_shown(self, cell: Cell) -> SafeString | str:
         try:
             figures = figures_of([cell.pk]).get(cell.pk)
@@ -117,7 +125,7 @@ class CellAdmin(ServiceAdmin):
             return _("unknown, because Redis is not reachable")
         if figures is None:
             return _("no measurement in the last minute")
-        rows = [(_("running tasks, measured"), f"{figures.running}, {figures.measured}")]
+        rows = [(_("running tasks, measured tasks"), f"{figures.running}, {figures.measured}")]
         for kind in KINDS:
             name = NAMES[kind]
             used, reserved, limit, has = (
@@ -127,7 +135,10 @@ class CellAdmin(ServiceAdmin):
             rows.append(
                 (
                     name,
-                    _("%(used)s used, %(reserved)s reserved, limits %(limit)s, capacity %(has)s; %(share)s reclaimed")
+                    _(
+                        "%(used)s used, %(reserved)s reserved, limits %(limit)s, capacity %(has)s; %(share)s of the "
+                        "limits reclaimed"
+                    )
                     % {"used": used, "reserved": reserved, "limit": limit, "has": has, "share": share},
                 )
             )
@@ -135,13 +146,13 @@ class CellAdmin(ServiceAdmin):
             rows.append((_("machines short of RAM or disk"), str(figures.short)))
         return _lines(rows)
 
-    @display(description=gettext_lazy("leases"))
+    @display(description=gettext_lazy("leases of the schedulers"))
     def leases_shown(self, cell: Cell) -> SafeString | str:
         rows = [
             (lease.scheduler, f"{lease.holder or '–'}, epoch {lease.epoch}, until {lease.expires_at:%F %T} UTC")
             for lease in cell.leases.all()
         ]
-        return _lines(rows) if rows else _("no scheduler has run yet")
+        return _lines(rows) if rows else _("no scheduler has had a lease yet")
 
     @action(description=gettext_lazy("Issue a join token"), url_path="join-token", icon="key")
     def join_token(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -154,17 +165,19 @@ class CellAdmin(ServiceAdmin):
         title = _("Issue a join token for cell %s")
         return self._form_page(request, object_id, JoinTokenForm, title, "console/join_token.html", issue)
 
-    @action(description=gettext_lazy("Add a resource"), url_path="add-resource", icon="add")
+    @action(description=gettext_lazy("Add a named resource"), url_path="add-resource", icon="add")
     def add_resource(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Show a form that adds a named resource to the cell. A resource can never be removed."""
 
         def add(cell: Cell, given: dict[str, Any]) -> HttpResponse:
             cell_resource_add(principal=principal_of(request), cell=cell, name=given["name"])
-            detail = _("Cell %(cell)s now has the resource %(name)s. Machines have none of it until they report some.")
+            detail = _(
+                "Cell %(cell)s now has the resource %(name)s. A machine has none of it until its Borglet reports some."
+            )
             messages.success(request, detail % {"cell": cell, "name": given["name"]})
             return redirect(reverse(f"{self.admin_site.name}:scheduling_cell_change", args=[object_id]))
 
-        title = _("Add a resource to cell %s")
+        title = _("Add a named resource to cell %s")
         return self._form_page(request, object_id, ResourceForm, title, "console/add_resource.html", add)
 
     def _form_page(

@@ -51,12 +51,12 @@ class KindFilter(SimpleListFilter):
     about bulk changes are hidden.
     """
 
-    title = _("kind")
+    title = _("kind of event")
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         tags = (str(kind.__struct_config__.tag) for kind in AnyEvent.__args__)
-        return [(_ALL, _("all, including bulk changes")), *((tag, tag) for tag in sorted(tags))]  # type: ignore[list-item]
+        return [(_ALL, _("all kinds, including bulk changes")), *((tag, tag) for tag in sorted(tags))]  # type: ignore[list-item]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Event]) -> QuerySet[Event]:
         if self.value() == _ALL:
@@ -87,7 +87,7 @@ class EventAdmin(FactsAdmin):
     ordering = ["-cell_id", "-revision", "-seq"]
     paginator = InfinitePaginator
     search_fields = ["actor"]
-    search_help_text = _("newest revision to show, or the name of a job, a machine or an actor")
+    search_help_text = _("the newest revision to show, or the name of a job, machine or actor")
     sortable_by = ()
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[DjangoChangeList]:
@@ -120,7 +120,7 @@ class EventAdmin(FactsAdmin):
     def when(self, event: Event) -> SafeString:
         return format_html('<span class="whitespace-nowrap">{}</span>', f"{event.time:%F %T} UTC")
 
-    @display(description=_("about"))
+    @display(description=_("job or task"))
     def about(self, event: Any) -> str:
         if event.job_id is None:
             return "–"
@@ -131,13 +131,13 @@ class EventAdmin(FactsAdmin):
     def machine_shown(self, event: Any) -> str:
         return event.names[2] or "–"
 
-    @display(description=_("caused by"))
+    @display(description=_("caused by event"))
     def cause(self, event: Event) -> str:
         if event.caused_by_revision is None:
             return "–"
         return f"{event.caused_by_revision}.{event.caused_by_seq}"
 
-    @display(description=_("data"))
+    @display(description=_("data of the event"))
     def data_shown(self, event: Event) -> SafeString:
         text = msgspec.json.encode({k: v for k, v in event.data.items() if k != "kind"}).decode()
         return format_html('<span class="whitespace-nowrap" title="{}">{}</span>', text[:2000], text[:60])

@@ -32,7 +32,7 @@ class OutcomeFilter(SimpleListFilter):
 class BandFilter(SimpleListFilter):
     """A filter by priority band."""
 
-    title = _("band")
+    title = _("priority band")
     parameter_name = "band"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:

@@ -75,7 +75,7 @@ class JobAdmin(FactsAdmin):
     def health_shown(self, job: Job) -> str:
         return health_of(job).state.value
 
-    @display(description=_("requested"))
+    @display(description=_("requested resources"))
     def requested_shown(self, job: Job) -> SafeString:
         return vector_text(job.requested, extra=job.cell.extra_resources)
 
@@ -128,6 +128,6 @@ class VerdictAdmin(FactsAdmin):
     search_fields = ["job__name"]
     ordering = ["-at"]
 
-    @display(description=_("classes of tasks"))
+    @display(description=_("groups of equal tasks"))
     def classes(self, verdict: PendingVerdict) -> int:
         return len(verdict.whys)

@@ -22,7 +22,7 @@ class KeptAllocAdmin(FactsAdmin):
     fields = ["name", "machine", "key", "hold_shown", "savers", "since", "until", "released"]
     actions = ["drop"]
 
-    @display(description=_("reserved capacity"))
+    @display(description=_("capacity in use"))
     def hold_shown(self, kept: KeptAlloc) -> SafeString:
         return vector_text(kept.hold, extra=kept.machine.cell.extra_resources)
 
@@ -34,7 +34,7 @@ class KeptAllocAdmin(FactsAdmin):
 
     drop = row_action(
         "drop",
-        label=_("Delete, even if not saved"),
+        label=_("Delete files, even if they are not saved"),
         title=_("Delete the kept files of allocs"),
         warning=_("Files that are not saved yet are lost permanently."),
         service=kept_release,

@@ -38,7 +38,7 @@ from scheduling.models import Machine
 
 class DrainForm(forms.Form):
     minutes = forms.IntegerField(
-        label=gettext_lazy("Deadline in minutes from now (empty: no deadline)"),
+        label=gettext_lazy("Minutes until the deadline (empty: no deadline)"),
         required=False,
         min_value=0,
         max_value=int(MAX_DEADLINE_S // 60),
@@ -50,7 +50,7 @@ class DrainForm(forms.Form):
         widget=UnfoldBooleanSwitchWidget(),
     )
     confirm = forms.IntegerField(
-        label=gettext_lazy("Confirm the number of tasks to evict, if it is a large part of the cell"),
+        label=gettext_lazy("Number of tasks to evict, as a confirmation if it is a large part of the cell's tasks"),
         required=False,
         min_value=0,
         widget=UnfoldAdminIntegerFieldWidget(),
@@ -67,7 +67,7 @@ class PlatformFilter(AllValuesFieldListFilter):
 
     def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:  # type: ignore[override]
         for choice in super().choices(changelist):
-            yield {**choice, "display": choice["display"] or gettext_lazy("none")}
+            yield {**choice, "display": choice["display"] or gettext_lazy("no platform")}
 
 
 class MachineAdmin(FactsAdmin):
@@ -134,7 +134,7 @@ class MachineAdmin(FactsAdmin):
     def tasks_shown(self, machine: Any) -> int:
         return int(machine.tasks_there)
 
-    @display(description=gettext_lazy("in quarantine"))
+    @display(description=gettext_lazy("tasks in quarantine"))
     def in_quarantine(self, machine: Machine) -> int:
         return len(machine.quarantined)
 
@@ -163,7 +163,10 @@ class MachineAdmin(FactsAdmin):
             rows,
             action="drain",
             title=_("Drain machines"),
-            warning=_("They get no new tasks. Their tasks are evicted at the cell's rate, within disruption budgets."),
+            warning=_(
+                "These machines get no new tasks. Their tasks are evicted at the cell's eviction rate, within "
+                "disruption budgets."
+            ),
             act=act,
             more=DrainForm,
         )
@@ -178,8 +181,8 @@ class MachineAdmin(FactsAdmin):
     )
     quarantine_stop = row_action(
         "quarantine_stop",
-        label=gettext_lazy("Quarantine: stop"),
-        title=gettext_lazy("Stop the tasks in quarantine"),
+        label=gettext_lazy("Stop quarantined tasks"),
+        title=gettext_lazy("Stop quarantined tasks"),
         warning=gettext_lazy(
             "Tasks that run on these machines but are not in this cell's history are stopped: SIGTERM first, SIGKILL"
             " after the notice period of the task."
@@ -189,30 +192,34 @@ class MachineAdmin(FactsAdmin):
     )
     quarantine_keep = row_action(
         "quarantine_keep",
-        label=gettext_lazy("Quarantine: keep"),
-        title=gettext_lazy("Keep the tasks in quarantine"),
+        label=gettext_lazy("Keep quarantined tasks running"),
+        title=gettext_lazy("Keep quarantined tasks running"),
         warning=gettext_lazy(
-            "Tasks that run on these machines but are not in this cell's history keep running, unmanaged."
+            "Tasks that run on these machines but are not in this cell's history keep running. The cell does not "
+            "manage them."
         ),
         service=partial(quarantine_release, keys=None, action="keep"),
         row_as="machine",
     )
     rotate = row_action(
         "rotate",
-        label=gettext_lazy("New secret"),
-        title=gettext_lazy("New secrets for machines"),
+        label=gettext_lazy("Issue a new secret"),
+        title=gettext_lazy("Issue new secrets for machines"),
         warning=gettext_lazy(
-            "Each machine gets a new secret at its next poll. The old secret ends once the new one was used."
+            "Each machine gets a new secret at its next poll. The old secret is invalid as soon as the machine uses the"
+            " new one."
         ),
         service=machine_rotate,
         row_as="machine",
     )
     revoke = row_action(
         "revoke",
-        label=gettext_lazy("Revoke secret"),
+        label=gettext_lazy("Disconnect (revoke the secret)"),
         title=gettext_lazy("Disconnect machines"),
         warning=gettext_lazy(
-            "Their secrets end at once and their tasks are placed elsewhere. The machines can join again."
+            "The secrets of these machines become invalid at once, and their tasks are placed elsewhere. The "
+            "machines can"
+            " join again."
         ),
         service=machine_revoke,
         row_as="machine",
@@ -221,7 +228,9 @@ class MachineAdmin(FactsAdmin):
         "remove",
         label=gettext_lazy("Remove permanently"),
         title=gettext_lazy("Remove machines"),
-        warning=gettext_lazy("They are removed permanently and their secrets end. Drain them first."),
+        warning=gettext_lazy(
+            "These machines are removed permanently, and their secrets become invalid. Drain the machines first."
+        ),
         service=machine_remove,
         row_as="machine",
     )

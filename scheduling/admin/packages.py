@@ -17,7 +17,7 @@ class PackageAdmin(FactsAdmin):
     ordering = ["-id"]
     fields = ["cell", "tenant", "name", "digest", "size_bytes", "format", "tags_shown", "uploaded_by", "uploaded_at"]
 
-    @display(description=_("tags"))
+    @display(description=_("tags of the package"))
     def tags_shown(self, package: Package) -> str:
         return ", ".join(package.tags.order_by("tag").values_list("tag", flat=True)) or "–"
 

@@ -56,16 +56,16 @@ def _passes(kept: Sequence[Pass]) -> dict[str, Any]:
         "width": _BAR * len(kept),
         "table": {
             "headers": [
-                _("began, UTC"),
+                _("began (UTC)"),
                 _("revision"),
                 _("pending"),
-                _("classes"),
+                _("groups of equal tasks"),
                 _("placed"),
                 _("conflicts"),
                 _("preempted"),
-                _("unplaced"),
-                _("from cache"),
-                _("took, ms"),
+                _("not placed"),
+                _("scores from cache"),
+                _("pass + commit, ms"),
             ],
             "rows": [_row(one) for one in kept[:SHOWN]],
         },
@@ -78,13 +78,16 @@ def _figures(kept: Sequence[Pass]) -> list[tuple[str, str]]:
         return []
     conflicts = f" ({format_number(detail.conflict_percent, 2)} %)" if detail.conflict_percent is not None else ""
     return [
-        (_("passes"), _("%(number)d since %(at)s UTC") % {"number": detail.passes, "at": f"{_at(kept[-1]):%F %T}"}),
-        (_("pass, p50 and p99"), f"{detail.pass_p50:,.1f} · {detail.pass_p99:,.1f} ms"),
-        (_("commit, p50 and p99"), f"{detail.commit_p50:,.1f} · {detail.commit_p99:,.1f} ms"),
+        (
+            _("scheduling passes"),
+            _("%(number)d since %(at)s UTC") % {"number": detail.passes, "at": f"{_at(kept[-1]):%F %T}"},
+        ),
+        (_("duration of a pass, p50 and p99"), f"{detail.pass_p50:,.1f} · {detail.pass_p99:,.1f} ms"),
+        (_("duration of a commit, p50 and p99"), f"{detail.commit_p50:,.1f} · {detail.commit_p99:,.1f} ms"),
         (_("placed"), f"{detail.placed:,}"),
         (_("preempted"), f"{detail.preempted:,}"),
         (_("conflicts"), f"{detail.conflicts:,}{conflicts}"),
-        (_("from the cache"), f"{detail.cache_percent:.1f} %" if detail.cache_percent is not None else "–"),
+        (_("scores from cache"), f"{detail.cache_percent:.1f} %" if detail.cache_percent is not None else "–"),
     ]
 
 
@@ -112,7 +115,7 @@ def _bars(kept: Sequence[Pass]) -> list[dict[str, Any]]:
     bars = []
     for number, one in enumerate(reversed(kept)):
         height = max(1.0, _HEIGHT * (one.pass_ms + one.commit_ms) / longest)
-        title = _("%(at)s: %(ms)s ms, %(placed)s placed, %(conflicts)s conflicts") % {
+        title = _("%(at)s: %(ms)s ms, %(placed)s tasks placed, %(conflicts)s conflicts") % {
             "at": f"{_at(one):%T}",
             "ms": f"{one.pass_ms + one.commit_ms:,.1f}",
             "placed": one.placed,
@@ -125,7 +128,7 @@ def _bars(kept: Sequence[Pass]) -> list[dict[str, Any]]:
 
 def _queues(cell: Cell) -> dict[str, Any]:
     return {
-        "headers": [_("band"), _("priority"), _("jobs"), _("tasks"), _("longest wait")],
+        "headers": [_("band"), _("priority"), _("jobs"), _("tasks"), _("longest wait of a task")],
         "rows": [
             [
                 queue.band,

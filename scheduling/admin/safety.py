@@ -87,18 +87,18 @@ class DrainAdmin(FactsAdmin):
         if progress.done:
             return "empty", _("empty")
         if not progress.left:
-            return "stopping", _("stopping")
+            return "stopping", _("tasks stopping")
         if progress.overdue:
-            return "overdue", _("overdue")
+            return "overdue", _("deadline passed")
         if drain.machine.state == "down":
-            return "down", _("down")
-        return ("leaving", _("leaving")) if progress.leaving else ("waiting", _("waiting"))
+            return "down", _("machine down")
+        return ("leaving", _("evicting tasks")) if progress.leaving else ("waiting", _("waiting for budgets"))
 
     @display(description=gettext_lazy("tasks left"))
     def left_shown(self, drain: Any) -> SafeString:
         progress = drain.progress
         most = max(drain.tasks, progress.left, 1)
-        detail = _("%(left)d of %(all)d") % {"left": progress.left, "all": max(drain.tasks, progress.left)}
+        detail = _("%(left)d of %(all)d tasks") % {"left": progress.left, "all": max(drain.tasks, progress.left)}
         return format_html(
             '<div class="flex items-center gap-2 whitespace-nowrap"><progress class="w-24" max="{}" value="{}"'
             ' aria-label="{}"></progress>{}</div>',
@@ -108,12 +108,12 @@ class DrainAdmin(FactsAdmin):
             detail,
         )
 
-    @display(description=gettext_lazy("waiting for the budget of"))
+    @display(description=gettext_lazy("disruption budgets that delay the drain"))
     def waiting_shown(self, drain: Any) -> SafeString | str:
         rows = [
             (
                 one.job,
-                _("%(down)d tasks down, %(may)d allowed; %(tasks)d tasks on this machine")
+                _("%(down)d tasks down, %(may)d may be down; %(tasks)d tasks on this machine")
                 % {"down": one.down, "may": one.may, "tasks": one.tasks},
             )
             for one in drain.progress.waiting
@@ -124,7 +124,7 @@ class DrainAdmin(FactsAdmin):
     def deadline_shown(self, drain: Drain) -> SafeString | str:
         if drain.deadline is None:
             return "–"
-        then = _("then tasks are evicted despite their budgets") if drain.break_budgets else ""
+        then = _("then tasks are evicted despite disruption budgets") if drain.break_budgets else ""
         return format_html(
             '<div class="whitespace-nowrap">{} UTC</div><div class="whitespace-nowrap">{}</div>',
             f"{drain.deadline:%F %H:%M}",
@@ -176,7 +176,7 @@ class BrakeAdmin(FactsAdmin):
     def state_shown(self, brake: Brake) -> str:
         return brake.state
 
-    @admin.action(description=gettext_lazy("Release: let the cell continue"))
+    @admin.action(description=gettext_lazy("Release the brake"))
     def release(self, request: HttpRequest, rows: QuerySet[Brake]) -> HttpResponse | None:
         principal = principal_of(request)
 
@@ -198,8 +198,8 @@ class BrakeAdmin(FactsAdmin):
             action="release",
             title=_("Release brakes"),
             warning=_(
-                "The cell continues: it places the tasks of lost machines elsewhere at its rate, and for a while it"
-                " stops tasks without a limit."
+                "The cell continues: it places the tasks of lost machines elsewhere at its rate, and for the given"
+                " minutes it stops tasks without a limit."
             ),
             act=act,
             more=ReleaseForm,
@@ -207,10 +207,10 @@ class BrakeAdmin(FactsAdmin):
 
     keep = row_action(
         "keep",
-        label=gettext_lazy("Do not release the brake"),
-        title=gettext_lazy("Do not release the brakes"),
+        label=gettext_lazy("Keep the brake on"),
+        title=gettext_lazy("Keep the brakes on"),
         warning=gettext_lazy(
-            "The cell does not continue until the cause of these brakes has ended. The brakes raise no more alerts."
+            "The cell does not continue until the cause of these brakes has ended. The brakes cause no more alerts."
         ),
         service=lambda brake, **given: brake_keep(cell=brake.cell, kind=brake.kind, **given),
         row_as="brake",
@@ -221,8 +221,8 @@ def notify_held(request: HttpRequest, site: str) -> None:
     """Add an error message to the page for each brake that holds tasks back and waits for an SRE's decision."""
     for brake in Brake.objects.filter(state=BrakeState.HELD.value).select_related("cell"):
         detail = ngettext(
-            "Cell %(cell)s holds back %(number)d task until an SRE decides: %(detail)s.",
-            "Cell %(cell)s holds back %(number)d tasks until an SRE decides: %(detail)s.",
+            "Cell %(cell)s does not stop or move %(number)d task until an SRE decides: %(detail)s.",
+            "Cell %(cell)s does not stop or move %(number)d tasks until an SRE decides: %(detail)s.",
             brake.wanted,
         ) % {"cell": brake.cell.name, "number": brake.wanted, "detail": brake.detail}
         messages.error(
@@ -231,6 +231,6 @@ def notify_held(request: HttpRequest, site: str) -> None:
                 '{} <a class="underline" href="{}">{}</a>',
                 detail,
                 reverse(f"{site}:scheduling_brake_changelist"),
-                _("Decide"),
+                _("Decide about the brake"),
             ),
         )

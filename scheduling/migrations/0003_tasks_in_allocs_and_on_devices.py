@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='task',
             name='devices',
-            field=django.contrib.postgres.fields.ArrayField(base_field=models.PositiveSmallIntegerField(), blank=True, db_default=[], default=list, size=None, verbose_name='devices'),
+            field=django.contrib.postgres.fields.ArrayField(base_field=models.PositiveSmallIntegerField(), blank=True, db_default=[], default=list, size=None, verbose_name='accelerators on the machine'),
         ),
         migrations.AddIndex(
             model_name='task',

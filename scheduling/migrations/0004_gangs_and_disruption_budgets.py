@@ -18,6 +18,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='job',
             name='gang',
-            field=models.BooleanField(db_default=False, default=False, verbose_name='gang'),
+            field=models.BooleanField(db_default=False, default=False, verbose_name='gang (place all tasks or none)'),
         ),
     ]

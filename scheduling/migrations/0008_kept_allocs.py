@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='machine',
             name='kept',
-            field=quota.models.fields.VectorField(blank=True, db_default=[], default=list, size=None, verbose_name='held by allocs that have left'),
+            field=quota.models.fields.VectorField(blank=True, db_default=[], default=list, size=None, verbose_name='used by files of ended allocs'),
         ),
         migrations.CreateModel(
             name='KeptAlloc',
@@ -29,12 +29,12 @@ class Migration(migrations.Migration):
                 ('key', models.CharField(max_length=80)),
                 ('name', models.CharField(max_length=300, verbose_name='alloc')),
                 ('limit', quota.models.fields.VectorField(size=None, verbose_name='limit of the alloc')),
-                ('hold', quota.models.fields.VectorField(size=None, verbose_name='holds of the machine')),
-                ('savers', models.JSONField(default=list, verbose_name='log savers')),
+                ('hold', quota.models.fields.VectorField(size=None, verbose_name='capacity in use')),
+                ('savers', models.JSONField(default=list, verbose_name='tasks that save the logs')),
                 ('waits', models.JSONField(default=list)),
                 ('since', models.DateTimeField(verbose_name='kept since')),
-                ('until', models.DateTimeField(verbose_name='until')),
-                ('released', models.BooleanField(default=False, verbose_name='released')),
+                ('until', models.DateTimeField(verbose_name='kept until')),
+                ('released', models.BooleanField(default=False, verbose_name='no longer needed')),
                 ('machine', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='kept_allocs', to='scheduling.machine')),
             ],
             options={

@@ -18,11 +18,11 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='machine',
             name='rotation_asked',
-            field=models.BooleanField(db_default=False, default=False, verbose_name='a new secret is due'),
+            field=models.BooleanField(db_default=False, default=False, verbose_name='new secret requested'),
         ),
         migrations.AddField(
             model_name='machine',
             name='secret_at',
-            field=models.DateTimeField(blank=True, null=True, verbose_name='secret since'),
+            field=models.DateTimeField(blank=True, null=True, verbose_name='secret issued'),
         ),
     ]

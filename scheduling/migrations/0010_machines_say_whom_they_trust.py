@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='machine',
             name='authority',
-            field=models.CharField(blank=True, db_default='', default='', max_length=64, verbose_name='trusts'),
+            field=models.CharField(blank=True, db_default='', default='', max_length=64, verbose_name='digest of the trusted TLS authorities'),
         ),
     ]

@@ -32,14 +32,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("reason", models.CharField(blank=True, max_length=300, verbose_name="reason")),
-                ("asked_by", models.CharField(max_length=200, verbose_name="asked by")),
+                ("asked_by", models.CharField(max_length=200, verbose_name="requested by")),
                 ("began_at", models.DateTimeField(verbose_name="began")),
                 ("deadline", models.DateTimeField(blank=True, null=True, verbose_name="deadline")),
                 (
                     "break_budgets",
-                    models.BooleanField(default=False, verbose_name="break budgets at the deadline"),
+                    models.BooleanField(default=False, verbose_name="evict despite disruption budgets"),
                 ),
-                ("tasks", models.PositiveIntegerField(default=0, verbose_name="tasks at the beginning")),
+                ("tasks", models.PositiveIntegerField(default=0, verbose_name="tasks when the drain began")),
                 (
                     "machine",
                     models.OneToOneField(

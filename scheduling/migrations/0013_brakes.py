@@ -40,14 +40,14 @@ class Migration(migrations.Migration):
                         verbose_name="state",
                     ),
                 ),
-                ("since", models.DateTimeField(verbose_name="since")),
+                ("since", models.DateTimeField(verbose_name="in this state since")),
                 ("level", models.FloatField(null=True)),
                 ("at", models.DateTimeField()),
                 ("wanted", models.PositiveIntegerField(default=0, verbose_name="tasks held back")),
-                ("pulled_at", models.DateTimeField(null=True, verbose_name="last wanted")),
+                ("pulled_at", models.DateTimeField(null=True, verbose_name="last held tasks back")),
                 ("until", models.DateTimeField(null=True, verbose_name="released until")),
                 ("detail", models.CharField(blank=True, max_length=500, verbose_name="detail")),
-                ("decided_by", models.CharField(blank=True, max_length=200, verbose_name="decided by")),
+                ("decided_by", models.CharField(blank=True, max_length=200, verbose_name="released or kept on by")),
                 (
                     "cell",
                     models.ForeignKey(

@@ -36,8 +36,8 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.CharField(max_length=63, verbose_name='name')),
                 ('tag', models.CharField(max_length=63, verbose_name='tag')),
-                ('moved_by', models.CharField(max_length=200, verbose_name='set by')),
-                ('moved_at', models.DateTimeField(auto_now=True, verbose_name='set')),
+                ('moved_by', models.CharField(max_length=200, verbose_name='tag set by')),
+                ('moved_at', models.DateTimeField(auto_now=True, verbose_name='tag set')),
             ],
             options={
                 'verbose_name': 'tag of a package',

@@ -16,14 +16,14 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('day', models.DateField(verbose_name='day')),
-                ('cause', models.CharField(max_length=32, verbose_name='cause')),
-                ('delivered', models.CharField(max_length=16, verbose_name='notice')),
+                ('cause', models.CharField(max_length=32, verbose_name='cause of the stop')),
+                ('delivered', models.CharField(max_length=16, verbose_name='notice before SIGKILL')),
                 ('number', models.PositiveBigIntegerField(default=0, verbose_name='tasks')),
                 ('cell', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='notice_counts', to='scheduling.cell')),
             ],
             options={
-                'verbose_name': 'notices given',
-                'verbose_name_plural': 'notices given',
+                'verbose_name': 'notice before SIGKILL',
+                'verbose_name_plural': 'notices before SIGKILL',
                 'ordering': ['-day', 'cause', 'delivered'],
                 'constraints': [models.UniqueConstraint(fields=('cell', 'day', 'cause', 'delivered'), name='one_notice_count')],
             },

@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='task',
             name='address',
-            field=models.CharField(blank=True, db_default='', default='', max_length=45, verbose_name='own address'),
+            field=models.CharField(blank=True, db_default='', default='', max_length=45, verbose_name="the task's own address"),
         ),
     ]

@@ -14,6 +14,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='machine',
             name='granted',
-            field=quota.models.fields.VectorField(blank=True, db_default=[], default=list, size=None, verbose_name='capacity granted'),
+            field=quota.models.fields.VectorField(blank=True, db_default=[], default=list, size=None, verbose_name='capacity accepted earlier'),
         ),
     ]

@@ -13,8 +13,8 @@ class Migration(migrations.Migration):
             name='FailingJob',
             fields=[
                 ('job', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='failing', serialize=False, to='scheduling.job')),
-                ('since', models.DateTimeField(verbose_name='since')),
-                ('told_at', models.DateTimeField(blank=True, null=True, verbose_name='notified')),
+                ('since', models.DateTimeField(verbose_name='failing since')),
+                ('told_at', models.DateTimeField(blank=True, null=True, verbose_name='tenant notified')),
             ],
             options={
                 'verbose_name': 'failing job',

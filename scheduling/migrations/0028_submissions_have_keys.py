@@ -11,7 +11,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             "job",
             "key",
-            models.CharField(blank=True, db_default="", default="", max_length=64, verbose_name="key"),
+            models.CharField(blank=True, db_default="", default="", max_length=64, verbose_name="idempotency key"),
         ),
         migrations.AddConstraint(
             "job",

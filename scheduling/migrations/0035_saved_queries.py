@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
                 ("owner", models.CharField(max_length=200, verbose_name="owner")),
                 ("title", models.CharField(max_length=100, verbose_name="title")),
                 ("query", models.TextField(verbose_name="query")),
-                ("changed_at", models.DateTimeField(verbose_name="changed")),
+                ("changed_at", models.DateTimeField(verbose_name="last changed")),
                 (
                     "tenant",
                     models.ForeignKey(
@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="saved_queries",
                         to="quota.tenant",
-                        verbose_name="shared with",
+                        verbose_name="shared with tenant",
                     ),
                 ),
             ],

@@ -26,22 +26,22 @@ class Migration(migrations.Migration):
                 ("state", models.BinaryField(default=b"")),
                 ("read_at", models.DateTimeField(null=True)),
             ],
-            options={"verbose_name": "reader of statistics", "verbose_name_plural": "readers of statistics"},
+            options={"verbose_name": "progress of the statistics", "verbose_name_plural": "progress of the statistics"},
         ),
         migrations.CreateModel(
             name="JournalTally",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("hour", models.DateTimeField(verbose_name="hour")),
-                ("figure", models.CharField(max_length=32, verbose_name="figure")),
-                ("prod", models.BooleanField(verbose_name="prod")),
-                ("label", models.CharField(blank=True, max_length=200, verbose_name="label")),
-                ("number", models.BigIntegerField(verbose_name="number")),
-                ("total", models.FloatField(verbose_name="sum")),
+                ("figure", models.CharField(max_length=32, verbose_name="statistic")),
+                ("prod", models.BooleanField(verbose_name="prod tasks only")),
+                ("label", models.CharField(blank=True, max_length=200, verbose_name="label of the statistic")),
+                ("number", models.BigIntegerField(verbose_name="number of occurrences")),
+                ("total", models.FloatField(verbose_name="sum of the values")),
                 (
                     "buckets",
                     django.contrib.postgres.fields.ArrayField(
-                        base_field=models.BigIntegerField(), size=None, verbose_name="histogram"
+                        base_field=models.BigIntegerField(), size=None, verbose_name="histogram of the values"
                     ),
                 ),
                 (
@@ -55,8 +55,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "tally of the journal",
-                "verbose_name_plural": "tallies of the journal",
+                "verbose_name": "count from the journal",
+                "verbose_name_plural": "counts from the journal",
                 "ordering": ["cell", "hour", "figure", "prod", "label"],
                 "constraints": [
                     models.UniqueConstraint(fields=("cell", "hour", "figure", "prod", "label"), name="one_tally_per_hour")

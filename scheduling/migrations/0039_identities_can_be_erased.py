@@ -36,13 +36,13 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='archivefile',
             name='generation',
-            field=models.PositiveIntegerField(db_default=0, default=0, verbose_name='generation'),
+            field=models.PositiveIntegerField(db_default=0, default=0, verbose_name='number of replacements'),
         ),
         migrations.CreateModel(
             name='Erasure',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('person', 'person'), ('tenant', 'tenant')], max_length=16, verbose_name='kind')),
+                ('kind', models.CharField(choices=[('person', 'person'), ('tenant', 'tenant')], max_length=16, verbose_name='kind of name')),
                 ('name', models.CharField(blank=True, max_length=200, verbose_name='name')),
                 ('pseudonym', models.CharField(max_length=63, unique=True, verbose_name='pseudonym')),
                 ('started_at', models.DateTimeField(verbose_name='started')),

@@ -38,15 +38,15 @@ class Cell(models.Model):
     cluster = models.CharField(_("cluster"), max_length=63, blank=True)
     site = models.CharField(_("site"), max_length=63, blank=True)
     revision = models.BigIntegerField(_("revision"), default=0)
-    journal_floor = models.BigIntegerField(_("archived up to"), default=0)
-    history_id = models.UUIDField(_("history"), default=uuid.uuid4)
+    journal_floor = models.BigIntegerField(_("archived up to revision"), default=0)
+    history_id = models.UUIDField(_("id of the history"), default=uuid.uuid4)
     history_ordinal = models.PositiveIntegerField(default=1)
     earlier_histories = ArrayField(models.UUIDField(), default=list, db_default=[], editable=False)
     extra_resources = ArrayField(
-        models.CharField(max_length=63), default=list, blank=True, verbose_name=_("further named resources")
+        models.CharField(max_length=63), default=list, blank=True, verbose_name=_("other named resources")
     )
     settings = models.JSONField(_("settings"), default=dict, blank=True)
-    study_of = models.JSONField(_("study of"), null=True, default=None, editable=False)
+    study_of = models.JSONField(_("study cell made from"), null=True, default=None, editable=False)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
 
     objects: ClassVar[models.Manager[Cell]] = models.Manager()
@@ -75,8 +75,8 @@ class Lease(models.Model):
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="leases")
     scheduler = models.CharField(_("scheduler"), max_length=32, default="default")
-    holder = models.CharField(_("holder"), max_length=200, blank=True)
-    epoch = models.BigIntegerField(_("epoch"), default=0)
+    holder = models.CharField(_("held by"), max_length=200, blank=True)
+    epoch = models.BigIntegerField(_("epoch of the lease"), default=0)
     expires_at = models.DateTimeField(_("expires"))
 
     class Meta:
@@ -104,15 +104,15 @@ class Brake(models.Model):
         default=BrakeState.OPEN.value,
         choices=[(state.value, state.value) for state in BrakeState],
     )
-    since = models.DateTimeField(_("since"))
+    since = models.DateTimeField(_("in this state since"))
     level = models.FloatField(null=True)
     at = models.DateTimeField()
     wanted = models.PositiveIntegerField(_("tasks held back"), default=0)
-    pulled_at = models.DateTimeField(_("last wanted"), null=True)
+    pulled_at = models.DateTimeField(_("last held tasks back"), null=True)
     until = models.DateTimeField(_("released until"), null=True)
     calm_since = models.DateTimeField(null=True)  # since then, only few machines are missing
     detail = models.CharField(_("detail"), max_length=500, blank=True)
-    decided_by = models.CharField(_("decided by"), max_length=200, blank=True)
+    decided_by = models.CharField(_("released or kept on by"), max_length=200, blank=True)
 
     class Meta:
         ordering = ["cell", "kind"]
@@ -130,7 +130,7 @@ class JoinToken(models.Model):
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="join_tokens")
     key = models.CharField(max_length=16, unique=True)
     digest = models.CharField(max_length=64)
-    uses_left = models.PositiveIntegerField(_("uses left"), default=1)
+    uses_left = models.PositiveIntegerField(_("machines that can still join"), default=1)
     created_by = models.CharField(_("created by"), max_length=200)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(_("expires"))

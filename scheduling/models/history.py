@@ -16,8 +16,8 @@ from scheduling.models.jobs import Job
 class ArchiveState(models.TextChoices):
     """The state of a file of the archive."""
 
-    STORED = "stored", _("stored")  # PostgreSQL has the rows too
-    SOLE = "sole", _("only copy")  # PostgreSQL has dropped the rows, or drops them now
+    STORED = "stored", _("also in PostgreSQL")  # PostgreSQL has the rows too
+    SOLE = "sole", _("only in the archive")  # PostgreSQL has dropped the rows, or drops them now
     DELETED = "deleted", _("deleted")  # the file was older than the cell's `archive_keep_days`
 
 
@@ -34,11 +34,11 @@ class ArchiveFile(models.Model):
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="archive_files")
     table = models.CharField(_("table"), max_length=63)
     day = models.DateField(_("day"))
-    first = models.BigIntegerField(_("first"))
-    last = models.BigIntegerField(_("last"))
-    generation = models.PositiveIntegerField(_("generation"), default=0, db_default=0)
-    rows = models.BigIntegerField(_("rows"))
-    bytes = models.BigIntegerField(_("bytes"))
+    first = models.BigIntegerField(_("first revision, second or id"))
+    last = models.BigIntegerField(_("last revision, second or id"))
+    generation = models.PositiveIntegerField(_("number of replacements"), default=0, db_default=0)
+    rows = models.BigIntegerField(_("number of rows"))
+    bytes = models.BigIntegerField(_("size in bytes"))
     sha256 = models.CharField(_("SHA-256"), max_length=64)
     content = models.CharField(_("checksum of the rows"), max_length=64)
     schema_version = models.PositiveSmallIntegerField(_("version of the schema"))
@@ -72,7 +72,9 @@ class Erasure(models.Model):
     jobs of the tenant are archived later, the pseudonym replaces the name in their rows too.
     """
 
-    kind = models.CharField(_("kind"), max_length=16, choices=[("person", _("person")), ("tenant", _("tenant"))])
+    kind = models.CharField(
+        _("kind of name"), max_length=16, choices=[("person", _("person")), ("tenant", _("tenant"))]
+    )
     name = models.CharField(_("name"), max_length=200, blank=True)
     tenant = models.OneToOneField(Tenant, models.SET_NULL, null=True, blank=True, related_name="erasure")
     pseudonym = models.CharField(_("pseudonym"), max_length=63, unique=True)
@@ -141,11 +143,16 @@ class SavedQuery(models.Model):
 
     owner = models.CharField(_("owner"), max_length=200)
     tenant = models.ForeignKey(
-        Tenant, models.CASCADE, null=True, blank=True, related_name="saved_queries", verbose_name=_("shared with")
+        Tenant,
+        models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="saved_queries",
+        verbose_name=_("shared with tenant"),
     )
     title = models.CharField(_("title"), max_length=100)
     query = models.TextField(_("query"))
-    changed_at = models.DateTimeField(_("changed"))
+    changed_at = models.DateTimeField(_("last changed"))
 
     class Meta:
         ordering = ["title", "id"]

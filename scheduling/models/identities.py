@@ -11,16 +11,16 @@ class IdentityKey(models.Model):
     host.
     """
 
-    kid = models.CharField(_("key"), max_length=64, unique=True)
+    kid = models.CharField(_("id of the key"), max_length=64, unique=True)
     public = models.TextField(_("public key"))  # PEM
     host = models.CharField(_("host"), max_length=255)
-    made_at = models.DateTimeField(_("made"))
-    accepted_until = models.DateTimeField(_("accepted until"))
+    made_at = models.DateTimeField(_("created"))
+    accepted_until = models.DateTimeField(_("valid until"))
 
     class Meta:
         ordering = ["-made_at"]
-        verbose_name = _("key of task identities")
-        verbose_name_plural = _("keys of task identities")
+        verbose_name = _("key for identity tokens")
+        verbose_name_plural = _("keys for identity tokens")
 
     def __str__(self) -> str:
         return self.kid

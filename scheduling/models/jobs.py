@@ -55,17 +55,17 @@ class Job(models.Model):
     )
     outcome = models.CharField(_("outcome"), max_length=16, blank=True)
     spec_version = models.PositiveIntegerField(_("version of the spec"), default=1)
-    gang = models.BooleanField(_("gang"), default=False, db_default=False)
+    gang = models.BooleanField(_("gang (place all tasks or none)"), default=False, db_default=False)
     disruption_budget = models.PositiveIntegerField(_("disruption budget"), default=0, db_default=0)
     published = models.JSONField(default=dict, db_default={}, blank=True)
-    requested = VectorField(_("asked for by all tasks together"))
+    requested = VectorField(_("requested by all tasks"))
     tasks_total = models.PositiveIntegerField(_("tasks"), default=0)
     tasks_pending = models.PositiveIntegerField(_("pending"), default=0)
     tasks_running = models.PositiveIntegerField(_("placed"), default=0)
     tasks_up = models.PositiveIntegerField(_("running"), default=0)
     tasks_dead = models.PositiveIntegerField(_("dead"), default=0)
     submitted_by = models.CharField(_("submitted by"), max_length=200)
-    key = models.CharField(_("key"), max_length=64, default="", db_default="", blank=True)
+    key = models.CharField(_("idempotency key"), max_length=64, default="", db_default="", blank=True)
     created_at = models.DateTimeField(_("submitted"), auto_now_add=True)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
 
@@ -133,8 +133,8 @@ class Update(models.Model):
     job = models.ForeignKey(Job, models.CASCADE, related_name="updates")
     from_version = models.PositiveIntegerField()
     to_version = models.PositiveIntegerField()
-    max_down = models.PositiveIntegerField(_("tasks down at most"), default=1)
-    max_disruptions = models.PositiveIntegerField(_("disruptions at most"), default=0)
+    max_down = models.PositiveIntegerField(_("most tasks down at once"), default=1)
+    max_disruptions = models.PositiveIntegerField(_("most disruptions"), default=0)
     disruptions = models.PositiveIntegerField(_("disruptions so far"), default=0)
     undo = models.BooleanField(default=False)
     state = models.CharField(
@@ -168,8 +168,8 @@ class PendingVerdict(models.Model):
     whys = models.JSONField()
 
     class Meta:
-        verbose_name = _("verdict on pending tasks")
-        verbose_name_plural = _("verdicts on pending tasks")
+        verbose_name = _("reason for pending tasks")
+        verbose_name_plural = _("reasons for pending tasks")
 
     def __str__(self) -> str:
         return f"{self.job} at revision {self.revision}"
@@ -179,8 +179,8 @@ class FailingJob(models.Model):
     """A job that has been failing since the time `since`. `told_at`: when its tenant was notified."""
 
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="failing")
-    since = models.DateTimeField(_("since"))
-    told_at = models.DateTimeField(_("notified"), null=True, blank=True)
+    since = models.DateTimeField(_("failing since"))
+    told_at = models.DateTimeField(_("tenant notified"), null=True, blank=True)
 
     class Meta:
         verbose_name = _("failing job")

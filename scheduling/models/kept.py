@@ -29,12 +29,12 @@ class KeptAlloc(models.Model):
     key = models.CharField(max_length=80)
     name = models.CharField(_("alloc"), max_length=300)
     limit = VectorField(_("limit of the alloc"))
-    hold = VectorField(_("holds of the machine"))
-    savers = models.JSONField(_("log savers"), default=list)
+    hold = VectorField(_("capacity in use"))
+    savers = models.JSONField(_("tasks that save the logs"), default=list)
     waits = models.JSONField(default=list)
     since = models.DateTimeField(_("kept since"))
-    until = models.DateTimeField(_("until"))
-    released = models.BooleanField(_("released"), default=False)
+    until = models.DateTimeField(_("kept until"))
+    released = models.BooleanField(_("no longer needed"), default=False)
 
     class Meta:
         ordering = ["machine", "since"]

@@ -31,8 +31,8 @@ class Machine(models.Model):
     hostname = DnsLabelField(_("hostname"))
     address = models.GenericIPAddressField(_("address"))
     capacity = VectorField(_("capacity"))
-    granted = VectorField(_("capacity granted"), default=list, db_default=[], blank=True)
-    kept = VectorField(_("held by allocs that have left"), default=list, db_default=[], blank=True)
+    granted = VectorField(_("capacity accepted earlier"), default=list, db_default=[], blank=True)
+    kept = VectorField(_("used by files of ended allocs"), default=list, db_default=[], blank=True)
     attributes = models.JSONField(_("attributes"), default=dict, blank=True)
     platform = models.CharField(_("platform"), max_length=63, blank=True)
     rack = models.CharField(_("rack"), max_length=63, blank=True)
@@ -49,13 +49,15 @@ class Machine(models.Model):
     state_since = models.DateTimeField(_("in this state since"), default=timezone.now)
     secret_digest = models.CharField(max_length=64, blank=True)
     next_digest = models.CharField(max_length=64, blank=True, default="", db_default="")
-    secret_at = models.DateTimeField(_("secret since"), null=True, blank=True)
-    rotation_asked = models.BooleanField(_("a new secret is due"), default=False, db_default=False)
-    authority = models.CharField(_("trusts"), max_length=64, blank=True, default="", db_default="")
+    secret_at = models.DateTimeField(_("secret issued"), null=True, blank=True)
+    rotation_asked = models.BooleanField(_("new secret requested"), default=False, db_default=False)
+    authority = models.CharField(
+        _("digest of the trusted TLS authorities"), max_length=64, blank=True, default="", db_default=""
+    )
     session = models.BigIntegerField(default=0)
     boot_id = models.CharField(max_length=64, blank=True)
     software = models.CharField(_("Borglet version"), max_length=64, blank=True)
-    quarantined = models.JSONField(_("in quarantine"), default=list, blank=True)
+    quarantined = models.JSONField(_("tasks in quarantine"), default=list, blank=True)
     packages = ArrayField(models.CharField(max_length=71), default=list, db_default=[], blank=True)
     joined_at = models.DateTimeField(_("joined"), auto_now_add=True)
 
@@ -86,11 +88,11 @@ class Drain(models.Model):
 
     machine = models.OneToOneField(Machine, models.CASCADE, related_name="drain", verbose_name=_("machine"))
     reason = models.CharField(_("reason"), max_length=300, blank=True)
-    asked_by = models.CharField(_("asked by"), max_length=200)
+    asked_by = models.CharField(_("requested by"), max_length=200)
     began_at = models.DateTimeField(_("began"))
     deadline = models.DateTimeField(_("deadline"), null=True, blank=True)
-    break_budgets = models.BooleanField(_("break budgets at the deadline"), default=False)
-    tasks = models.PositiveIntegerField(_("tasks at the beginning"), default=0)
+    break_budgets = models.BooleanField(_("evict despite disruption budgets"), default=False)
+    tasks = models.PositiveIntegerField(_("tasks when the drain began"), default=0)
 
     class Meta:
         ordering = ["machine"]

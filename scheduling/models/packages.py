@@ -49,8 +49,8 @@ class PackageTag(models.Model):
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+")
     name = models.CharField(_("name"), max_length=63)
     tag = models.CharField(_("tag"), max_length=63)
-    moved_by = models.CharField(_("set by"), max_length=200)
-    moved_at = models.DateTimeField(_("set"), auto_now=True)
+    moved_by = models.CharField(_("tag set by"), max_length=200)
+    moved_at = models.DateTimeField(_("tag set"), auto_now=True)
 
     class Meta:
         ordering = ["cell", "tenant", "name", "tag"]

@@ -29,8 +29,8 @@ class ShellSession(models.Model):
     incarnation = models.PositiveIntegerField(_("incarnation"))
     machine = models.ForeignKey(Machine, models.PROTECT, related_name="shells")
     actor = models.CharField(_("by"), max_length=200)
-    peer = models.CharField(_("from"), max_length=64, blank=True)
-    request_id = models.CharField(_("request"), max_length=64, blank=True)
+    peer = models.CharField(_("address of the client"), max_length=64, blank=True)
+    request_id = models.CharField(_("id of the request"), max_length=64, blank=True)
     command = models.JSONField(_("command"), default=list, blank=True)
     rows = models.PositiveSmallIntegerField(default=24)
     cols = models.PositiveSmallIntegerField(default=80)
@@ -38,10 +38,10 @@ class ShellSession(models.Model):
     state = models.CharField(
         _("state"), max_length=16, default=ASKED, choices=[(s, s) for s in (ASKED, GRANTED, OPEN, CLOSED)]
     )
-    asked_at = models.DateTimeField(_("asked"))
-    seen_at = models.DateTimeField(_("client seen"))
+    asked_at = models.DateTimeField(_("requested"))
+    seen_at = models.DateTimeField(_("client last seen"))
     closed_at = models.DateTimeField(_("closed"), null=True, blank=True)
-    how = models.CharField(_("how it ended"), max_length=300, blank=True)
+    how = models.CharField(_("how the shell ended"), max_length=300, blank=True)
     bytes_typed = models.PositiveBigIntegerField(_("bytes typed"), default=0)
     bytes_printed = models.PositiveBigIntegerField(_("bytes printed"), default=0)
 

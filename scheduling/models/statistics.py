@@ -22,8 +22,8 @@ class StatisticsReader(models.Model):
     read_at = models.DateTimeField(null=True)
 
     class Meta:
-        verbose_name = _("reader of statistics")
-        verbose_name_plural = _("readers of statistics")
+        verbose_name = _("progress of the statistics")
+        verbose_name_plural = _("progress of the statistics")
 
     def __str__(self) -> str:
         return f"{self.cell} at revision {self.revision}"
@@ -36,20 +36,20 @@ class JournalTally(models.Model):
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="+", db_index=False)
     hour = models.DateTimeField(_("hour"))
-    figure = models.CharField(_("figure"), max_length=32)
-    prod = models.BooleanField(_("prod"))
-    label = models.CharField(_("label"), max_length=200, blank=True)
-    number = models.BigIntegerField(_("number"))
-    total = models.FloatField(_("sum"))
-    buckets = ArrayField(models.BigIntegerField(), verbose_name=_("histogram"))
+    figure = models.CharField(_("statistic"), max_length=32)
+    prod = models.BooleanField(_("prod tasks only"))
+    label = models.CharField(_("label of the statistic"), max_length=200, blank=True)
+    number = models.BigIntegerField(_("number of occurrences"))
+    total = models.FloatField(_("sum of the values"))
+    buckets = ArrayField(models.BigIntegerField(), verbose_name=_("histogram of the values"))
 
     class Meta:
         ordering = ["cell", "hour", "figure", "prod", "label"]
         constraints = [
             models.UniqueConstraint(fields=["cell", "hour", "figure", "prod", "label"], name="one_tally_per_hour")
         ]
-        verbose_name = _("tally of the journal")
-        verbose_name_plural = _("tallies of the journal")
+        verbose_name = _("count from the journal")
+        verbose_name_plural = _("counts from the journal")
 
     def __str__(self) -> str:
         return f"{self.figure} {self.label} at {self.hour:%F %H}h"
@@ -62,15 +62,15 @@ class NoticeCount(models.Model):
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="notice_counts")
     day = models.DateField(_("day"))
-    cause = models.CharField(_("cause"), max_length=32)
-    delivered = models.CharField(_("notice"), max_length=16)
+    cause = models.CharField(_("cause of the stop"), max_length=32)
+    delivered = models.CharField(_("notice before SIGKILL"), max_length=16)
     number = models.PositiveBigIntegerField(_("tasks"), default=0)
 
     class Meta:
         ordering = ["-day", "cause", "delivered"]
         constraints = [models.UniqueConstraint(fields=["cell", "day", "cause", "delivered"], name="one_notice_count")]
-        verbose_name = _("notices given")
-        verbose_name_plural = _("notices given")
+        verbose_name = _("notice before SIGKILL")
+        verbose_name_plural = _("notices before SIGKILL")
 
     def __str__(self) -> str:
         return f"{self.day}: {self.number} × {self.delivered} ({self.cause})"

@@ -29,7 +29,7 @@ class Task(models.Model):
     cell = models.ForeignKey(Cell, models.PROTECT, related_name="tasks", db_index=False, db_constraint=False)
     # `one_task_per_index` and `task_by_machine` are the indexes on job and machine.
     job = models.ForeignKey(Job, models.CASCADE, related_name="tasks", db_index=False)
-    index = models.PositiveIntegerField(_("index"))
+    index = models.PositiveIntegerField(_("task index"))
     state = models.CharField(
         _("state"),
         max_length=16,
@@ -52,7 +52,11 @@ class Task(models.Model):
         verbose_name=_("in alloc"),
     )
     devices = ArrayField(
-        models.PositiveSmallIntegerField(), default=list, db_default=[], blank=True, verbose_name=_("devices")
+        models.PositiveSmallIntegerField(),
+        default=list,
+        db_default=[],
+        blank=True,
+        verbose_name=_("accelerators on the machine"),
     )
     phase = models.CharField(
         _("phase"), max_length=16, blank=True, choices=[(phase.value, phase.value) for phase in Phase]
@@ -60,7 +64,7 @@ class Task(models.Model):
     health = models.CharField(
         _("health"), max_length=16, blank=True, choices=[(health.value, health.value) for health in Health]
     )
-    address = models.CharField(_("own address"), max_length=45, blank=True, default="", db_default="")
+    address = models.CharField(_("the task's own address"), max_length=45, blank=True, default="", db_default="")
     up = models.BooleanField(_("running"), default=False)
     restarts = models.PositiveIntegerField(_("restarts"), default=0)
     evictions = models.PositiveIntegerField(_("evictions"), default=0)
@@ -110,17 +114,17 @@ class Departure(models.Model):
     task = models.ForeignKey(Task, models.CASCADE, related_name="departures")
     incarnation = models.PositiveIntegerField()
     machine = models.ForeignKey(Machine, models.CASCADE, related_name="departures")
-    cause = models.CharField(_("cause"), max_length=32)
-    notice_s = models.FloatField(_("notice, s"), null=True, blank=True)
+    cause = models.CharField(_("cause of the stop"), max_length=32)
+    notice_s = models.FloatField(_("time until SIGKILL, s"), null=True, blank=True)
     ports = ArrayField(models.PositiveIntegerField(), default=list, blank=True)
     preemptor = models.BigIntegerField(null=True, blank=True)
-    since = models.DateTimeField(_("since"))
+    since = models.DateTimeField(_("stopping since"))
 
     class Meta:
         indexes = [models.Index(fields=["machine"], name="departure_by_machine")]
         constraints = [models.UniqueConstraint(fields=["task", "incarnation"], name="one_departure")]
-        verbose_name = _("departure")
-        verbose_name_plural = _("departures")
+        verbose_name = _("stopping task")
+        verbose_name_plural = _("stopping tasks")
 
     def __str__(self) -> str:
         return f"{self.task} incarnation {self.incarnation}"
@@ -135,8 +139,8 @@ class CrashedPair(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["task", "machine"], name="one_crashed_pair")]
-        verbose_name = _("crashed pair")
-        verbose_name_plural = _("crashed pairs")
+        verbose_name = _("crash of a task on a machine")
+        verbose_name_plural = _("crashes of tasks on machines")
 
     def __str__(self) -> str:
         return f"{self.task} on {self.machine}"

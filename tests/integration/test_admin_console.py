@@ -187,7 +187,7 @@ def test_a_drain_has_a_deadline_and_its_page_tells_how_far_it_is(sre, world) -> 
     page = sre.get(listed("scheduling_drain")).text
     assert f"{drain.tasks} of {drain.tasks}" in page
     assert f'max="{drain.tasks}" value="{drain.tasks}"' in page  # the bar shows the same number as the text: tasks left
-    assert "then tasks are evicted despite their budgets" in page
+    assert "then tasks are evicted despite disruption budgets" in page
     act(sre, "scheduling_drain", "undrain", drain, reason="disk is in")
     assert Machine.objects.get().state == "up"
 
@@ -196,7 +196,7 @@ def test_a_brake_that_holds_is_reported_on_the_first_page_and_released(sre, worl
     assert "until an SRE decides" not in sre.get("/admin/").text
     with journal.write(world.cell.id, rows.ME) as entry:
         assert not stops_pass(entry, 4_000, what="preemption")
-    assert "holds back 4000 tasks until an SRE decides: preemption would stop" in sre.get("/admin/").text
+    assert "does not stop or move 4000 tasks until an SRE decides: preemption would stop" in sre.get("/admin/").text
     brake = Brake.objects.get()
     act(sre, "scheduling_brake", "keep", brake, reason="a bug, being mended")
     assert "until an SRE decides" not in sre.get("/admin/").text

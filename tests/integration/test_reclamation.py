@@ -337,7 +337,7 @@ def test_the_console_shows_what_is_used_and_what_is_reclaimed(tmp_path, settings
         ),
     )
     page = sre.get(path).text
-    assert "0.5 cores used, 1 core reserved, limits 4 cores, capacity 8 cores; 75% reclaimed" in page
+    assert "0.5 cores used, 1 core reserved, limits 4 cores, capacity 8 cores; 75% of the limits reclaimed" in page
     wakeups.client().delete(f"borg:reclaim:{world.cell.pk}")
 
 
