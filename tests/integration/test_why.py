@@ -104,7 +104,7 @@ def test_the_owner_of_tasks_ahead_is_shown_to_those_who_may_know(ann, sre, cell)
     assert (mine["ahead"], mine["ahead_tenants"]) == (5, 2)
     assert [(one["tenant"], one["tasks"]) for one in mine["ahead_of"]] == [("", 3), ("ubar", 2)]
     assert "other" not in ann.get(path).text
-    assert "5 tasks are tried before it, of 2 tenants (ubar 2)." in ann.get(path).json()["sentences"]
+    assert "5 tasks are ahead in the queue, from 2 tenants (ubar 2)." in ann.get(path).json()["sentences"]
     (all_of_it,) = sre.get(path).json()["verdicts"]
     assert [one["tenant"] for one in all_of_it["ahead_of"]] == ["other", "ubar"]
 
@@ -179,7 +179,7 @@ def test_a_verdict_of_an_earlier_release_is_still_told(ann, cell) -> None:
     old["changes"] = [{"subject": "gpu", "to": "any value", "machines": 1}]
     job.refresh_from_db()
     job.verdict = PendingVerdict(job=job, revision=1, whys=[old])
-    assert "with the constraint gpu given up" in why.job_sentences(_detailed(job))[1]
+    assert "with the constraint gpu removed" in why.job_sentences(_detailed(job))[1]
 
 
 def test_a_task_whose_machine_vanished_is_not_shown_as_up(ann, cell) -> None:

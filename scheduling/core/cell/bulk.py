@@ -79,7 +79,7 @@ def _join_jobs(state: CellState, job_ids: Ints, slots: Ints32) -> None:
     found, first, size = np.unique(job_ids, return_index=True, return_counts=True)
     for job_id, begin, count in zip(found.tolist(), first.tolist(), size.tolist(), strict=True):
         if job_id not in tasks.jobs:
-            raise LookupError(f"job {job_id} has tasks, but the cell does not have the job")
+            raise LookupError(f"job {job_id} has tasks, but the cell does not contain the job; report this as a bug")
         job, own = tasks.jobs[job_id], slots[begin : begin + count]
         index = tasks.id[own] & (MAX_TASKS - 1)
         job.tasks = np.full(int(index[-1]) + 1, -1, dtype=np.int32)

@@ -68,7 +68,9 @@ class PortMap:
             if port not in self._held and port not in taken:
                 found.append(port)
         if len(found) < number:
-            raise LookupError(f"{number} ports wanted, {len(found)} of {self.low}-{self.high} are free")
+            raise LookupError(
+                f"the task needs {number} ports, but only {len(found)} of the ports {self.low}-{self.high} are free"
+            )
         taken.update(found)
         return tuple(found)
 

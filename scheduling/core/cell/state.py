@@ -201,7 +201,10 @@ class CellState(MachineSums):
     def _machine_state(self, event: events.MachineState, time: float) -> None:
         slot = self.machines.slot.get(event.machine_id)
         if slot is None:
-            raise LookupError(f"machine {event.machine_id} is {event.state}, but the cell doesn't have it")
+            raise LookupError(
+                f"machine {event.machine_id} became {event.state}, but the cell does not contain it; report this as "
+                "a bug"
+            )
         self.machines.status[slot] = STATUS_CODES[event.state]
         self.machines.touch(slot)
 
@@ -233,7 +236,7 @@ class CellState(MachineSums):
 
     def _job_submitted(self, event: events.JobSubmitted, time: float) -> None:
         if event.job_id in self.tasks.jobs:
-            raise ValueError(f"job {event.name} ({event.job_id}) was submitted twice")
+            raise ValueError(f"job {event.name} ({event.job_id}) was submitted twice; report this as a bug")
         job = LiveJob(
             event.job_id,
             tenant_id=event.tenant_id,
@@ -281,7 +284,9 @@ class CellState(MachineSums):
         job = self._job(event.job_id)
         alive = self.tasks.state[job.tasks[job.tasks >= 0]] != DEAD
         if alive.any():
-            raise ValueError(f"job {job.name} ({job.id}) ended with {int(alive.sum())} tasks alive")
+            raise ValueError(
+                f"job {job.name} ({job.id}) ended, but {int(alive.sum())} of its tasks did not; report this as a bug"
+            )
         job.ended = True
         for identity in [task for task in self.crashed if split_task_id(task)[0] == job.id]:
             del self.crashed[identity]
@@ -493,12 +498,12 @@ class CellState(MachineSums):
         try:
             return self.tasks.jobs[job_id]
         except KeyError:
-            raise LookupError(f"job {job_id} is not in this cell, or is over") from None
+            raise LookupError(f"job {job_id} is not in this cell, or has ended; report this as a bug") from None
 
     def _slot(self, job: LiveJob, index: int) -> int:
         slot = job.tasks.item(index) if 0 <= index < len(job.tasks) else -1
         if slot < 0:
-            raise LookupError(f"job {job.name} ({job.id}) has no task {index}")
+            raise LookupError(f"job {job.name} ({job.id}) has no task {index}; report this as a bug")
         return slot
 
     def _slots(self, many: Sequence[events.TaskPlaced | events.TaskEnded]) -> Ints:
@@ -520,7 +525,8 @@ class CellState(MachineSums):
         if code != wanted:
             next_state(f"task {index} of job {job.name} ({job.id})", STATES[code], step)
             raise LookupError(
-                f"task {index} of job {job.name} ({job.id}): {step} is not possible while it is {STATES[code]}"
+                f"task {index} of job {job.name} ({job.id}): {step} is not possible while it is "
+                f"{STATES[code]}; report this as a bug"
             )
 
     def _slot_of(self, identity: int) -> int:

@@ -196,7 +196,10 @@ class TaskTable:
             larger[: len(job.tasks)] = job.tasks
             job.tasks = larger
         if (job.tasks[wanted] >= 0).any():
-            raise ValueError(f"cannot add tasks to job {job.name} ({job.id}): it already has some of these tasks")
+            raise ValueError(
+                f"cannot add tasks to job {job.name} ({job.id}): it already has some of "
+                "these tasks; report this as a bug"
+            )
         job.tasks[wanted] = slots
         self.id[slots] = task_id(job.id, 0) + wanted
         self.state[slots] = PENDING

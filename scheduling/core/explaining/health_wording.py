@@ -33,8 +33,8 @@ def format_troubles(troubles: Troubles, *, living: int, words: Words = ENGLISH) 
         detail.append(text % {"number": troubles.unhealthy, "living": living})
     if troubles.failed:
         text = ngettext(
-            "%d task failed for good and is not started again.",
-            "%d tasks failed for good and are not started again.",
+            "%d task failed permanently and is not started again.",
+            "%d tasks failed permanently and are not started again.",
             troubles.failed,
         )
         detail.append(text % troubles.failed)

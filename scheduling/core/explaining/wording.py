@@ -107,23 +107,24 @@ class _Wording:
         who = self.who(sum(number for job, number in why.tasks if job_id is None or job == job_id), name)
         if why.machines == 0:
             text = self._(
-                "%s can't be placed: the cell has no machine. Let one join, with a token from"
-                " `borgctl machine join-token`."
+                "%s can't be placed: the cell has no machine. Add one with a token from `borgctl machine join-token`."
             )
             return VerdictText(text % who)
         if not why.ruled_out:
-            return VerdictText(self._("%s can't be placed in this pass; the next one tries again.") % who)
+            return VerdictText(
+                self._("%s can't be placed in this pass; the scheduler tries again in the next one.") % who
+            )
         if why.code == ReasonCode.NO_SUCH_RESOURCE:
             return VerdictText(self._("%s can't be placed") % who, *self.absent([one.subject for one in why.ruled_out]))
-        given = {"who": who, "machines": self.machines(why.machines)}
+        given = {"tasks": who, "machines": self.machines(why.machines)}
         cures = [*self.outlook(why), *dict.fromkeys(self.cure(change) for change in why.changes)]
         if why.shapes is not None and why.code in _SHAPED:
             # If a request is too large for every machine, `why.changes` already names the largest machine.
             cures += self.shapes(why.shapes) if why.shapes.asked is not None or not why.changes else []
         if why.never and len(cures) == 1:
-            cures.append(self._("Ask for less, or for larger machines."))
+            cures.append(self._("Request less, or ask an SRE for larger machines."))
         return VerdictText(
-            self._("%(who)s can't be placed on any of %(machines)s") % given,
+            self._("%(tasks)s can't be placed on any of %(machines)s") % given,
             tuple(self.reason(one) for one in why.ruled_out),
             tuple(cures),
             tuple(self.notes(why)),
@@ -143,15 +144,15 @@ class _Wording:
     def outlook(self, why: Why) -> list[str]:
         """Return sentences that say when the next task is expected to start if nobody changes its request."""
         if why.never and why.shapes is not None and why.shapes.asked is not None:
-            return [self._("The cell could not hold all of them even if it were empty.")]
+            return [self._("Even the empty cell could not hold all of these tasks.")]
         if why.never:
-            return [self._("No machine of the cell could hold one even if it were empty.")]
+            return [self._("No machine of the cell could hold one of these tasks, even if it were empty.")]
         if self.crashed(why):
-            return [self._("Look at the log of the task, and correct what makes it crash.")]
+            return [self._("Look at the log of the task, and correct the cause of its crashes.")]
         if why.code == ReasonCode.MACHINE_STATE:
-            return [self._("It waits for machines to come back up.")]
+            return [self._("The job waits until machines are up again.")]
         if why.code in (ReasonCode.RESOURCE, ReasonCode.CORES, "") and not why.changes:
-            return [self._("It waits for room that tasks of the same or a higher priority use.")]
+            return [self._("The job waits for capacity that tasks of the same or a higher priority use.")]
         return []
 
     @staticmethod
@@ -168,8 +169,8 @@ class _Wording:
         if why.preemption.held and not why.never:
             detail.append(
                 self.ngettext(
-                    "On %d machine, the room is used by tasks that this job may not preempt.",
-                    "On %d machines, the room is used by tasks that this job may not preempt.",
+                    "On %d machine, tasks that this job may not preempt use the capacity.",
+                    "On %d machines, tasks that this job may not preempt use the capacity.",
                     why.preemption.held,
                 )
                 % why.preemption.held
@@ -186,8 +187,10 @@ class _Wording:
         if why.reclamation.machines:
             detail.append(
                 self.ngettext(
-                    "%d machine has too little room for the limits of prod tasks; a non-prod task would fit there.",
-                    "%d machines have too little room for the limits of prod tasks; a non-prod task would fit there.",
+                    "On %d machine, a non-prod task would fit, but the limits of prod tasks leave too little for a "
+                    "prod task.",
+                    "On %d machines, a non-prod task would fit, but the limits of prod tasks leave too little for a "
+                    "prod task.",
                     why.reclamation.machines,
                 )
                 % why.reclamation.machines
@@ -200,37 +203,42 @@ class _Wording:
 
     def reason(self, one: RuledOut) -> str:
         given = {
-            "n": self.machines(one.machines),
+            "machines": self.machines(one.machines),
             "subject": one.subject,
             "bound": one.wanted,
             "wanted": self.quantity(one.subject, one.wanted),
-            "much": self.amount(one.subject, one.wanted),
+            "amount": self.amount(one.subject, one.wanted),
             "largest": self.quantity(one.subject, one.largest),
         }
         texts = {
             ReasonCode.NO_MACHINES: self._("the cell has no machine"),
             ReasonCode.NO_SUCH_RESOURCE: self._("no machine of the cell has any %(subject)s"),
-            ReasonCode.CONSTRAINT: self._("%(n)s without %(subject)s"),
-            ReasonCode.MACHINE_STATE: self._("%(n)s not up"),
-            ReasonCode.RESOURCE: self._("%(n)s with less than %(much)s free (largest %(largest)s)"),
-            ReasonCode.PORTS: self._("%(n)s with less than %(wanted)s free (largest %(largest)s)"),
+            ReasonCode.CONSTRAINT: self._("%(machines)s without %(subject)s"),
+            ReasonCode.MACHINE_STATE: self._("%(machines)s not up"),
+            ReasonCode.RESOURCE: self._("%(machines)s with less than %(amount)s free (largest %(largest)s)"),
+            ReasonCode.PORTS: self._("%(machines)s with less than %(wanted)s free (largest %(largest)s)"),
             ReasonCode.MAX_PER_MACHINE: self._(
-                "%(n)s with %(bound)d of its tasks already, as many as a machine may hold"
+                "%(machines)s with %(bound)d tasks of the job already, the limit per machine"
             ),
             ReasonCode.MAX_PER_RACK: self._(
-                "%(n)s in racks with %(bound)d of its tasks already, as many as a rack may hold"
+                "%(machines)s in racks with %(bound)d tasks of the job already, the limit per rack"
             ),
             ReasonCode.MAX_PER_POWER_DOMAIN: self._(
-                "%(n)s in power domains with %(bound)d of its tasks already, as many as one may hold"
+                "%(machines)s in power domains with %(bound)d tasks of the job already, the limit per power domain"
             ),
-            ReasonCode.CRASHED_PAIR: self._("%(n)s where it crashed a short while ago"),
-            ReasonCode.CORES: self._("%(n)s with less than %(bound)d whole cores free (largest %(largest)s)")
+            ReasonCode.CRASHED_PAIR: self._("%(machines)s where the task crashed a short while ago"),
+            ReasonCode.CORES: self._("%(machines)s with less than %(bound)d whole cores free (largest %(largest)s)")
             if one.wanted
-            else self._("%(n)s whose cores are all reserved by tasks with whole cores"),
-            ReasonCode.GANG: self._("%(n)s with room for one task, but not all tasks of the gang find room"),
+            else self._("%(machines)s whose cores are all reserved by tasks with whole cores"),
+            ReasonCode.GANG: self._(
+                "%(machines)s where one task fits, but not all tasks of the gang fit at the same time"
+            ),
         }
         if one.code == ReasonCode.CONSTRAINT and one.subject.startswith(f"{PROTOCOL} "):
-            return self._("%(n)s whose Borglet is too old for packages, root filesystems or networks of tasks") % given
+            return (
+                self._("%(machines)s whose Borglet is too old for packages, root filesystems or networks of tasks")
+                % given
+            )
         if one.code == ReasonCode.ALLOC:
             return self.in_allocs(one)
         return texts[one.code] % given
@@ -238,36 +246,37 @@ class _Wording:
     def in_allocs(self, one: RuledOut) -> str:
         """Return a sentence that explains why no alloc of the task's alloc set can hold the task."""
         if one.machines == 0:
-            return self._("no alloc of its set runs")
-        allocs = self.ngettext("%d alloc of its set", "%d allocs of its set", one.machines) % one.machines
+            return self._("no alloc of the alloc set runs")
+        allocs = self.ngettext("%d alloc of the alloc set", "%d allocs of the alloc set", one.machines) % one.machines
         if not one.subject:
             return (
                 self._(
-                    "%s cannot take it: the job already has as many tasks there as allowed, or the task crashed there"
+                    "%s cannot hold the task: the job already has as many tasks there as allowed, or the task "
+                    "crashed there"
                 )
                 % allocs
             )
-        return self._("%(allocs)s with less than %(much)s left (largest %(largest)s)") % {
+        return self._("%(allocs)s with less than %(amount)s left (largest %(largest)s)") % {
             "allocs": allocs,
-            "much": self.amount(one.subject, one.wanted),
+            "amount": self.amount(one.subject, one.wanted),
             "largest": self.quantity(one.subject, one.largest),
         }
 
     def cure(self, change: SuggestedChange) -> str:
-        given = {"how": self.how(change), "machines": self.machines(change.machines)}
-        return self._("It would fit with %(how)s (on %(machines)s).") % given
+        given = {"change": self.how(change), "machines": self.machines(change.machines)}
+        return self._("A task would fit with %(change)s (on %(machines)s).") % given
 
     def how(self, change: SuggestedChange) -> str:
         if change.kind is ChangeKind.COMBINED:
             return self._(" and ").join(self.how(part) for part in change.parts)
         if change.subject == PROTOCOL:
-            return self._("a newer Borglet there")  # the job file does not contain this constraint
+            return self._("a newer Borglet on the machine")  # the job file does not contain this constraint
         if change.kind is ChangeKind.RELAX and change.instead is not None and change.constraint is not None:
             given = {"instead": spelled(change.instead), "constraint": spelled(change.constraint)}
             return self._("%(instead)s instead of %(constraint)s") % given
         if isinstance(change.to, str):
             asked = spelled(change.constraint) if change.constraint is not None else change.subject
-            return self._("the constraint %s given up") % asked
+            return self._("the constraint %s removed") % asked
         given = {"subject": change.subject, "to": self.quantity(change.subject, change.to)}
         if change.subject == WHOLE_CORES:
             return self._("at most %(to)s whole cores") % given
@@ -279,41 +288,47 @@ class _Wording:
         parts = []
         for lack in nearest.lacks:
             if lack.resource == WHOLE_CORES:
-                detail = self._("%(left)d whole cores left, %(short)d short")
+                detail = self._("%(left)d whole cores left, %(short)d missing")
                 parts.append(detail % {"left": lack.left, "short": lack.short})
                 continue
             given = {"left": self.amount(lack.resource, lack.left), "short": self.quantity(lack.resource, lack.short)}
-            parts.append(self._("%(left)s left, %(short)s short") % given)
-        parts += [self._("not %s") % spelled(constraint) for constraint in nearest.fails]
-        parts += [self._("%s reached") % bound.value for bound in nearest.bounds]
+            parts.append(self._("%(left)s left, %(short)s missing") % given)
+        parts += [self._("does not meet %s") % spelled(constraint) for constraint in nearest.fails]
+        parts += [self._("the limit %s is reached") % bound.value for bound in nearest.bounds]
         host = self.hostnames.get(nearest.machine_id) or self._("machine %d") % nearest.machine_id
-        return self._("Closest is %(host)s: %(parts)s.") % {"host": host, "parts": ", ".join(parts)}
+        return self._("The best candidate is %(host)s: %(reasons)s.") % {"host": host, "reasons": ", ".join(parts)}
 
     def ahead(self, tasks: int, of: tuple[Ahead, ...], tenants: int) -> str:
-        detail = self.ngettext("%d task is tried before it", "%d tasks are tried before it", tasks) % tasks
+        detail = self.ngettext("%d task is ahead in the queue", "%d tasks are ahead in the queue", tasks) % tasks
         if tenants:
-            detail += self.ngettext(", of %d tenant", ", of %d tenants", tenants) % tenants
+            detail += self.ngettext(", from %d tenant", ", from %d tenants", tenants) % tenants
         known = [f"{one.tenant} {one.tasks}" for one in of if one.tenant]
-        return self._("%(told)s (%(known)s).") % {"told": detail, "known": ", ".join(known)} if known else f"{detail}."
+        return (
+            self._("%(ahead)s (%(tenants)s).") % {"ahead": detail, "tenants": ", ".join(known)}
+            if known
+            else f"{detail}."
+        )
 
     def expected(self, expected: ExpectedStart) -> str:
         if expected.low_s is None or expected.high_s is None:
             if expected.basis is not Basis.NO_HISTORY:
                 return ""
             return self._(
-                "The start time cannot be estimated: no task has ended recently on machines that could hold it."
+                "The start time cannot be estimated: no task has ended recently on machines that could hold the task."
             )
         if expected.basis is Basis.CRASH_BACK_OFF:
-            return self._("Machines that it crashed on are tried again in %s.") % self.duration(expected.high_s)
+            return self._("The scheduler tries machines on which the task crashed again in %s.") % self.duration(
+                expected.high_s
+            )
         span = {"low": self.duration(expected.low_s), "high": self.duration(expected.high_s)}
         detail = (
-            self._("Its next task is likely to start in %(high)s") % span
+            self._("The next task is likely to start in %(high)s") % span
             if span["low"] == span["high"]
-            else self._("Its next task is likely to start in %(low)s to %(high)s") % span
+            else self._("The next task is likely to start in %(low)s to %(high)s") % span
         )
         ended = self.ngettext(
-            "%(ends)d task ended in the last %(window)s on machines that could hold it",
-            "%(ends)d tasks ended in the last %(window)s on machines that could hold it",
+            "%(ends)d task ended in the last %(window)s on machines that could hold the next one",
+            "%(ends)d tasks ended in the last %(window)s on machines that could hold the next one",
             expected.ends,
         ) % {"ends": expected.ends, "window": self.duration(expected.window_s)}
         return f"{detail}: {ended}."
@@ -353,18 +368,18 @@ class _Wording:
         else:
             given = {
                 "now": self.machines(shapes.now),
-                "room": self.ngettext("%d task", "%d tasks", shapes.room) % shapes.room,
+                "fitting": self.ngettext("%d task", "%d tasks", shapes.room) % shapes.room,
                 "all": self.machines(shapes.machines),
                 "tasks": tasks,
             }
             text = self._(
-                "Without preemption, there is room for %(room)s now, on %(now)s; %(all)s could hold one if empty."
+                "Without preemption, %(fitting)s would fit now, on %(now)s; if empty, %(all)s could hold a task."
             )
             detail = [text % given]
         detail += self.shapes(shapes)
         if shapes.fuller is not None and shapes.asked is not None and shapes.asked.per_machine < FEW:
             given = {"held": shapes.asked.per_machine, "limit": self.limits(shapes.fuller, shapes.wanted)}
-            text = self._("A task could ask for up to %(limit)s, and one machine would still hold %(held)d such tasks.")
+            text = self._("A task could request up to %(limit)s, and one machine would still hold %(held)d such tasks.")
             detail.append(text % given)
         return detail
 
@@ -377,8 +392,12 @@ class _Wording:
         the resource.
         """
         many = self.quantity(subject, value)
-        of = {"many": many, "of": subject}
-        return many if many.split()[-1].rstrip("s") == subject.rstrip("s") else self._("%(many)s of %(of)s") % of
+        given = {"amount": many, "resource": subject}
+        return (
+            many
+            if many.split()[-1].rstrip("s") == subject.rstrip("s")
+            else self._("%(amount)s of %(resource)s") % given
+        )
 
     def quantity(self, subject: str, value: int) -> str:
         if subject not in self.names:

@@ -136,10 +136,11 @@ class UsageHistory:
         number = len(samples.task_id)
         if len(samples.incarnation) != number or samples.demand.shape != (number, len(KINDS)):
             raise ValueError(
-                f"for {number} samples, incarnations must be [{number}] and demand [{number}, {len(KINDS)}]"
+                f"the arrays for {number} samples have wrong shapes: give incarnation the shape [{number}], and demand "
+                f"the shape [{number}, {len(KINDS)}]"
             )
         if passed_s < 0:
-            raise ValueError(f"passed_s is {passed_s:g}; it must not be negative")
+            raise ValueError(f"passed_s is {passed_s:g}; give a number of seconds that is not negative")
         self._grow(len(tasks.id))
         slots = np.flatnonzero(tasks.state == RUNNING)
         found = np.empty(number, dtype=np.int64)

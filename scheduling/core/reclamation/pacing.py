@@ -49,7 +49,7 @@ class ReservationPace:
         `passed_s`: seconds since the last call. Raises `ValueError` if `passed_s` is negative.
         """
         if passed_s < 0:
-            raise ValueError(f"passed_s is {passed_s:g}; it must not be negative")
+            raise ValueError(f"passed_s is {passed_s:g}; give a number of seconds that is not negative")
         rested_s = self._rest(tasks, found, passed_s)
         self._waited_s += passed_s
         slots, wanted = found.slots, found.wanted

@@ -67,7 +67,7 @@ def relieve(occupants: Occupants, capacity: Ints, *, share: float) -> list[Machi
     above 0.
     """
     if share <= 0:
-        raise ValueError(f"share is {share:g}; it must be above 0")
+        raise ValueError(f"share is {share:g}; give a share of the capacity above 0")
     bounds = (capacity * share).astype(np.int64)
     used = np.zeros((len(capacity), max(INCOMPRESSIBLE) + 1), dtype=np.int64)
     for resource in INCOMPRESSIBLE:

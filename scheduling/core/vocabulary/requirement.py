@@ -105,5 +105,7 @@ def padded(vector: Sequence[int], axis: int) -> tuple[int, ...]:
     longer.
     """
     if len(vector) > axis:
-        raise ValueError(f"the vector has {len(vector)} resources, but the cell has {axis}: load its state again")
+        raise ValueError(
+            f"the vector has {len(vector)} resources, but the cell has {axis}; load the state of the cell again"
+        )
     return (*vector, *[0] * (axis - len(vector)))

@@ -36,7 +36,7 @@ def pack(tasks: Sequence[tuple[int, int]], reservations: Sequence[tuple[int, ...
     if len(tasks) != len(reservations):
         raise ValueError(f"{len(tasks)} tasks have {len(reservations)} reservations; give one reservation per task")
     if any(len(reservation) < _ESTIMATED for reservation in reservations):
-        raise ValueError("a reservation has fewer than three amounts; give CPU, RAM and disk")
+        raise ValueError("a reservation has fewer than three amounts; give at least CPU, RAM and disk")
     whole = all(amount % _MIB == 0 for one in reservations for amount in one[1:_ESTIMATED])
     unit = _MIB if whole else 1
     tails: dict[tuple[int, ...], int] = {}
@@ -65,7 +65,7 @@ def unpack(text: str) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, ...
             expanding = zlib.decompressobj()
             content = expanding.decompress(base64.b64decode(text[len(_COMPRESSED) :], validate=True), _MOST_BYTES)
             if not expanding.eof:
-                raise ValueError("the compressed text is incomplete or too long")
+                raise ValueError("the compressed text is incomplete, or has too many bytes")
         else:
             content = text.encode()
         unit, tails, steps, indexes, cpu, ram, disk, places = _decoder.decode(content)
@@ -76,4 +76,4 @@ def unpack(text: str) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, ...
         amounts = zip(tasks, cpu, ram, disk, places, strict=True)
         return tuple(tasks), tuple((c, r * unit, d * unit, *tails[place]) for _, c, r, d, place in amounts)
     except (zlib.error, msgspec.MsgspecError, IndexError, ValueError) as error:
-        raise ValueError(f"cannot read packed reservations: {error}") from error
+        raise ValueError(f"the packed reservations are damaged: {error}; restore the journal from a backup") from error

@@ -364,13 +364,13 @@ def test_a_task_that_fits_in_no_alloc_reads_the_reason() -> None:
     cell.allocs(2)
     cell.submit(INNER, tasks=1, cpu=1000, alloc_set=SET)
     (why,) = cell.plan().unplaced
-    assert sentence(why) == ("1 task can't be placed on any of 2 machines: no alloc of its set runs.")
+    assert sentence(why) == ("1 task can't be placed on any of 2 machines: no alloc of the alloc set runs.")
     cell.place()
     cell.place()
     cell.submit(OTHER, tasks=2, cpu=3500, alloc_set=SET)
     cell.place()
     (why,) = cell.plan().unplaced
     assert sentence(why) == (
-        "1 task can't be placed on any of 2 machines: 2 allocs of its set with less than 3.5 cores of cpu left"
+        "1 task can't be placed on any of 2 machines: 2 allocs of the alloc set with less than 3.5 cores of cpu left"
         " (largest 3 cores)."
     )

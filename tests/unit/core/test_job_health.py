@@ -56,7 +56,7 @@ def test_crashes_are_reported_first() -> None:
     assert format_troubles(troubles, living=5) == [
         "2 of 5 tasks keep crashing.",
         "1 of 5 tasks runs, and its health check fails.",
-        "1 task failed for good and is not started again.",
+        "1 task failed permanently and is not started again.",
     ]
     assert format_troubles(Troubles(), living=5) == []
 

@@ -306,11 +306,11 @@ def test_sentences_say_what_was_wanted_found_and_what_to_do() -> None:
     (why,) = world.plan().unplaced
     assert sentence(why, name="web") == (
         "1 task of job web can't be placed on any of 2 machines: 1 machine not up; 1 machine with less than "
-        "4 cores of cpu free (largest 2.5 cores). It would fit with at most 2.5 cores of cpu (on 1 machine). "
+        "4 cores of cpu free (largest 2.5 cores). A task would fit with at most 2.5 cores of cpu (on 1 machine). "
         "The most common kind of machine (1 machine) can hold 1 of these tasks; with a limit of 2 "
         "cores of cpu, it could hold 2. "
-        "Closest is machine 1: 2.5 cores of cpu left, 1.5 cores short. "
-        "The start time cannot be estimated: no task has ended recently on machines that could hold it."
+        "The best candidate is machine 1: 2.5 cores of cpu left, 1.5 cores missing. "
+        "The start time cannot be estimated: no task has ended recently on machines that could hold the task."
     )
 
 
@@ -320,7 +320,7 @@ def test_a_wish_for_an_attribute_nobody_has() -> None:
     (demand,) = world.jobs["web"].tasks[0].requirement.constraints
     assert why.changes == (SuggestedChange("gpu", ANY, 1, kind=ChangeKind.DROP, constraint=demand),)
     assert "1 machine without gpu = a100" in sentence(why)
-    assert "with the constraint gpu = a100 given up (on 1 machine)" in sentence(why)
+    assert "with the constraint gpu = a100 removed (on 1 machine)" in sentence(why)
 
 
 @pytest.mark.parametrize("code", ReasonCode)

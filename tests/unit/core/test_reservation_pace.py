@@ -147,7 +147,7 @@ def test_a_new_incarnation_does_not_wait_for_the_rest_of_the_old_one() -> None:
 def test_a_negative_time_is_rejected() -> None:
     cell = Cell()
     found = cell.history.look(cell.world.state.tasks, Samples.none(), MEDIUM, passed_s=0.0)
-    with pytest.raises(ValueError, match="passed_s is -1; it must not be negative"):
+    with pytest.raises(ValueError, match="passed_s is -1; give a number of seconds that is not negative"):
         cell.pace.due(cell.world.state.tasks, Samples.none(), found, passed_s=-1.0)
     assert not cell.pace.due(cell.world.state.tasks, Samples.none(), found, passed_s=0.0).any()
 

@@ -83,7 +83,7 @@ def test_events_that_figure_2_does_not_know_are_refused() -> None:
 
 def test_a_vector_longer_than_the_axis_asks_for_a_fresh_state() -> None:
     longer = events.MachineSet(machine_id=1, hostname="m", address="", capacity=(*vector(cpu=1), 7))
-    with pytest.raises(ValueError, match="load its state again"):
+    with pytest.raises(ValueError, match="load the state of the cell again"):
         CellState().apply(longer, revision=1, time=0.0)
     state = CellState(("tape",))
     state.apply(longer, revision=1, time=0.0)
@@ -130,7 +130,7 @@ def test_a_port_just_freed_is_not_the_next_one() -> None:
     assert ports.offer(2, set()) == (12, 13)
     ports.hold((2, 1), (12, 13))
     assert ports.offer(1, set()) == (10,)
-    with pytest.raises(LookupError, match="3 ports wanted, 2 of 10-13 are free"):
+    with pytest.raises(LookupError, match="the task needs 3 ports, but only 2 of the ports 10-13 are free"):
         ports.offer(3, set())
 
 
