@@ -16,7 +16,7 @@ from rest_framework.views import APIView
 from naming.api import selectors, survey
 from naming.dns.primary import InvalidPeers
 from naming.table.names import MACHINE, PREFIX, SERVICE, InvalidName, check_label, parse_path
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from scheduling.access.selectors import cell_named
 
 MOST_WAIT_S = 60
@@ -125,7 +125,7 @@ def _within_s(request: Request) -> float:
     text = request.query_params.get("within_s", str(survey.TIMEOUT_S))
     if not (_SECONDS.fullmatch(text) and 0 < float(text) <= survey.TIMEOUT_S):
         wrong = f"is not a time in seconds; give a number above 0, at most {survey.TIMEOUT_S:g}"
-        raise Rejected("invalid", f"within_s: {wrong}", fields={"within_s": wrong})
+        raise invalid("within_s", wrong)
     return float(text)
 
 

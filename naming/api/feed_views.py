@@ -22,7 +22,7 @@ from rest_framework.views import APIView
 from naming.api import feeds, selectors, targets
 from naming.api.selectors import VisibleJobs
 from naming.table.names import InvalidName, JobName, ServiceName, check_label, check_service, parse_dns
-from quota.vocabulary.errors import Rejected
+from quota.vocabulary.errors import Rejected, invalid
 from quota.vocabulary.permissions import Principal
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -119,7 +119,7 @@ def _reader(request: Request, *also: str, most: int = selectors.MOST_ENDPOINTS) 
             detail = f"{name}: this filter does not exist; use one of {', '.join(known)}"
             raise Rejected("invalid", detail, fields={name: "unknown"})
         if wrong := _wrong(name, values):
-            raise Rejected("invalid", f"{name}: {wrong}", fields={name: wrong})
+            raise invalid(name, wrong)
     filters: dict[str, Any] = {
         name: request.query_params.get(name, "") for name in ("cell", "tenant", "job", "service")
     }
@@ -260,5 +260,5 @@ def _cluster(cluster: str) -> tuple[JobName | ServiceName, str]:
         raise Rejected("invalid-name", f"resource_names: {error}", fields={"resource_names": error.detail}) from error
     if not isinstance(name, JobName | ServiceName):
         wrong = f"{cluster[:64]!r} is the name of a task or machine; give the name of a job or service"
-        raise Rejected("invalid-name", f"resource_names: {wrong}", fields={"resource_names": wrong})
+        raise invalid("resource_names", wrong, "invalid-name")
     return name, port

@@ -25,7 +25,7 @@ class LimitedJSONParser(JSONParser):
         try:
             given = super().parse(io.BytesIO(body), media_type, parser_context)
         except RecursionError as error:
-            raise ParseError(f"the JSON {TOO_DEEP}") from error
+            raise ParseError(f"the JSON of the request {TOO_DEEP}") from error
         if too_deep(given):
-            raise ParseError(f"the JSON {TOO_DEEP}")
+            raise ParseError(f"the JSON of the request {TOO_DEEP}")
         return given

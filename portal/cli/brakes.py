@@ -37,7 +37,8 @@ class QuarantinedTasks(OptionGroup):
     keys: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY]...", help="Keys of the tasks, as in `quarantine list`. Default: all tasks not decided yet."
+            metavar="[KEY]...",
+            help="Keys of the tasks, as in `quarantine list`. Default: all tasks without a decision.",
         ),
     ] = None
     reason: Annotated[str, typer.Option(help="Reason for the action, recorded in the journal.")] = ""

@@ -116,7 +116,7 @@ def checkpoint_restore(
     ],
     into: Annotated[str | None, typer.Option(help="Name of the new study cell, a copy that nobody can change.")] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Restore the cell itself, without a study cell.")
+        bool, typer.Option("--in-place", help="Restore the cell itself instead of creating a study cell.")
     ] = False,
     if_revision: Annotated[
         int | None,

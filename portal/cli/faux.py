@@ -43,7 +43,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Change of a setting, of BAND.prod (true or false), or add_machines=N:CORES:GIB.",
+        help="What to change: a setting, BAND.prod (true or false), or add_machines=N:CORES:GIB.",
     ),
 ]
 Hours = Annotated[float, typer.Option(min=0.0001, help="Virtual hours to simulate.")]
@@ -74,7 +74,9 @@ def faux_open(
     name: SessionName = "default",
     replay: Annotated[
         float,
-        typer.Option(min=0, help="With cell:CELL: repeat what was recorded in this number of hours after the moment."),
+        typer.Option(
+            min=0, help="With cell:CELL@TIME: repeat the jobs and failures of this number of hours after TIME."
+        ),
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 2011,
     pass_every: Annotated[

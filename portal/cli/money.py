@@ -49,7 +49,8 @@ def budget(
         str | None, typer.Option(help="Spending limit in credits per month, or `none` for no limit.")
     ] = None,
     alert: Annotated[
-        list[int] | None, typer.Option(min=1, max=1000, help="Notify at this percentage of the limit. Repeat for more.")
+        list[int] | None,
+        typer.Option(min=1, max=1000, help="Send a notification at this percentage of the limit. Repeat for more."),
     ] = None,
     action: Annotated[
         str | None,

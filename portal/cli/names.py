@@ -23,7 +23,10 @@ _HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 def resolve(
     session: Context,
     name: Annotated[
-        str, typer.Argument(help="Name: [cell/]tenant/job, JOB/N, tenant/service/NAME, machine/HOST or /bns/PATH.")
+        str,
+        typer.Argument(
+            help="Name to resolve: [cell/]tenant/job, JOB/N, tenant/service/NAME, machine/HOST or /bns/PATH."
+        ),
     ],
     watch: Annotated[bool, typer.Option("--watch", help="Print one line per change, until you press Ctrl-C.")] = False,
 ) -> int | None:

@@ -159,10 +159,10 @@ def buy(
     renew: Annotated[bool, typer.Option("--renew", help="Order the same quota again after each period.")] = False,
     note: Annotated[str, typer.Option(help="Purpose of the quota, shown to the person who approves the order.")] = "",
     at_most: Annotated[
-        str | None, typer.Option(metavar="CREDITS", help="Do not order if the price is higher than this.")
+        str | None, typer.Option(metavar="CREDITS", help="Highest price at which to order, in credits.")
     ] = None,
     key: Annotated[
-        str, typer.Option(help="Text that you choose. A second order with the same key is not accepted.")
+        str, typer.Option(help="Key that you choose. A second order with the same key is not accepted.")
     ] = "",
     yes: Yes = False,
     tenant: TenantOption = None,

@@ -71,7 +71,8 @@ def show(
 def create(
     session: Context,
     name: Annotated[
-        str, typer.Argument(help="Name, of lower-case letters, digits and hyphens. All job names contain it.")
+        str,
+        typer.Argument(help="Name of the tenant: lower-case letters, digits and hyphens. All job names contain it."),
     ],
     below: Annotated[
         str | None, typer.Option(metavar="TENANT", help="Organisation of the team. Default: the profile's tenant.")

@@ -74,7 +74,10 @@ def tokens_issue(
     expires: Annotated[
         str | None,
         typer.Option(
-            help="Time when the token expires, such as 2030-01-31T00:00:00Z. Default: in 90 days, or with its parent."
+            help=(
+                "Time when the token expires, such as 2030-01-31T00:00:00Z. Default: in 90 days, or with the parent "
+                "token."
+            )
         ),
     ] = None,
 ) -> None:

@@ -62,7 +62,7 @@ class Home:
                 if not found.isdigit() or int(found) > LAYOUT:
                     raise HomeError(
                         f"BORG_HOME={self.path} has layout {found}, and this version supports at most {LAYOUT}; "
-                        "use the version that created it"
+                        "use the version of Borg Portal that created it"
                     )
             elif self.path.exists() and (others := {entry.name for entry in self.path.iterdir()} - {"run", "log"}):
                 raise HomeError(

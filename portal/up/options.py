@@ -92,7 +92,7 @@ def _fleet(text: str) -> tuple[str, str] | None:
         raise OptionError(f"MACHINES={text!r}: the value does not begin with simulated:; {_FLEET_CURE}")
     if what.isascii() and what.isdigit():
         if wrong := checks.number(1, _LARGEST_FLEET)(what):
-            raise OptionError(f"MACHINES={text!r}: {wrong}")
+            raise OptionError(f"MACHINES={text!r}: the number of machines is not valid: {wrong}")
         return "--machines", what
     file = Path(what).resolve()
     if not file.is_file():

@@ -143,7 +143,7 @@ class CellAdmin(ServiceAdmin):
                 )
             )
         if figures.short:
-            rows.append((_("machines short of RAM or disk"), str(figures.short)))
+            rows.append((_("machines with too little RAM or disk"), str(figures.short)))
         return _lines(rows)
 
     @display(description=gettext_lazy("leases of the schedulers"))

@@ -80,7 +80,7 @@ def _figures(kept: Sequence[Pass]) -> list[tuple[str, str]]:
     return [
         (
             _("scheduling passes"),
-            _("%(number)d since %(at)s UTC") % {"number": detail.passes, "at": f"{_at(kept[-1]):%F %T}"},
+            _("%(number)d passes since %(at)s UTC") % {"number": detail.passes, "at": f"{_at(kept[-1]):%F %T}"},
         ),
         (_("duration of a pass, p50 and p99"), f"{detail.pass_p50:,.1f} · {detail.pass_p99:,.1f} ms"),
         (_("duration of a commit, p50 and p99"), f"{detail.commit_p50:,.1f} · {detail.commit_p99:,.1f} ms"),

@@ -85,14 +85,16 @@ class DrainAdmin(FactsAdmin):
     def state_shown(self, drain: Any) -> tuple[str, str]:
         progress = drain.progress
         if progress.done:
-            return "empty", _("empty")
+            return "empty", _("no task left")
         if not progress.left:
             return "stopping", _("tasks stopping")
         if progress.overdue:
             return "overdue", _("deadline passed")
         if drain.machine.state == "down":
             return "down", _("machine down")
-        return ("leaving", _("evicting tasks")) if progress.leaving else ("waiting", _("waiting for budgets"))
+        return (
+            ("leaving", _("evicting tasks")) if progress.leaving else ("waiting", _("waiting for disruption budgets"))
+        )
 
     @display(description=gettext_lazy("tasks left"))
     def left_shown(self, drain: Any) -> SafeString:
@@ -143,7 +145,7 @@ class DrainAdmin(FactsAdmin):
 
 class ReleaseForm(forms.Form):
     minutes = forms.IntegerField(
-        label=gettext_lazy("Minutes without a limit on stops"),
+        label=gettext_lazy("Minutes in which stops of tasks have no limit"),
         initial=int(RELEASED_S // 60),
         min_value=1,
         max_value=1440,

@@ -44,7 +44,7 @@ class TaskAdmin(FactsAdmin):
     def name_shown(self, task: Task) -> str:
         return f"{task.job.name}/{task.index}"
 
-    @display(description=_("in alloc"))
+    @display(description=_("inside alloc"))
     def alloc_shown(self, task: Task) -> str:
         return alloc_names([task]).get(task.alloc_id, "–")  # type: ignore[arg-type]
 

@@ -15,7 +15,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='task',
             name='alloc',
-            field=models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.RESTRICT, related_name='inner_tasks', to='scheduling.task', verbose_name='in alloc'),
+            field=models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.RESTRICT, related_name='inner_tasks', to='scheduling.task', verbose_name='inside alloc'),
         ),
         migrations.AddField(
             model_name='task',

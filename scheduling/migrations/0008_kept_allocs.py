@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
                 ('waits', models.JSONField(default=list)),
                 ('since', models.DateTimeField(verbose_name='kept since')),
                 ('until', models.DateTimeField(verbose_name='kept until')),
-                ('released', models.BooleanField(default=False, verbose_name='no longer needed')),
+                ('released', models.BooleanField(default=False, verbose_name='files no longer needed')),
                 ('machine', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='kept_allocs', to='scheduling.machine')),
             ],
             options={

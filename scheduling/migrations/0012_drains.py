@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
                 ("deadline", models.DateTimeField(blank=True, null=True, verbose_name="deadline")),
                 (
                     "break_budgets",
-                    models.BooleanField(default=False, verbose_name="evict despite disruption budgets"),
+                    models.BooleanField(default=False, verbose_name="at the deadline, evict despite disruption budgets"),
                 ),
                 ("tasks", models.PositiveIntegerField(default=0, verbose_name="tasks when the drain began")),
                 (

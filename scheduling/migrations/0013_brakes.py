@@ -44,10 +44,10 @@ class Migration(migrations.Migration):
                 ("level", models.FloatField(null=True)),
                 ("at", models.DateTimeField()),
                 ("wanted", models.PositiveIntegerField(default=0, verbose_name="tasks held back")),
-                ("pulled_at", models.DateTimeField(null=True, verbose_name="last held tasks back")),
+                ("pulled_at", models.DateTimeField(null=True, verbose_name="tasks last held back")),
                 ("until", models.DateTimeField(null=True, verbose_name="released until")),
                 ("detail", models.CharField(blank=True, max_length=500, verbose_name="detail")),
-                ("decided_by", models.CharField(blank=True, max_length=200, verbose_name="released or kept on by")),
+                ("decided_by", models.CharField(blank=True, max_length=200, verbose_name="SRE who decided")),
                 (
                     "cell",
                     models.ForeignKey(

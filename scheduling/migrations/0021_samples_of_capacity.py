@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
                 ("band", models.CharField(blank=True, max_length=63, verbose_name="band")),
                 ("hour", models.DateTimeField(verbose_name="hour")),
                 ("samples", models.PositiveIntegerField(default=1, verbose_name="number of samples")),
-                ("sampled_at", models.DateTimeField(verbose_name="last sample")),
+                ("sampled_at", models.DateTimeField(verbose_name="time of the last sample")),
                 ("capacity", quota.models.fields.VectorField(size=None, verbose_name="capacity")),
                 ("sold", quota.models.fields.VectorField(size=None, verbose_name="sold quota")),
                 ("granted", quota.models.fields.VectorField(size=None, verbose_name="granted quota")),

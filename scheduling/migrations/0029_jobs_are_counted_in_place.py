@@ -41,7 +41,7 @@ class Migration(migrations.Migration):
                 on_delete=django.db.models.deletion.PROTECT,
                 related_name="inner_jobs",
                 to="scheduling.job",
-                verbose_name="in alloc set",
+                verbose_name="inside alloc set",
             ),
         ),
         migrations.RemoveConstraint("job", "one_live_job_per_name"),

@@ -36,7 +36,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='archivefile',
             name='generation',
-            field=models.PositiveIntegerField(db_default=0, default=0, verbose_name='number of replacements'),
+            field=models.PositiveIntegerField(db_default=0, default=0, verbose_name='number of rewrites'),
         ),
         migrations.CreateModel(
             name='Erasure',

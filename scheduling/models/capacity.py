@@ -24,7 +24,7 @@ class CapacitySample(models.Model):
     band = models.CharField(_("band"), max_length=63, blank=True)
     hour = models.DateTimeField(_("hour"))
     samples = models.PositiveIntegerField(_("number of samples"), default=1)
-    sampled_at = models.DateTimeField(_("last sample"))
+    sampled_at = models.DateTimeField(_("time of the last sample"))
     capacity = VectorField(_("capacity"))
     sold = VectorField(_("sold quota"))
     granted = VectorField(_("granted quota"))

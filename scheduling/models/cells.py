@@ -46,7 +46,7 @@ class Cell(models.Model):
         models.CharField(max_length=63), default=list, blank=True, verbose_name=_("other named resources")
     )
     settings = models.JSONField(_("settings"), default=dict, blank=True)
-    study_of = models.JSONField(_("study cell made from"), null=True, default=None, editable=False)
+    study_of = models.JSONField(_("source of the study cell"), null=True, default=None, editable=False)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
 
     objects: ClassVar[models.Manager[Cell]] = models.Manager()
@@ -75,7 +75,7 @@ class Lease(models.Model):
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="leases")
     scheduler = models.CharField(_("scheduler"), max_length=32, default="default")
-    holder = models.CharField(_("held by"), max_length=200, blank=True)
+    holder = models.CharField(_("holder of the lease"), max_length=200, blank=True)
     epoch = models.BigIntegerField(_("epoch of the lease"), default=0)
     expires_at = models.DateTimeField(_("expires"))
 
@@ -108,11 +108,11 @@ class Brake(models.Model):
     level = models.FloatField(null=True)
     at = models.DateTimeField()
     wanted = models.PositiveIntegerField(_("tasks held back"), default=0)
-    pulled_at = models.DateTimeField(_("last held tasks back"), null=True)
+    pulled_at = models.DateTimeField(_("tasks last held back"), null=True)
     until = models.DateTimeField(_("released until"), null=True)
     calm_since = models.DateTimeField(null=True)  # since then, only few machines are missing
     detail = models.CharField(_("detail"), max_length=500, blank=True)
-    decided_by = models.CharField(_("released or kept on by"), max_length=200, blank=True)
+    decided_by = models.CharField(_("SRE who decided"), max_length=200, blank=True)
 
     class Meta:
         ordering = ["cell", "kind"]

@@ -40,7 +40,7 @@ class Job(models.Model):
         blank=True,
         db_index=False,
         related_name="inner_jobs",
-        verbose_name=_("in alloc set"),
+        verbose_name=_("inside alloc set"),
     )
     labels = models.JSONField(_("labels"), default=dict, blank=True)
     priority = models.PositiveIntegerField(_("priority"))
@@ -133,8 +133,8 @@ class Update(models.Model):
     job = models.ForeignKey(Job, models.CASCADE, related_name="updates")
     from_version = models.PositiveIntegerField()
     to_version = models.PositiveIntegerField()
-    max_down = models.PositiveIntegerField(_("most tasks down at once"), default=1)
-    max_disruptions = models.PositiveIntegerField(_("most disruptions"), default=0)
+    max_down = models.PositiveIntegerField(_("limit on tasks down at once"), default=1)
+    max_disruptions = models.PositiveIntegerField(_("limit on disruptions"), default=0)
     disruptions = models.PositiveIntegerField(_("disruptions so far"), default=0)
     undo = models.BooleanField(default=False)
     state = models.CharField(

@@ -34,7 +34,7 @@ class KeptAlloc(models.Model):
     waits = models.JSONField(default=list)
     since = models.DateTimeField(_("kept since"))
     until = models.DateTimeField(_("kept until"))
-    released = models.BooleanField(_("no longer needed"), default=False)
+    released = models.BooleanField(_("files no longer needed"), default=False)
 
     class Meta:
         ordering = ["machine", "since"]

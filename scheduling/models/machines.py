@@ -91,7 +91,7 @@ class Drain(models.Model):
     asked_by = models.CharField(_("requested by"), max_length=200)
     began_at = models.DateTimeField(_("began"))
     deadline = models.DateTimeField(_("deadline"), null=True, blank=True)
-    break_budgets = models.BooleanField(_("evict despite disruption budgets"), default=False)
+    break_budgets = models.BooleanField(_("at the deadline, evict despite disruption budgets"), default=False)
     tasks = models.PositiveIntegerField(_("tasks when the drain began"), default=0)
 
     class Meta:

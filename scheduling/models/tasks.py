@@ -49,7 +49,7 @@ class Task(models.Model):
         blank=True,
         db_index=False,
         related_name="inner_tasks",
-        verbose_name=_("in alloc"),
+        verbose_name=_("inside alloc"),
     )
     devices = ArrayField(
         models.PositiveSmallIntegerField(),

@@ -254,7 +254,7 @@ def test_why_tells_of_pending_running_and_dead_tasks(ann, cell, job) -> None:
     assert (body["state"], body["verdict_revision"], body["verdicts"][0]["machines"]) == ("pending", 7, 4)
     assert body["sentences"][1] == (
         "3 tasks can't be placed on any of 4 machines: 3 machines without ssd present; 1 machine with less than"
-        " 4 cores of cpu free (largest 2.5 cores). A task would fit with at most 2.5 cores of cpu (on 1 machine)."
+        " 4 cores of cpu free (at most 2.5 cores). A task would fit with at most 2.5 cores of cpu (on 1 machine)."
     )
     assert ann.get(f"{WEB}why/?index=1").json()["sentences"] == [body["sentences"][1]]
     world.place(job, rows.a_machine(cell), 0)

@@ -323,7 +323,7 @@ def test_the_job_page_tells_what_happened_and_why(world) -> None:
     )
     page = signed_in("viewer").get(JOB).text
     assert "2 tasks can&#x27;t be placed on any of 1 machine:" in page
-    assert "1 machine with less than 4 cores of cpu free (largest 2.5 cores)" in page
+    assert "1 machine with less than 4 cores of cpu free (at most 2.5 cores)" in page
     assert "A task would fit with at most 2.5 cores of cpu (on 1 machine)." in page
     assert "task 0 was placed on m1 as incarnation 1" in page
 

@@ -122,10 +122,11 @@ class ProcessSupervisor:
         if until.is_set() and not in_time:
             return False
         if not in_time or process.returncode != 0:
-            story = f"failed with status {process.returncode}" if in_time else f"took over {spec.start_s:.0f} s"
-            raise SupervisorError(
-                f"The process {spec.name} {story}. The end of its log {logfile.path}:\n{logfile.tail(15)}"
+            status, most_s = process.returncode, f"{spec.start_s:.0f} s"
+            problem = (
+                f"{spec.name} failed with status {status}" if in_time else f"{spec.name} took over {most_s} to end"
             )
+            raise SupervisorError(f"{problem}. The end of its log {logfile.path}:\n{logfile.tail(15)}")
         return True
 
     def _break(self, error: BaseException) -> None:

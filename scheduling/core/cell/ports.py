@@ -69,7 +69,8 @@ class PortMap:
                 found.append(port)
         if len(found) < number:
             raise LookupError(
-                f"the task needs {number} ports, but only {len(found)} of the ports {self.low}-{self.high} are free"
+                f"the task needs {number} ports, but only {len(found)} of the ports {self.low}-{self.high} are free; "
+                "place it on another machine"
             )
         taken.update(found)
         return tuple(found)

@@ -208,15 +208,15 @@ class _Wording:
             "bound": one.wanted,
             "wanted": self.quantity(one.subject, one.wanted),
             "amount": self.amount(one.subject, one.wanted),
-            "largest": self.quantity(one.subject, one.largest),
+            "most": self.quantity(one.subject, one.largest),
         }
         texts = {
             ReasonCode.NO_MACHINES: self._("the cell has no machine"),
             ReasonCode.NO_SUCH_RESOURCE: self._("no machine of the cell has any %(subject)s"),
             ReasonCode.CONSTRAINT: self._("%(machines)s without %(subject)s"),
             ReasonCode.MACHINE_STATE: self._("%(machines)s not up"),
-            ReasonCode.RESOURCE: self._("%(machines)s with less than %(amount)s free (largest %(largest)s)"),
-            ReasonCode.PORTS: self._("%(machines)s with less than %(wanted)s free (largest %(largest)s)"),
+            ReasonCode.RESOURCE: self._("%(machines)s with less than %(amount)s free (at most %(most)s)"),
+            ReasonCode.PORTS: self._("%(machines)s with less than %(wanted)s free (at most %(most)s)"),
             ReasonCode.MAX_PER_MACHINE: self._(
                 "%(machines)s with %(bound)d tasks of the job already, the limit per machine"
             ),
@@ -227,7 +227,7 @@ class _Wording:
                 "%(machines)s in power domains with %(bound)d tasks of the job already, the limit per power domain"
             ),
             ReasonCode.CRASHED_PAIR: self._("%(machines)s where the task crashed a short while ago"),
-            ReasonCode.CORES: self._("%(machines)s with less than %(bound)d whole cores free (largest %(largest)s)")
+            ReasonCode.CORES: self._("%(machines)s with less than %(bound)d whole cores free (at most %(most)s)")
             if one.wanted
             else self._("%(machines)s whose cores are all reserved by tasks with whole cores"),
             ReasonCode.GANG: self._(
@@ -256,10 +256,10 @@ class _Wording:
                 )
                 % allocs
             )
-        return self._("%(allocs)s with less than %(amount)s left (largest %(largest)s)") % {
+        return self._("%(allocs)s with less than %(amount)s left (at most %(most)s)") % {
             "allocs": allocs,
             "amount": self.amount(one.subject, one.wanted),
-            "largest": self.quantity(one.subject, one.largest),
+            "most": self.quantity(one.subject, one.largest),
         }
 
     def cure(self, change: SuggestedChange) -> str:
@@ -301,7 +301,8 @@ class _Wording:
     def ahead(self, tasks: int, of: tuple[Ahead, ...], tenants: int) -> str:
         detail = self.ngettext("%d task is ahead in the queue", "%d tasks are ahead in the queue", tasks) % tasks
         if tenants:
-            detail += self.ngettext(", from %d tenant", ", from %d tenants", tenants) % tenants
+            text = self.ngettext("%(tasks)s, from %(number)d tenant", "%(tasks)s, from %(number)d tenants", tenants)
+            detail = text % {"tasks": detail, "number": tenants}
         known = [f"{one.tenant} {one.tasks}" for one in of if one.tenant]
         return (
             self._("%(ahead)s (%(tenants)s).") % {"ahead": detail, "tenants": ", ".join(known)}
@@ -317,9 +318,9 @@ class _Wording:
                 "The start time cannot be estimated: no task has ended recently on machines that could hold the task."
             )
         if expected.basis is Basis.CRASH_BACK_OFF:
-            return self._("The scheduler tries machines on which the task crashed again in %s.") % self.duration(
-                expected.high_s
-            )
+            return self._(
+                "In %s, the scheduler again considers the machines on which the task crashed."
+            ) % self.duration(expected.high_s)
         span = {"low": self.duration(expected.low_s), "high": self.duration(expected.high_s)}
         detail = (
             self._("The next task is likely to start in %(high)s") % span

@@ -80,8 +80,8 @@ def test_no_profile_says_which_there_are_and_how_to_get_one(file: Path) -> None:
     [
         (b"url = \n", "line 1"),
         (b"\xff", "utf-8"),
-        (b'profiles = "x"', "as a table"),
-        (b"[profiles]\ndemo = 1", "as a table"),
+        (b'profiles = "x"', "is not a table"),
+        (b"[profiles]\ndemo = 1", "is not a table"),
         (b"[profiles.demo]\ntoken = 1", "profiles.demo.token is not a string"),
         (b"default_profile = 3", "default_profile is not a string"),
     ],

@@ -372,5 +372,5 @@ def test_a_task_that_fits_in_no_alloc_reads_the_reason() -> None:
     (why,) = cell.plan().unplaced
     assert sentence(why) == (
         "1 task can't be placed on any of 2 machines: 2 allocs of the alloc set with less than 3.5 cores of cpu left"
-        " (largest 3 cores)."
+        " (at most 3 cores)."
     )

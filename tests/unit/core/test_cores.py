@@ -17,7 +17,7 @@ def test_one_core_is_left_for_those_that_share() -> None:
     (fell,) = why.ruled_out
     assert (fell.code, fell.wanted, fell.largest) == (ReasonCode.CORES, 4, 3)
     told = format_why(why)
-    assert told.reasons == ("1 machine with less than 4 whole cores free (largest 3)",)
+    assert told.reasons == ("1 machine with less than 4 whole cores free (at most 3)",)
     assert told.cures == ("A task would fit with at most 3 whole cores (on 1 machine).",)
     world.job("fits", cpu=3000, whole_cores=3).schedule()
     assert world.task("fits", 0).machine_id == world.id_of("m1")

@@ -306,7 +306,7 @@ def test_sentences_say_what_was_wanted_found_and_what_to_do() -> None:
     (why,) = world.plan().unplaced
     assert sentence(why, name="web") == (
         "1 task of job web can't be placed on any of 2 machines: 1 machine not up; 1 machine with less than "
-        "4 cores of cpu free (largest 2.5 cores). A task would fit with at most 2.5 cores of cpu (on 1 machine). "
+        "4 cores of cpu free (at most 2.5 cores). A task would fit with at most 2.5 cores of cpu (on 1 machine). "
         "The most common kind of machine (1 machine) can hold 1 of these tasks; with a limit of 2 "
         "cores of cpu, it could hold 2. "
         "The best candidate is machine 1: 2.5 cores of cpu left, 1.5 cores missing. "

@@ -235,7 +235,7 @@ def test_scraps_of_several_accelerators_are_not_room_for_a_whole_one() -> None:
     assert [(one.subject, one.wanted, one.largest) for one in why.ruled_out] == [("accelerators", 2000, 1000)]
     assert [(change.to, change.machines) for change in why.changes] == [(1000, 1)]
     told = sentence(why)
-    assert "1 machine with less than 2 accelerators free (largest 1 accelerator)" in told
+    assert "1 machine with less than 2 accelerators free (at most 1 accelerator)" in told
     assert "A task would fit with at most 1 accelerator (on 1 machine)." in told
 
 

@@ -90,7 +90,7 @@ def test_dns_names_of_another_shape_are_refused(name: str) -> None:
 
 
 def test_no_service_begins_with_a_digit() -> None:
-    with pytest.raises(InvalidName, match="begin it with a letter") as caught:
+    with pytest.raises(InvalidName, match="begin the name with a letter") as caught:
         parse_path("/bns/cc/ubar/service/9lives")
     assert caught.value.field == "service"
 

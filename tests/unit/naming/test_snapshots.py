@@ -169,11 +169,11 @@ def test_no_step_is_longer_than_its_slice() -> None:
         (lambda data: data[: len(data) // 2], "checksum"),
         (lambda data: data[:-1], "checksum"),
         (lambda data: data[:300] + bytes([data[300] ^ 1]) + data[301:], "checksum"),
-        (lambda data: signed(data.replace(b'"cell_id":3', b'"cell_id":"x"')), "head cannot be read"),
+        (lambda data: signed(data.replace(b'"cell_id":3', b'"cell_id":"x"')), "header of the snapshot cannot be read"),
         (lambda data: signed(data[: data.index(b"\n") + 1] + b"\xff" * 40), "longer than the file"),
         (
             lambda data: signed(data[: data.index(b"\n") + 1] + b"\0\0\0\2\xc3\xc3" + bytes(20)),
-            "content cannot be read",
+            "content of the snapshot cannot be read",
         ),
     ],
 )

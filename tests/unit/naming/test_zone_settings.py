@@ -78,7 +78,7 @@ def test_caa_records_as_they_are_written(text: str, records: list[str]) -> None:
         ("ca.example", "is not a CAA record"),
         ('0 issue "ca.example', "is not a CAA record"),
         ('0 issue "a" "b"', "is not a CAA record"),
-        ("1 issue ca.example", "use 0, or 128"),
+        ("1 issue ca.example", "give 0, or 128"),
         ("0 isue ca.example", "'isue' is not a tag of CAA records; give one of issue"),
         ("0 issue a.example; nonsense", "'nonsense' is not a CAA record"),
     ],
