@@ -246,7 +246,7 @@ def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
                 page.locator("input[name=_selected_action]").first.check()
                 page.locator("select[name=action]").select_option("drain")
                 page.locator("button[name=index]").click()
-                page.get_by_text("Deadline in minutes from now").wait_for()
+                page.get_by_text("Minutes until the deadline").wait_for()
                 page.screenshot(path=SHOTS / f"admin-drain-form-{theme}-{size[0]}.png", full_page=True)
             if not name.startswith("admin"):
                 sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -81,7 +81,7 @@ def test_as_much_as_a_job_asks_for(ann, ubar) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
-        (("--band", "production", "--days", "1"), 2, "no quantity is given: use --cpu"),
+        (("--band", "production", "--days", "1"), 2, "no quantity is given: use an option such as --cpu"),
         (("--cpu", "1", "--days", "1"), 2, "no band is given: use --band"),
         (SIZE, 2, "use --until or --days"),
         ((*SIZE, "--days", "0"), 2, "greater than or equal to 1"),

@@ -242,8 +242,8 @@ def test_a_service_is_found_without_its_cell(service) -> None:
     [
         ("jfoo.ubar.cc.example.org", 422, "is not below the zone &#x27;borg.internal&#x27;; write"),
         ("/bns/cc/ubar", 422, "write /bns/&lt;cell&gt;/&lt;tenant&gt;/&lt;job&gt;"),
-        ("cc/ubar/j_foo", 422, "use hyphens: &#x27;j-foo&#x27;"),
-        ("a" * 64, 422, "a DNS label has at most 63"),
+        ("cc/ubar/j_foo", 422, "use hyphens, as in &#x27;j-foo&#x27;"),
+        ("a" * 64, 422, "give at most 63, as in a DNS label"),
         ("ubar/none", 404, "no job &#x27;ubar/none&#x27;"),
         ("none/3", 404, "no job &#x27;none&#x27;"),
         ("x/../y", 422, "is not a DNS label"),

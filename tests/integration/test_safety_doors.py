@@ -87,7 +87,7 @@ def test_what_is_wrong_about_a_drain_is_reported(cell, busy, sre, eve) -> None:
     assert "m9" in sre.failing("machine", "drain", "m1", "m9", "--reason", "x")[0]
     assert "break_budgets" in sre.failing("machine", "drain", "m1", "--reason", "x", "--break-budgets")[0]
     assert "30m" in sre.failing("machine", "drain", "m1", "--reason", "x", "--deadline", "soon", status=2)[0]
-    assert "no machines, or several selections" in sre.failing("machine", "drain", "--reason", "x", status=2)[0]
+    assert "the machines are missing or chosen twice" in sre.failing("machine", "drain", "--reason", "x", status=2)[0]
     assert not Drain.objects.exists()
 
 

@@ -53,7 +53,7 @@ def test_a_backup_is_private_and_lists_what_it_holds(backup: Path) -> None:
 
 
 def test_a_home_without_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackupError, match=r"contains no data to save\. Check BORG_HOME"):
+    with pytest.raises(BackupError, match=r"contains no data to save; set BORG_HOME"):
         save(Home(tmp_path / "nowhere"), tmp_path / "x.tar")
 
 
