@@ -257,7 +257,11 @@ def _cluster(cluster: str) -> tuple[JobName | ServiceName, str]:
     try:
         name = parse_dns(rest, settings.BORG_ZONE)
     except InvalidName as error:
-        raise Rejected("invalid-name", f"resource_names: {error}", fields={"resource_names": error.detail}) from error
+        raise Rejected(
+            "invalid-name",
+            f"resource_names contains a wrong DNS name: {error}",
+            fields={"resource_names": error.detail},
+        ) from error
     if not isinstance(name, JobName | ServiceName):
         wrong = f"{cluster[:64]!r} is the name of a task or machine; give the name of a job or service"
         raise invalid("resource_names", wrong, "invalid-name")

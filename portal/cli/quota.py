@@ -324,7 +324,7 @@ def credits_given(name: str, text: str) -> int:
     try:
         return money.parse(text)
     except money.AmountError as error:
-        raise bad_usage(f"--{name}: {error}", **{name: "not an amount"}) from error
+        raise bad_usage(f"the value of --{name} is wrong: {error}", **{name: "not an amount"}) from error
 
 
 def _number(text: object, by: int = 1) -> str:

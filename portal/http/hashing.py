@@ -20,7 +20,6 @@ from portal.http.outages import RETRY_AFTER_S, Overloaded
 
 _LONGEST_WAIT_S = 10.0
 _MOST_WAITING = 200
-_AGAIN = f"Try again in {RETRY_AFTER_S} seconds."
 
 
 class HashingSlots:
@@ -52,7 +51,10 @@ class HashingSlots:
     def _begin(self, urgent: bool) -> None:
         with self._changed:
             if self._waiting >= self._most_waiting:
-                raise Overloaded(f"Cannot check the password: {self._waiting} other sign-ins already wait. {_AGAIN}")
+                raise Overloaded(
+                    f"Cannot check the password: {self._waiting} other sign-ins already wait. "
+                    f"Try again in {RETRY_AFTER_S} seconds."
+                )
             self._waiting += 1
             self._urgent += urgent
             began = time.monotonic()
@@ -63,7 +65,10 @@ class HashingSlots:
                 self._urgent -= urgent
             if not free:
                 waited_s = time.monotonic() - began
-                raise Overloaded(f"Cannot check the password: no CPU core was free within {waited_s:.0f} s. {_AGAIN}")
+                raise Overloaded(
+                    f"Cannot check the password: no CPU core was free within {waited_s:.0f} s. "
+                    f"Try again in {RETRY_AFTER_S} seconds."
+                )
             self._running += 1
 
     def _free(self, urgent: bool) -> bool:
