@@ -183,7 +183,7 @@ def test_a_price_holds_as_long_as_it_says(market) -> None:
 
 def test_over_budget_is_reported_with_what_is_missing_and_whom_to_ask(market) -> None:
     page = signed_in("buyer").get("/shop/", wish(cpu="100", ram="400Gi", until=day(180))).text
-    assert "credits more than the budget of ubar has" in page
+    assert "credits more than are left in the budget of ubar" in page
     assert "The budget is enough for" in page
     assert "owner" in page
     assert re.search(r'type="submit" disabled>Continue to order', page)
@@ -212,7 +212,7 @@ def test_what_is_not_left_is_reported_with_the_first_day_it_is(market) -> None:
     page = signed_in("buyer").get("/shop/", wish(cpu="80", ram="8Gi")).text
     assert "The cell does not have enough free quota: 40 cores free of 80 cores requested." in page
     assert re.search(r'id="error-cpu">only 40 cores free', page)
-    begin = re.search(r'href="([^"]*)">choose this start', page)
+    begin = re.search(r'href="([^"]*)">choose this first day', page)
     assert begin is not None
     after = signed_in("buyer").get(begin[1].replace("&amp;", "&")).text
     assert "enough free quota" not in after
@@ -234,7 +234,7 @@ def test_what_was_not_asked_for_is_not_called_short(market) -> None:
 
 def test_an_alternative_is_taken_over_with_one_click(market) -> None:
     page = signed_in("buyer").get("/shop/", wish()).text
-    link = re.search(r'href="([^"]*)" aria-label="Choose: as batch"', page)
+    link = re.search(r'href="([^"]*)" aria-label="Choose this offer: as batch"', page)
     assert link is not None
     taken = signed_in("buyer").get(link[1].replace("&amp;", "&")).text
     assert re.search(r'<option value="batch" selected>', taken)

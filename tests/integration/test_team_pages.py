@@ -101,7 +101,7 @@ def invite(client: Client, email: str = "new@example.org") -> str:
 def test_somebody_who_is_signed_in_joins(ann) -> None:
     path = invite(ann)
     bob = browser("bob")
-    assert "Join as bob" in bob.get(path).text
+    assert "Join as user bob" in bob.get(path).text
     assert not Membership.objects.filter(user__username="bob").exists(), "to open a link changes nothing"
     assert bob.post(path).status_code == 302
     assert bob.get(HERE).status_code == 200
@@ -113,7 +113,7 @@ def test_somebody_new_makes_an_account_and_joins_with_it(ann) -> None:
     path = invite(ann)
     new = Client()
     assert "Create an account" in new.get(path).text
-    assert "With this account, you become a member of ubar with the role operator" in new.get("/accounts/signup/").text
+    assert "With this account, you become a member of the tenant ubar with the role operator" in new.get("/accounts/signup/").text
     given = {"username": "carol", "password1": PASSWORD, "password2": PASSWORD}
     wrong = new.post("/accounts/signup/", {**given, "username": "ci@ubar"})
     assert "must not contain @" in wrong.text
