@@ -99,7 +99,7 @@ def test_a_task_page_says_how_the_task_is_reached(world) -> None:
         "_http._tcp.0.jfoo.ubar.cc.borg.internal",
         "m1.machine.cc.borg.internal",
         ">127.0.0.1<",
-        "port 20000",
+        "port number 20000",
         "only if no other task is serving",
     ):
         assert name in page, name
@@ -156,7 +156,7 @@ def test_a_service_page_tells_its_jobs_and_their_shares_of_the_clients(service) 
     ):
         assert said in page, said
     assert shares(page) == [
-        ("jfoo", "all 3", 1, 2, 1, 25),
+        ("jfoo", "all 3 tasks", 1, 2, 1, 25),
         ("canary", "0–1", 3, 1, 1, 75),
         ("canary", "3", 0, 1, 1, 0),
         ("canary", "all other tasks", 1, 0, 0, 0),

@@ -52,7 +52,7 @@ def test_an_owner_makes_a_team_and_sets_roles(ann, tenant) -> None:
     assert ann.post("/tenants/web/", {"do": "role", "user": "bob", "role": "operator"}).status_code == 302
     assert "your role: operator" in browser("bob").get("/tenants/web/").text
     text = ann.get("/tenants/web/").text
-    assert "owner through ubar" in text
+    assert "owner through the organisation ubar" in text
     assert ann.post("/tenants/web/", {"do": "remove", "user": "bob"}).status_code == 302
     assert not Membership.objects.filter(tenant__name="web").exists()
     given = {"do": "settings", "title": "U", "contact": "", "time_zone": "Asia/Tokyo", "task_api": "read"}
