@@ -316,7 +316,8 @@ def test_a_drain_and_its_evictions_are_linked_both_ways(cell) -> None:
     page = event_page("sre", "task.evicted", job)
     assert "requested by" in page
     assert "m1 is draining: new disks" in page
-    assert "task 0 was evicted" in event_page("sre", "machine.state").partition("<h2>Events that this event caused</h2>")[2]
+    effects = event_page("sre", "machine.state").partition("<h2>Events that this event caused</h2>")[2]
+    assert "task 0 was evicted" in effects
 
 
 @pytest.mark.usefixtures("chain")

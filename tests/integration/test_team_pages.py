@@ -113,7 +113,8 @@ def test_somebody_new_makes_an_account_and_joins_with_it(ann) -> None:
     path = invite(ann)
     new = Client()
     assert "Create an account" in new.get(path).text
-    assert "With this account, you become a member of the tenant ubar with the role operator" in new.get("/accounts/signup/").text
+    page = new.get("/accounts/signup/").text
+    assert "With this account, you become a member of the tenant ubar with the role operator" in page
     given = {"username": "carol", "password1": PASSWORD, "password2": PASSWORD}
     wrong = new.post("/accounts/signup/", {**given, "username": "ci@ubar"})
     assert "must not contain @" in wrong.text
