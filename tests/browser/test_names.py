@@ -46,7 +46,7 @@ def test_a_name_is_found_copied_and_followed(page, service, portal) -> None:
     answers = page.locator("#job-answers")
     expect(answers).to_contain_text("No task is serving, so DNS returns the one placed task.")
     portal_world.report(service.job, 0)
-    expect(answers).to_contain_text("1 of 1 placed task is serving")
+    expect(answers).to_contain_text("The only placed task is serving")
     page.get_by_role("link", name="web.service.ubar.cc.borg.internal").click()
     expect(page.get_by_role("heading", name="Service web")).to_be_visible()
 

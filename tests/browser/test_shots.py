@@ -239,8 +239,8 @@ def test_pages_look_right(chromium, portal, furnished, size, theme) -> None:
             page.screenshot(path=SHOTS / f"{name}-{theme}-{size[0]}.png", full_page=True)
             if name == "submit":
                 ViewPublisher(furnished.cell.pk).publish(load_state(furnished.cell.pk))  # as the master does
-                page.get_by_role("button", name="Plan").click()
-                page.get_by_text("Will the tasks fit?").wait_for()
+                page.get_by_role("button", name="Show the plan").click()
+                page.get_by_text("Do the tasks fit on the machines?").wait_for()
                 page.screenshot(path=SHOTS / f"submit-plan-{theme}-{size[0]}.png", full_page=True)
             if name == "admin-machines":
                 page.locator("input[name=_selected_action]").first.check()

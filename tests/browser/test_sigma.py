@@ -49,7 +49,7 @@ def test_a_past_moment_of_a_cell_leads_to_the_causes_of_an_event(page, world) ->
     expect(tasks.get_by_role("row", name="ubar/jfoo/0")).to_contain_text("running")
     page.get_by_role("link", name="task 0 was placed on m1").click()
     expect(page.get_by_role("table", name="Causes")).to_contain_text("job jfoo was submitted")
-    page.get_by_role("link", name="Show the cell at this moment").click()
+    page.get_by_role("link", name="Show the cell at the time of this event").click()
     expect(tasks.get_by_role("row", name="ubar/jfoo/0")).to_contain_text("running")
 
 
@@ -63,7 +63,7 @@ def test_a_job_page_follows_its_tasks_without_a_reload(page, world) -> None:
     expect(row).to_contain_text("starting")
     portal_world.report(world.job, 0)
     expect(row).to_contain_text("running")
-    expect(page.locator("#job-status")).to_contain_text("Running1")
+    expect(page.locator("#job-status")).to_contain_text("Running tasks1")
     expect(page.locator("#job-events")).to_contain_text("task 0 is up on m1")
     assert not unloaded(page)
 
@@ -93,9 +93,9 @@ def test_a_page_whose_connection_was_lost_catches_up(page, world) -> None:
         if len(refused) >= missed:
             break
         page.wait_for_timeout(100)
-    expect(page.locator("#job-status")).to_contain_text("Running0")
+    expect(page.locator("#job-status")).to_contain_text("Running tasks0")
     cut.clear()
-    expect(page.locator("#job-status")).to_contain_text("Running1")
+    expect(page.locator("#job-status")).to_contain_text("Running tasks1")
     assert not unloaded(page)
 
 
@@ -115,13 +115,13 @@ def test_a_spec_with_a_mistake_is_reported_by_its_field_then_planned_then_submit
     page.goto("/submit/")
     text = page.get_by_label("Job file (YAML or JSON)")
     text.fill(GOOD.replace("100m", "-3"))
-    page.get_by_role("button", name="Plan").click()
+    page.get_by_role("button", name="Show the plan").click()
     expect(page.get_by_role("alert")).to_contain_text("task.limit.cpu")
     expect(text).to_have_value(GOOD.replace("100m", "-3"))
     expect(page.get_by_role("button", name="Submit the job")).to_have_count(0)
     text.fill(GOOD)
-    page.get_by_role("button", name="Plan").click()
-    expect(page.get_by_role("region", name="Plan")).to_contain_text("2 tasks will be added")
+    page.get_by_role("button", name="Show the plan").click()
+    expect(page.get_by_role("region", name="Planned changes")).to_contain_text("2 tasks will be added")
     page.get_by_role("button", name="Submit the job").click()
     expect(page.get_by_role("heading", name="web")).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="Job web was submitted.")).to_be_visible()
@@ -175,13 +175,13 @@ def test_a_secret_is_shown_once(page, world) -> None:
     sign_in(page)
     page.goto("/tokens/")
     page.get_by_label("Name").fill("laptop")
-    page.get_by_role("button", name="Issue").click()
+    page.get_by_role("button", name="Issue the token").click()
     secret = page.locator("#secret").inner_text()
     assert secret.startswith("borg_")
     page.goto("/tokens/")
     expect(page.get_by_role("row", name="laptop")).to_be_visible()
     assert secret not in page.content()
-    page.get_by_role("button", name="Revoke laptop").click()
+    page.get_by_role("button", name="Revoke token laptop").click()
     expect(page.get_by_role("row", name="laptop")).to_contain_text("revoked")
 
 
@@ -241,7 +241,7 @@ def test_a_log_is_followed_and_its_stream_chosen(page, world) -> None:
     log = page.get_by_role("log")
     expect(log).to_have_text("hello\nagain\n")
     assert asked[:2] == ["stream=stdout&offset=-65536", "stream=stdout&offset=6"]
-    page.get_by_label("Stream").select_option("stderr")
+    page.get_by_label("Output stream").select_option("stderr")
     expect(log).to_contain_text("oops")
     page.unroute("**/tasks/0/logs/**")
     page.route("**/tasks/0/logs/**", lambda route: route.fulfill(status=503, json={"detail": "the machine is away"}))

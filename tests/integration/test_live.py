@@ -83,7 +83,7 @@ def test_a_job_page_receives_what_changed(portal, world) -> None:
         news = until(socket, lambda message: row in message.get("rows", {}))
         assert "running" in news["rows"][row]
         assert "1 of 3 tasks running" in news["parts"]["job-status"]
-        assert "1 of 1 placed task is serving" in news["parts"]["job-answers"]
+        assert "The only placed task is serving" in news["parts"]["job-answers"]
         assert "task 0 is up on m1" in news["parts"]["job-events"]
         assert news["revision"] == now + 1
         assert list(news["rows"]) == [row]

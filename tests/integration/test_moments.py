@@ -284,13 +284,13 @@ def test_an_eviction_shows_who_preempted_and_what_followed(chain) -> None:
     victim, urgent = chain
     portal_world.place(victim, 0, victim.cell.machines.get(hostname="m2"))
     page = event_page("sre", "task.evicted", victim)
-    causes, _, effects = page.partition("<h2>Effects</h2>")
+    causes, _, effects = page.partition("<h2>Events that this event caused</h2>")
     assert "preempted by the placement" in causes
     assert "other/urgent" in causes
     assert "job urgent was submitted with priority 200" in causes, "the cause of the placement"
     assert "task 0 was placed on m2 as incarnation 2" in effects
     page = event_page("sre", "task.placed", urgent)
-    assert "task 0 was evicted from m1 by preemption" in page.partition("<h2>Effects</h2>")[2]
+    assert "task 0 was evicted from m1 by preemption" in page.partition("<h2>Events that this event caused</h2>")[2]
 
 
 def test_the_names_of_others_are_not_in_a_chain(chain) -> None:
@@ -316,7 +316,8 @@ def test_a_drain_and_its_evictions_are_linked_both_ways(cell) -> None:
     page = event_page("sre", "task.evicted", job)
     assert "requested by" in page
     assert "m1 is draining: new disks" in page
-    assert "task 0 was evicted" in event_page("sre", "machine.state").partition("<h2>Effects</h2>")[2]
+    effects = event_page("sre", "machine.state").partition("<h2>Events that this event caused</h2>")[2]
+    assert "task 0 was evicted" in effects
 
 
 @pytest.mark.usefixtures("chain")

@@ -43,7 +43,7 @@ def test_a_job_page_says_how_its_job_is_reached(world) -> None:
         "borgctl resolve /bns/cc/ubar/jfoo --watch",
         "Clients may reuse a DNS answer for 5 seconds",
         "DNS stops returning a task 6 s before the task gets SIGTERM",
-        "1 of 1 placed task is serving",
+        "The only placed task is serving",
     ):
         assert name in page, name
     assert page.count('data-copy="name-dns"') == 1
@@ -99,7 +99,7 @@ def test_a_task_page_says_how_the_task_is_reached(world) -> None:
         "_http._tcp.0.jfoo.ubar.cc.borg.internal",
         "m1.machine.cc.borg.internal",
         ">127.0.0.1<",
-        "port 20000",
+        "port number 20000",
         "only if no other task is serving",
     ):
         assert name in page, name
@@ -151,15 +151,15 @@ def test_a_service_page_tells_its_jobs_and_their_shares_of_the_clients(service) 
         '<code id="name-bns">/bns/cc/ubar/service/web</code>',
         "_admin._tcp.web.service.ubar.cc.borg.internal",
         "_http._tcp.web.service.ubar.cc.borg.internal",
-        "2 seconds, the shortest time to live of its jobs",
+        "2 seconds, the shortest time to live of the jobs of this service",
         "3 of 4 placed tasks are serving",
     ):
         assert said in page, said
     assert shares(page) == [
-        ("jfoo", "all 3", 1, 2, 1, 25),
+        ("jfoo", "all 3 tasks", 1, 2, 1, 25),
         ("canary", "0–1", 3, 1, 1, 75),
         ("canary", "3", 0, 1, 1, 0),
-        ("canary", "the other tasks", 1, 0, 0, 0),
+        ("canary", "all other tasks", 1, 0, 0, 0),
     ]
 
 
@@ -184,7 +184,7 @@ def shares(page: str) -> list[tuple]:
 
 def test_jobs_and_services_lead_to_each_other_and_both_are_listed(service) -> None:
     assert '<a href="/services/cc/ubar/web/">' in shown(JOB)
-    assert "tasks 0 to 1: 3; task 3: 0; other tasks: 1" in shown("/jobs/cc/ubar/canary/")
+    assert "tasks 0 to 1: weight 3; task 3: weight 0; other tasks: weight 1" in shown("/jobs/cc/ubar/canary/")
     assert "The task gets clients only if no other task is serving" in shown("/jobs/cc/ubar/canary/3/")
     page = shown("/names/")
     assert page.count('href="/services/cc/ubar/web/"') == 3

@@ -60,11 +60,12 @@ def test_the_page_says_when_it_is_too_early(world) -> None:
     Quota.objects.update(starts_at=now - 2 * HOUR)
     metered(world, now - 2 * HOUR)
     page = signed_in("viewer").get("/planning/?tenant=ubar").text
-    assert "The portal needs 6 hours of data to estimate unneeded quota. It has 2 hours." in page
+    assert "The portal needs 6 hours of data to estimate the quota that you do not need. It" in page
+    assert " has 2 hours of data." in page
     assert "Quota that could be given back" not in page
     Quota.objects.update(starts_at=now - 30 * HOUR)
     page = signed_in("viewer").get("/planning/?tenant=ubar").text
-    assert "The figures are computed from 30 finished hours." in page
+    assert "These figures are computed from 30 complete hours of data." in page
     assert "Quota that could be given back" in page
 
 

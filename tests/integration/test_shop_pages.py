@@ -70,7 +70,7 @@ def test_a_viewer_looks_but_does_not_buy(market) -> None:
     page = client.get("/shop/").text
     assert '<p class="price">' in page
     assert "You may not buy quota for ubar" in page
-    assert "Continue to order" not in page
+    assert "Continue to the order" not in page
     assert "2,000.00" not in page, "budgets are not everybody's business"
     assert client.post("/shop/", wish()).status_code == 403
     row = quoted()
@@ -174,7 +174,7 @@ def test_a_price_holds_as_long_as_it_says(market) -> None:
     later = row.valid_until + dt.timedelta(seconds=1)
     client = signed_in("buyer")
     with clock.at(later):
-        assert "This price has expired:" in client.get(f"/shop/quotes/{row.pk}/").text
+        assert "This price expired " in client.get(f"/shop/quotes/{row.pk}/").text
         answer = client.post(f"/shop/quotes/{row.pk}/", {"price": row.price})
     assert answer.status_code == 409
     assert "request a new quote" in answer.text
@@ -183,10 +183,10 @@ def test_a_price_holds_as_long_as_it_says(market) -> None:
 
 def test_over_budget_is_reported_with_what_is_missing_and_whom_to_ask(market) -> None:
     page = signed_in("buyer").get("/shop/", wish(cpu="100", ram="400Gi", until=day(180))).text
-    assert "credits more than the budget of ubar has" in page
+    assert "credits more than are left in the budget of ubar" in page
     assert "The budget is enough for" in page
     assert "owner" in page
-    assert re.search(r'type="submit" disabled>Continue to order', page)
+    assert re.search(r'type="submit" disabled>Continue to the order', page)
     row = quoted(cpu="100", ram="400Gi", until=day(180))
     answer = signed_in("buyer").post(f"/shop/quotes/{row.pk}/", {"price": row.price})
     assert answer.status_code == 422
@@ -200,7 +200,7 @@ def test_a_month_that_has_no_room_is_reported_before_anything_is_ordered(market)
     budget_set(principal=market_world.ME, tenant=market.tenant, monthly=CREDIT, alerts=(), action="stop-buying")
     page = client.get("/shop/", wish()).text
     assert "is 1.00 credits, of which 1.00 are left" in page
-    assert re.search(r'type="submit" disabled>Continue to order', page)
+    assert re.search(r'type="submit" disabled>Continue to the order', page)
     row = quoted()
     assert client.post(f"/shop/quotes/{row.pk}/", {"price": row.price}).status_code == 422
     assert not Order.objects.exists()
@@ -212,7 +212,7 @@ def test_what_is_not_left_is_reported_with_the_first_day_it_is(market) -> None:
     page = signed_in("buyer").get("/shop/", wish(cpu="80", ram="8Gi")).text
     assert "The cell does not have enough free quota: 40 cores free of 80 cores requested." in page
     assert re.search(r'id="error-cpu">only 40 cores free', page)
-    begin = re.search(r'href="([^"]*)">choose this start', page)
+    begin = re.search(r'href="([^"]*)">choose this first day', page)
     assert begin is not None
     after = signed_in("buyer").get(begin[1].replace("&amp;", "&")).text
     assert "enough free quota" not in after
@@ -234,7 +234,7 @@ def test_what_was_not_asked_for_is_not_called_short(market) -> None:
 
 def test_an_alternative_is_taken_over_with_one_click(market) -> None:
     page = signed_in("buyer").get("/shop/", wish()).text
-    link = re.search(r'href="([^"]*)" aria-label="Choose: as batch"', page)
+    link = re.search(r'href="([^"]*)" aria-label="Choose this offer: as batch"', page)
     assert link is not None
     taken = signed_in("buyer").get(link[1].replace("&amp;", "&")).text
     assert re.search(r'<option value="batch" selected>', taken)

@@ -52,7 +52,7 @@ def test_an_owner_makes_a_team_and_sets_roles(ann, tenant) -> None:
     assert ann.post("/tenants/web/", {"do": "role", "user": "bob", "role": "operator"}).status_code == 302
     assert "your role: operator" in browser("bob").get("/tenants/web/").text
     text = ann.get("/tenants/web/").text
-    assert "owner through ubar" in text
+    assert "owner through the organisation ubar" in text
     assert ann.post("/tenants/web/", {"do": "remove", "user": "bob"}).status_code == 302
     assert not Membership.objects.filter(tenant__name="web").exists()
     given = {"do": "settings", "title": "U", "contact": "", "time_zone": "Asia/Tokyo", "task_api": "read"}
@@ -101,7 +101,7 @@ def invite(client: Client, email: str = "new@example.org") -> str:
 def test_somebody_who_is_signed_in_joins(ann) -> None:
     path = invite(ann)
     bob = browser("bob")
-    assert "Join as bob" in bob.get(path).text
+    assert "Join as user bob" in bob.get(path).text
     assert not Membership.objects.filter(user__username="bob").exists(), "to open a link changes nothing"
     assert bob.post(path).status_code == 302
     assert bob.get(HERE).status_code == 200
@@ -113,7 +113,8 @@ def test_somebody_new_makes_an_account_and_joins_with_it(ann) -> None:
     path = invite(ann)
     new = Client()
     assert "Create an account" in new.get(path).text
-    assert "With this account, you become a member of ubar with the role operator" in new.get("/accounts/signup/").text
+    page = new.get("/accounts/signup/").text
+    assert "With this account, you become a member of the tenant ubar with the role operator" in page
     given = {"username": "carol", "password1": PASSWORD, "password2": PASSWORD}
     wrong = new.post("/accounts/signup/", {**given, "username": "ci@ubar"})
     assert "must not contain @" in wrong.text

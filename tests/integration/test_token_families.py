@@ -136,7 +136,7 @@ def test_lists_show_each_child_below_its_parent(ann) -> None:
     issued(ann, name="other")
     ask(with_token(secret))
     page = in_session(ann).get("/tokens/").content.decode()
-    assert page.index("other") < page.index("parent") < page.index("issued by parent")
+    assert page.index("other") < page.index("parent") < page.index("issued by token parent")
     listed = {row["name"]: row["parent"] for row in with_token(secret).get(TOKENS).json()["results"]}
     assert listed == {"parent": None, "other": None, "child": Token.objects.get(name="parent").key}
 

@@ -141,9 +141,9 @@ def test_the_task_page_shows_the_receipts(cell) -> None:
         "Why the task is on this machine",
         "packing",
         "-10.750",
-        "Runner-up",
+        "Next best machine",
         "m2",
-        "For this placement, 1 task was preempted",
+        "To place this task, the scheduler preempted 1 task",
         "ubar/batch/0",
     ):
         assert part in page, part
