@@ -254,7 +254,7 @@ def amounts_checked(amounts: Amounts) -> Vector:
     """
     vector = amounts_read(amounts)
     if len(vector) != SIZE or any(value < 0 for value in vector):
-        raise invalid("amounts", f"the amounts are not {SIZE} numbers of 0 or more; give one number per resource")
+        raise invalid("amounts", f"the amounts are not {SIZE} quantities of 0 or more; give one quantity per resource")
     if not any(vector):
         raise invalid("amounts", "all amounts are zero; give at least one amount above zero")
     return vector

@@ -139,7 +139,7 @@ def capability_answer(
         )
         if row.state != "open":
             answer = "granted" if row.state == "granted" else "rejected"
-            detail = f"{row.answered_by} has already {answer} this request; reload the page to see the answer"
+            detail = f"{row.answered_by} has already answered this request, which is now {answer}; reload the page"
             raise Conflict("answered", detail)
         row.state, row.answer = "granted" if granted else "refused", answer.strip()
         row.answered_by, row.answered_at = principal.name, clock.now()

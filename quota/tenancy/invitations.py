@@ -202,13 +202,13 @@ def _check_rate(known: QuerySet[Invitation], address: str, now: dt.datetime) -> 
         (
             rows.count(),
             A_DAY_AT_MOST,
-            "the tenant has sent {count} invitations in 24 hours, and at most {most} are allowed; try again tomorrow",
+            "the tenant has sent {count} invitations in 24 hours, and at most {most} are allowed; wait a day",
         ),
         (
             rows.filter(email=address).count(),
             A_DAY_PER_ADDRESS,
-            "the tenant has sent {count} invitations to this address in 24 hours, and at most {most} are allowed; try"
-            " again tomorrow",
+            "the tenant has sent {count} invitations to this address in 24 hours, and at most {most} are allowed; wait"
+            " a day",
         ),
     )
     for count, most, text in counts:

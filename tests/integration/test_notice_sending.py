@@ -134,7 +134,7 @@ def test_notices_come_in_order_also_after_a_failure(demo, hook):
     assert sending.notices_send() == sending.Sent(sent=1, failed=1)
     channel.refresh_from_db()
     assert channel.failing_since is not None
-    assert channel.error == "127.0.0.1 answered 503"
+    assert channel.error == "127.0.0.1 answered 503; check the receiver"
     assert sending.notices_send() == sending.Sent()  # the others wait behind the one that failed
     with clock.at(clock.now() + dt.timedelta(seconds=31)):
         assert sending.notices_send() == sending.Sent(sent=3)

@@ -143,7 +143,7 @@ def test_a_channel_is_added_changed_tried_and_removed(ubar):
     owner.post(path, {"target": row.target, "level": "info"})
     row.refresh_from_db()
     assert not row.enabled
-    assert NoticeDelivery.objects.get().error == "the channel was disabled"
+    assert NoticeDelivery.objects.get().error == "not sent, because the channel was disabled"
     assert owner.post(path + "remove/").url == "/notices/channels/"
     assert not NoticeChannel.objects.exists()
 

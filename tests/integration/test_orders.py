@@ -249,7 +249,7 @@ def test_more_than_is_left_is_refused_with_the_first_free_date(ubar: Tenant) -> 
         place(ubar, 11, begin=5, days=10)
     assert refused.value.code == "sold-out"
     assert refused.value.figures["first_free"] == (NOW + 10 * DAY).isoformat()
-    assert refused.value.fields == {"amounts.cpu": "10 cores left"}
+    assert refused.value.fields == {"amounts.cpu": "the cell can sell only 10 cores; give a smaller amount"}
     assert place(ubar, 10, begin=5, days=10).state == "pending"
 
 
