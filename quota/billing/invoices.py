@@ -108,14 +108,13 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
         if clock.now() < period.ends_at + CLOSES_AFTER:
             raise Conflict(
                 "month-not-over",
-                f"the month {month:%Y-%m} of tenant {tenant.name} can be closed from"
+                f"the month {month:%Y-%m} of {tenant.name} can be closed from"
                 f" {period.ends_at + CLOSES_AFTER:%F %H:%M} UTC on; try again then",
             )
         first = _month_due(tenant)
         if first is not None and first < month:  # the postings of that month would be on no invoice
             raise Conflict(
-                "month-before-open",
-                f"the month {first:%Y-%m} of tenant {tenant.name} is still open; close that month first",
+                "month-before-open", f"the month {first:%Y-%m} of {tenant.name} is still open; close that month first"
             )
         invoice = _draw_up(tenant, period)
         if not invoice.lines:
