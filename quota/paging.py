@@ -60,7 +60,7 @@ class IdPaging(DescribedPaging, CursorPagination):
         if not given:
             return PAGE
         if not _is_whole(given, digits=4) or not 1 <= int(given) <= MAX_PAGE:
-            raise invalid("limit", f"{given[:50]!r} is not accepted; give 1 to {MAX_PAGE}")
+            raise invalid("limit", f"{given[:50]!r} rows per page are not possible; give 1 to {MAX_PAGE}")
         return int(given)
 
     def decode_cursor(self, request: Request) -> Cursor | None:
@@ -122,4 +122,4 @@ def _is_whole(text: str, *, digits: int) -> bool:
 
 def _invalid_cursor(request: Request) -> Rejected:
     given = request.query_params.get("cursor", "")
-    return invalid("cursor", f"{given[:50]!r} is malformed; use the cursor in `next` of a page")
+    return invalid("cursor", f"the cursor {given[:50]!r} is malformed; use the cursor in `next` of a page")

@@ -24,7 +24,7 @@ def dry_run(request: Request | HttpRequest) -> bool:
     """
     given = request.GET.get("dry_run", "0").lower()
     if given not in (*_NO, "1", "true"):
-        raise invalid("dry_run", f"{given[:20]!r} is not accepted; give 1 or 0")
+        raise invalid("dry_run", f"the value {given[:20]!r} does not switch dry runs on or off; give 1 or 0")
     return given not in _NO
 
 

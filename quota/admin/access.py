@@ -64,7 +64,7 @@ class CapabilityRequestAdmin(ServiceAdmin):
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         if given["state"] == "open":
-            raise invalid("state", str(_("choose granted or refused")))
+            raise invalid("state", str(_("the request is still open; choose granted or rejected")))
         return capability_answer(
             principal=principal_of(request),
             request=row,
@@ -94,7 +94,7 @@ class TokenAdmin(FactsAdmin):
         keys = list(rows.values_list("key", flat=True))
         for key in keys:
             token_revoke(principal=principal_of(request), key=key)
-        messages.success(request, _("%d tokens revoked.") % len(keys))
+        messages.success(request, _("%d tokens were revoked.") % len(keys))
 
 
 PAGES = {Capability: CapabilityAdmin, CapabilityRequest: CapabilityRequestAdmin, Token: TokenAdmin}

@@ -87,7 +87,9 @@ def act_together(
             problem = rejection.detail
         else:
             if done:
-                messages.success(request, _("%(title)s: done for %(done)d.") % {"title": title, "done": done})
+                messages.success(
+                    request, _("%(title)s: done for %(done)d selected rows.") % {"title": title, "done": done}
+                )
             return None
     context = {
         **page.admin_site.each_context(request),

@@ -28,9 +28,10 @@ MOST_NAMED = 20  # orders, grants and tenants in one line
 class BandForm(ServiceForm):
     class Meta:
         help_texts = {
-            "price_milli": gettext_lazy("In thousandths of the base price."),
+            "price_milli": gettext_lazy("The price at this band, in thousandths of the base price."),
             "oversell_milli": gettext_lazy(
-                "The share of a cell's capacity that is sold at this band, in thousandths. For prod at most 1000."
+                "The share of a cell's capacity that is sold at this band, in thousandths."
+                " At a prod band, at most 1000."
             ),
         }
 
@@ -62,7 +63,7 @@ class BandAdmin(PreviewedAdmin):
             )
         if detail["leaving"]:
             warnings.append(
-                _("The band loses priorities. Live jobs at these priorities no longer count for this band.")
+                _("The band loses some priorities. Live jobs at these priorities will no longer use its quota.")
             )
         return Preview(
             title=_("Change band %s?") % detail["band"],
@@ -71,13 +72,13 @@ class BandAdmin(PreviewedAdmin):
             tables=[
                 Table(
                     _("Changes"),
-                    [_("field"), _("before"), _("after")],
+                    [_("field"), _("value now"), _("new value")],
                     [(_field(name), *_pair(pair)) for name, pair in detail["changes"].items()],
                     _("Nothing changes."),
                 ),
                 Table(
-                    _("Maximum of sold quota, at any time from now on"),
-                    [_("cell"), _("sold at this band"), _("limit now"), _("limit after the change")],
+                    _("Highest amount of sold quota, at any time from now on"),
+                    [_("cell"), _("sold at this band"), _("current limit"), _("new limit")],
                     [
                         (
                             cell["cell"],
@@ -91,7 +92,15 @@ class BandAdmin(PreviewedAdmin):
                 ),
                 Table(
                     _("Quota beyond the new limit"),
-                    [_("cell"), _("from"), _("until"), _("excess"), _("orders"), _("grants"), _("tenants")],
+                    [
+                        _("cell"),
+                        _("begins at"),
+                        _("ends at"),
+                        _("sold above the limit"),
+                        _("orders"),
+                        _("grants"),
+                        _("tenants"),
+                    ],
                     [
                         (
                             cell,
@@ -104,13 +113,13 @@ class BandAdmin(PreviewedAdmin):
                         )
                         for cell, one in over
                     ],
-                    _("None: all sold quota is within the new limit."),
+                    _("All sold quota is within the new limit."),
                 ),
                 *(
                     [
                         Table(
                             _("Live jobs at this band"),
-                            [_("cell"), _("tenant"), _("in use")],
+                            [_("cell"), _("tenant"), _("quota in use")],
                             [(use["cell"], use["tenant"], _vector(use["in_use"])) for use in detail["leaving"]],
                         )
                     ]

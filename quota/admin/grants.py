@@ -31,7 +31,9 @@ class QuotaForm(ServiceForm):
     ram = _amount(_("RAM"), _("In bytes with a suffix, such as 64Gi."))
     disk = _amount(_("disk"), _("In bytes with a suffix, such as 2Ti."))
     disk_bandwidth = _amount(_("disk bandwidth"), _("In bytes per second, such as 200M."))
-    accelerators = _amount(_("accelerators"), _("A number of devices, or thousandths of one device: 2 or 500m."))
+    accelerators = _amount(
+        _("accelerators"), _("A number of devices, such as 2, or thousandths of one device, such as 500m.")
+    )
     ports = _amount(_("ports"), _("A number of ports."))
 
     class Meta:
@@ -48,7 +50,7 @@ class QuotaAdmin(CreateOnlyAdmin):
     autocomplete_fields = ["tenant"]
     fieldsets = [
         (None, {"fields": ["tenant", "cell", "band", "reason", "beyond_capacity"]}),
-        (_("Amounts"), {"fields": list(NAMES)}),
+        (_("Resource amounts"), {"fields": list(NAMES)}),
         (_("Period"), {"fields": ["starts_at", "ends_at"]}),
     ]
     fields_shown = [
@@ -65,7 +67,7 @@ class QuotaAdmin(CreateOnlyAdmin):
         band = given.pop("band").name
         return quota_grant(principal=principal_of(request), band=band, amounts=amounts, **given)
 
-    @display(description=_("amounts"))
+    @display(description=_("resource amounts"))
     def amounts_shown(self, quota: Quota) -> SafeString:
         return vector_text(quota.amounts)
 
@@ -85,7 +87,7 @@ class UseAdmin(FactsAdmin):
     search_fields = ["tenant__name"]
     fields = ["tenant", "cell", "band", "used_shown"]
 
-    @display(description=_("in use"))
+    @display(description=_("quota in use"))
     def used_shown(self, use: QuotaUse) -> SafeString:
         return vector_text(use.used)
 
@@ -94,7 +96,7 @@ class CapacityAdmin(FactsAdmin):
     list_display = ["cell", "capacity_shown", "revision"]
     fields = ["cell", "capacity_shown", "revision"]
 
-    @display(description=_("capacity"))
+    @display(description=_("capacity of the cell"))
     def capacity_shown(self, row: CellCapacity) -> SafeString:
         return vector_text(row.capacity)
 

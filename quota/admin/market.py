@@ -32,10 +32,12 @@ class MarketForm(ServiceForm):
             "quote_minutes": _("How long a quote is valid, in minutes."),
             "approval_hours": _("How long an order waits for a decision, in hours. After this time it is cancelled."),
             "grace_hours": _(
-                "How long expired quota still counts, in hours. Quota that is already sold keeps its grace period."
+                "How long jobs may still use expired quota, in hours. Quota sold before keeps its grace period."
             ),
-            "after_grace": _("What happens to jobs beyond the quota when the grace period ends."),
-            "drop_after_hours": _("Hours from the end of the grace period until jobs are moved to the free priority."),
+            "after_grace": _("What happens to jobs that exceed the remaining quota when the grace period ends."),
+            "drop_after_hours": _(
+                "Hours from the end of the grace period until jobs are demoted to the free priority."
+            ),
         }
 
 
@@ -61,14 +63,14 @@ class MarketAdmin(ServiceAdmin):
             cell_require(given["cell"])
         return market_set(principal=principal_of(request), **given)
 
-    @display(description=_("headroom"), ordering="headroom_milli")
+    @display(description=_("share never sold to prod"), ordering="headroom_milli")
     def headroom_shown(self, market: Market) -> str:
         return f"{format_number(market.headroom_milli / 10)} %"
 
 
 class RuleForm(ServiceForm):
     most_price = AmountField(
-        label=_("up to a price of"), required=False, help_text=_("In credits. If empty, the rule matches any price.")
+        label=_("maximum price"), required=False, help_text=_("In credits. If empty, the rule matches any price.")
     )
 
     class Meta:
@@ -114,13 +116,13 @@ class RuleAdmin(ServiceAdmin):
     def tenant_shown(self, rule: ApprovalRule) -> Any:
         return rule.tenant.name if rule.tenant else _("any")
 
-    @display(description=_("up to a price of"))
+    @display(description=_("maximum price"))
     def price_shown(self, rule: ApprovalRule) -> Any:
         return amount_text(rule.most_price) if rule.most_price is not None else _("any")
 
 
 class OpenFilter(admin.SimpleListFilter):
-    title = _("open")
+    title = _("state")
     parameter_name = "open"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -145,11 +147,11 @@ class ShortfallAdmin(FactsAdmin):
     list_filter = [OpenFilter, "cell"]
     readonly_fields = ("short_shown", "tenants_shown", "orders_shown")
 
-    @display(description=_("missing"))
+    @display(description=_("missing capacity"))
     def short_shown(self, row: Shortfall) -> SafeString:
         return vector_text(row.short)
 
-    @display(description=_("tenants"))
+    @display(description=_("affected tenants"))
     def tenants_shown(self, row: Shortfall) -> str:
         return ", ".join(map(str, row.tenants)) or "–"
 

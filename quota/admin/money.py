@@ -35,7 +35,7 @@ class PercentsField(forms.CharField):
     def to_python(self, value: Any) -> list[int]:  # type: ignore[override]
         parts = [part.strip().removesuffix("%").strip() for part in str(value or "").split(",")]
         if not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts if part):
-            raise forms.ValidationError(_("Give whole percentages with commas between them, such as 50, 80, 100."))
+            raise forms.ValidationError(_("This is not a list of whole percentages. Give numbers such as 50, 80, 100."))
         return [int(part) for part in parts if part]
 
     def prepare_value(self, value: Any) -> Any:
@@ -47,13 +47,17 @@ class PercentsField(forms.CharField):
 
 class BudgetForm(ServiceForm):
     monthly = AmountField(
-        label=_("per month"), required=False, help_text=_("In credits. If empty, all available money may be spent.")
+        label=_("limit per month"),
+        required=False,
+        help_text=_("In credits. If empty, all available money may be spent."),
     )
     alerts = PercentsField(
-        label=_("alerts"), required=False, help_text=_("Percentages of the budget, such as 50, 80, 100.")
+        label=_("alert thresholds"),
+        required=False,
+        help_text=_("Percentages of the budget at which the tenant gets an alert, such as 50, 80, 100."),
     )
     overdraft = AmountField(
-        label=_("overdraft"), required=False, help_text=_("How far the balance may go below zero, in credits.")
+        label=_("overdraft limit"), required=False, help_text=_("How far the balance may go below zero, in credits.")
     )
 
     class Meta:
@@ -69,15 +73,16 @@ class TenantForm(forms.Form):
 
 class CreditsForm(TenantForm):
     amount = AmountField(
-        label=_("Credits"), help_text=_("Such as 1200 or 12.5. A negative amount takes available credits back.")
+        label=_("Credits"),
+        help_text=_("An amount such as 1200 or 12.5. A negative amount takes available credits back."),
     )
     text = forms.CharField(label=_("Purpose"), max_length=200, widget=UnfoldAdminTextInputWidget())
 
 
 class BudgetAdmin(ServiceAdmin):
     form = BudgetForm
-    monthly_shown = amount_column("monthly", _("per month"))
-    overdraft_shown = amount_column("overdraft", _("overdraft"))
+    monthly_shown = amount_column("monthly", _("limit per month"))
+    overdraft_shown = amount_column("overdraft", _("overdraft limit"))
     list_display = [
         *("tenant", "available_shown", "monthly_shown", "alerts_shown", "action", "overdraft_shown", "exhausted_at")
     ]
@@ -111,7 +116,7 @@ class BudgetAdmin(ServiceAdmin):
     def available_shown(self, budget: Any) -> SafeString | str:
         return amount_text(budget.available or 0)
 
-    @display(description=_("alerts"))
+    @display(description=_("alert thresholds"))
     def alerts_shown(self, budget: Budget) -> str:
         return ", ".join(f"{alert} %" for alert in budget.alerts) or "–"
 
@@ -122,7 +127,7 @@ class BudgetAdmin(ServiceAdmin):
         def act(given: dict[str, Any]) -> str:
             budget_grant(principal=principal_of(request), **given)
             named = {"tenant": given["tenant"], "amount": format_credits(given["amount"])}
-            return now_("%(tenant)s: %(amount)s credits.") % named
+            return now_("%(tenant)s got %(amount)s credits.") % named
 
         return act_by_form(
             self,
@@ -130,7 +135,7 @@ class BudgetAdmin(ServiceAdmin):
             CreditsForm,
             title=now_("Grant credits"),
             about=now_("The treasury issues the credits. If the tenant owes money, the credits pay the debt first."),
-            button=now_("Grant"),
+            button=now_("Grant credits"),
             act=act,
             then="quota_account_changelist",
         )
@@ -171,7 +176,7 @@ class PostingAdmin(FactsAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Posting]:
         return super().get_queryset(request).prefetch_related("entries__account__tenant")
 
-    @display(description=_("entries"))
+    @display(description=_("ledger entries"))
     def entries_shown(self, posting: Posting) -> SafeString:
         return format_html_join(
             "",
@@ -182,7 +187,10 @@ class PostingAdmin(FactsAdmin):
 
 class MonthForm(TenantForm):
     month = forms.DateField(
-        label=_("Month"), input_formats=["%Y-%m"], help_text=_("Such as 2026-11."), widget=UnfoldAdminTextInputWidget()
+        label=_("Month"),
+        input_formats=["%Y-%m"],
+        help_text=_("A year and a month, such as 2026-11."),
+        widget=UnfoldAdminTextInputWidget(),
     )
 
 
@@ -190,9 +198,9 @@ _INVOICE = ("number", "tenant", "month", "charged_shown", "refunded_shown", "tot
 
 
 class InvoiceAdmin(FactsAdmin):
-    charged_shown = amount_column("charged", _("charged"))
-    refunded_shown = amount_column("refunded", _("refunded"))
-    total_shown = amount_column("total", _("total"))
+    charged_shown = amount_column("charged", _("credits charged"))
+    refunded_shown = amount_column("refunded", _("credits refunded"))
+    total_shown = amount_column("total", _("total credits"))
     actions_list = ["close_month"]
     list_display = _INVOICE
     list_filter = ["month"]
@@ -216,7 +224,7 @@ class InvoiceAdmin(FactsAdmin):
             MonthForm,
             title=now_("Close a month"),
             about=now_("This creates the final invoice of the month. After that, nothing can be posted in the month."),
-            button=now_("Close"),
+            button=now_("Close the month"),
             act=act,
             then="quota_invoice_changelist",
         )

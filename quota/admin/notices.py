@@ -63,11 +63,11 @@ class ChannelAdmin(FactsAdmin):
     ]
     actions = ["try_out", "switch_off"]
 
-    @display(description=_("kinds"))
+    @display(description=_("kinds of notices"))
     def kinds_shown(self, channel: NoticeChannel) -> str:
         return ", ".join(channel.kinds) or str(_("all"))
 
-    @admin.action(description=_("Send a test notice and end the pause"))
+    @admin.action(description=_("Send a test notice, and resume paused channels"))
     def try_out(self, request: HttpRequest, rows: QuerySet[NoticeChannel]) -> None:
         tried = 0
         for channel in rows.select_related("tenant"):
@@ -77,14 +77,16 @@ class ChannelAdmin(FactsAdmin):
                 messages.error(request, f"{channel}: {problem.detail}")
             else:
                 tried += 1
-        messages.success(request, _("%d test notices are being sent. The deliveries show the results.") % tried)
+        messages.success(
+            request, _("%d test notices are being sent. The page of deliveries shows the results.") % tried
+        )
 
     @admin.action(description=_("Disable these channels"))
     def switch_off(self, request: HttpRequest, rows: QuerySet[NoticeChannel]) -> None:
         channels = list(rows.select_related("tenant"))
         for channel in channels:
             channel_set(principal=principal_of(request), channel=channel, enabled=False)
-        messages.success(request, _("%d channels were disabled. The inboxes keep all notices.") % len(channels))
+        messages.success(request, _("%d channels were disabled. Notices still arrive in the inboxes.") % len(channels))
 
 
 class DeliveryAdmin(FactsAdmin):

@@ -23,7 +23,7 @@ from quota.models import Order
 
 class OrderAdmin(FactsAdmin):
     price_shown = amount_column("price", _("price"))
-    refunded_shown = amount_column("refunded", _("refunded"))
+    refunded_shown = amount_column("refunded", _("credits refunded"))
     list_display = [
         "id",
         "tenant",
@@ -73,12 +73,12 @@ class OrderAdmin(FactsAdmin):
         begin, end = (moment.astimezone(dt.UTC) for moment in (order.starts_at, order.ends_at))
         return format_html('<span class="whitespace-nowrap">{} – {}</span>', f"{begin:%F %H:%M}", f"{end:%F %H:%M}")
 
-    @display(description=_("placed, UTC"), ordering="created_at")
+    @display(description=_("placed at, UTC"), ordering="created_at")
     def created_shown(self, order: Order) -> SafeString:
         placed = order.created_at.astimezone(dt.UTC)
         return format_html('<span class="whitespace-nowrap">{}</span>', f"{placed:%F %H:%M}")
 
-    @display(description=_("amounts"))
+    @display(description=_("resource amounts"))
     def amounts_shown(self, order: Order) -> SafeString:
         return vector_text(order.amounts)
 
@@ -95,17 +95,17 @@ class OrderAdmin(FactsAdmin):
         rows = ((part.get("resource", "?"), amount_text(part.get("amount", 0))) for part in order.parts)
         return format_html_join("", "<div>{}: {}</div>", rows) or "–"
 
-    @admin.action(description=_("Approve"))
+    @admin.action(description=_("Approve these orders"))
     def approve(self, request: HttpRequest, rows: QuerySet[Order]) -> HttpResponse | None:
         warning = now_("The tenants get the quota as soon as its period begins, and are charged for it.")
         return self._decide(request, rows, order_approve, "approve", now_("Approve orders"), warning)
 
-    @admin.action(description=_("Reject"))
+    @admin.action(description=_("Reject these orders"))
     def reject(self, request: HttpRequest, rows: QuerySet[Order]) -> HttpResponse | None:
         warning = now_("The tenants read the reason. The money and the quota that the orders hold become available.")
         return self._decide(request, rows, order_reject, "reject", now_("Reject orders"), warning)
 
-    @admin.action(description=_("Cancel"))
+    @admin.action(description=_("Cancel these orders"))
     def cancel(self, request: HttpRequest, rows: QuerySet[Order]) -> HttpResponse | None:
         warning = now_("Quota in force ends at once. The remaining whole days are refunded.")
         return self._decide(request, rows, order_cancel, "cancel", now_("Cancel orders"), warning)

@@ -49,11 +49,11 @@ class PriceListForm(ServiceForm):
 
     cell = forms.ChoiceField(label=gettext_lazy("cell"), widget=UnfoldAdminSelectWidget())
     curve_lines = forms.CharField(
-        label=gettext_lazy("scarcity"),
+        label=gettext_lazy("price factors by sold share"),
         required=False,
         widget=UnfoldAdminTextareaWidget(),
         help_text=gettext_lazy(
-            "One line per step: the percentage of sold quota, and the price factor from there on, such as “80 1.3”."
+            "Each line has a percentage of sold quota and the price factor at this percentage, such as “80 1.3”."
         ),
     )
     valid_from = forms.SplitDateTimeField(
@@ -106,12 +106,12 @@ class PriceListAdmin(CreateOnlyAdmin, PreviewedAdmin):
     ordering = ["cell", "-version"]
     fieldsets = [
         (None, {"fields": ["cell", "valid_from", "note"]}),
-        (gettext_lazy("Quota, in credits"), {"fields": [f"base_{name}" for name in UNIT]}),
+        (gettext_lazy("Prices of quota, in credits"), {"fields": [f"base_{name}" for name in UNIT]}),
         (
-            gettext_lazy("Usage, in credits (if empty, usage is not charged)"),
+            gettext_lazy("Prices of usage, in credits (if empty, usage is not charged)"),
             {"fields": [f"usage_{name}" for name in UNIT]},
         ),
-        (gettext_lazy("Scarcity"), {"fields": ["curve_lines"]}),
+        (gettext_lazy("Price factors by sold share"), {"fields": ["curve_lines"]}),
     ]
     fields_shown = (*_PRICE_LIST, "created_at")
 
@@ -147,23 +147,28 @@ class PriceListAdmin(CreateOnlyAdmin, PreviewedAdmin):
     def preview(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Preview:
         prices = {name: given[name] for name in ("cell", "base", "usage", "curve")}
         detail = what_if(principal=principal_of(request), **prices)
-        heads = [_("orders"), _("price now"), _("new price"), _("difference")]
+        heads = [_("orders"), _("current price"), _("new price"), _("difference")]
         notes = [
-            _("Orders and quotes keep their prices. The tables compare orders of the last 30 days and open orders.")
+            _(
+                "Existing orders and quotes keep their prices. The tables show what open orders and orders of the last"
+                " 30 days cost now, and what they would cost at the new prices."
+            )
         ]
         if detail["orders_cut"]:
-            notes.append(_("There are more orders than the tables count. They count the newest orders."))
+            notes.append(_("There are too many orders to count all of them. The tables count only the newest orders."))
         tables = [
-            Table(_("By band"), [_("band"), *heads], [_sum(row) for row in (*detail["by_band"], detail["orders"])]),
             Table(
-                _("By tenant, largest difference first"),
+                _("Orders by band"), [_("band"), *heads], [_sum(row) for row in (*detail["by_band"], detail["orders"])]
+            ),
+            Table(
+                _("Orders by tenant, largest difference first"),
                 [_("tenant"), *heads],
                 [_sum(row) for row in detail["by_tenant"][:MOST_TENANTS]],
                 _("There are no orders."),
             ),
         ]
         if detail["usage"]["count"]:
-            hours = [_("measured hours of jobs"), *heads[1:]]
+            hours = [_("metered hours of jobs"), *heads[1:]]
             tables.append(
                 Table(
                     _("Usage of the last 30 days, by tenant"),
@@ -173,8 +178,8 @@ class PriceListAdmin(CreateOnlyAdmin, PreviewedAdmin):
             )
         tables.append(
             Table(
-                _("Examples, for 30 days"),
-                [_("band"), _("amount"), _("already sold"), _("price now"), _("new price")],
+                _("Examples: prices for 30 days"),
+                [_("band"), _("amount"), _("share already sold"), _("current price"), _("new price")],
                 [
                     (
                         row["band"],
@@ -189,15 +194,15 @@ class PriceListAdmin(CreateOnlyAdmin, PreviewedAdmin):
         )
         return Preview(title=_("Set these prices for cell %s?") % given["cell"], notes=notes, tables=tables)
 
-    @display(description=gettext_lazy("quota"))
+    @display(description=gettext_lazy("prices of quota"))
     def base_shown(self, row: PriceList) -> SafeString:
         return _prices(row.base)
 
-    @display(description=gettext_lazy("usage"))
+    @display(description=gettext_lazy("prices of usage"))
     def usage_shown(self, row: PriceList) -> SafeString | str:
         return _prices(row.usage) if row.usage else _("not charged")
 
-    @display(description=gettext_lazy("scarcity"))
+    @display(description=gettext_lazy("price factors by sold share"))
     def curve_shown(self, row: PriceList) -> str:
         return (
             ", ".join(f"{format_number(share / 10)} %: ×{format_number(height / 1000)}" for share, height in row.curve)
@@ -219,10 +224,9 @@ class QuoteAdmin(FactsAdmin):
 
 
 def _point(number: int, line: str) -> list[int]:
-    wrong = _("Line %(number)d is “%(line)s”. Give the percentage of sold quota and a factor, such as “80 1.3”.") % {
-        "number": number,
-        "line": line[:40],
-    }
+    wrong = _(
+        "Line %(number)d is “%(line)s”. Give the percentage of sold quota and a price factor, such as “80 1.3”."
+    ) % {"number": number, "line": line[:40]}
     try:
         share, height = (Decimal(text) for text in line.replace("%", " ").replace("×", " ").split())
         point = [share * 10, height * 1000]

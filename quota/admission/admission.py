@@ -180,10 +180,10 @@ def _exhausted(ask: AdmissionRequest, cell: str, band: str, stopped: str) -> Rej
 
 
 def _too_large(ask: AdmissionRequest, cell: str, band: str, names: Sequence[str]) -> Rejected:
-    detail = f"with this change, live jobs of tenant {ask.tenant} would request more than {_MOST} of {', '.join(names)}"
     return Rejected(
         "too-large",
-        f"{detail} at {band} in cell {cell}; lower the limits",
+        f"with this change, live jobs of tenant {ask.tenant} would request more than {_MOST} of {', '.join(names)}"
+        f" at {band} in cell {cell}; lower the limits",
         fields={f"limit.{name}": f"the sum of all jobs is more than {_MOST}" for name in names},
         figures={"tenant": ask.tenant, "cell": cell, "band": band, "most": _MOST},
     )

@@ -41,11 +41,8 @@ def band_set(
             if before is not None and (before.as_band(), factors_of(before, band.name)) != (band, factors):
                 _notify(entry, row)
     except IntegrityError as error:
-        raise Conflict(
-            "bands-overlap",
-            f"priorities {band.low}-{band.high} overlap another band; choose priorities outside other bands (§2.5)",
-            fields={"low": "overlaps another band"},
-        ) from error
+        detail = f"the priorities {band.low} to {band.high} overlap another band; choose priorities outside other bands"
+        raise Conflict("bands-overlap", detail, fields={"low": detail}) from error
     return row
 
 
@@ -78,17 +75,19 @@ def _range_checked(band: Band) -> None:
     if re.match(DNS_LABEL, band.name) is None:
         raise invalid("name", str(dns_label.message))
     if not 0 <= band.low <= band.high <= MAX_PRIORITY:
-        detail = f"{band.low} and {band.high} are not accepted as low and high; give 0 <= low <= high <= {MAX_PRIORITY}"
+        detail = f"the priorities {band.low} to {band.high} are not accepted; give 0 <= low <= high <= {MAX_PRIORITY}"
         raise invalid("low", detail)
 
 
 def _factors_checked(band: Band, factors: Factors) -> None:
     for name, value in factors._asdict().items():
         if not 0 <= value <= MAX_FACTOR:
-            raise invalid(name, f"{value} is out of range; give 0 to {MAX_FACTOR} thousandths")
+            raise invalid(name, f"the factor {value} is out of range; give 0 to {MAX_FACTOR} thousandths")
     if band.prod and factors.oversell_milli > PLAIN.oversell_milli:
         raise invalid(
-            "oversell_milli", f"a prod band cannot be over-sold; give at most {PLAIN.oversell_milli}", "prod-oversold"
+            "oversell_milli",
+            f"the over-selling factor of a prod band is too high; give at most {PLAIN.oversell_milli}",
+            "prod-oversold",
         )
 
 

@@ -72,7 +72,7 @@ def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: i
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     if not 1 <= days <= MOST_DAYS:
-        raise invalid("days", f"{days} is out of range; give 1 to {MOST_DAYS}")
+        raise invalid("days", f"{days} days are out of range; give 1 to {MOST_DAYS} days")
     row = PriorityBand.objects.filter(name=band).first()
     if row is None:
         raise NotFound("band", band, known=list(PriorityBand.objects.values_list("name", flat=True)))

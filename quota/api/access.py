@@ -88,7 +88,7 @@ class LoginView(QuotaView):
             lambda: authenticate(request._request, username=username, password=password),
         )
         if user is None:
-            raise exceptions.AuthenticationFailed("user name or password is wrong")
+            raise exceptions.AuthenticationFailed("the user name or password is wrong; check both")
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             raise Rejected(
                 "service-account",

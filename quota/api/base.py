@@ -23,7 +23,7 @@ class QuotaView(RehearsedView):
         super().initial(request, *args, **kwargs)
         for name, value in (*kwargs.items(), *request.query_params.items()):
             if "\x00" in str(value):
-                raise invalid(name, "the value contains a NUL character; remove it")
+                raise invalid(name, f"{name} contains a NUL character; remove the character")
 
     @property
     def principal(self) -> Principal:
@@ -74,5 +74,5 @@ def valid(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str,
     unknown = sorted(set(data) - set(given.fields)) if isinstance(data, dict) else []
     if unknown:
         known = ", ".join(given.fields)
-        raise exceptions.ValidationError(dict.fromkeys(unknown, f"unknown field; the known fields are {known}"))
+        raise exceptions.ValidationError(dict.fromkeys(unknown, f"this field is unknown; give only the fields {known}"))
     return dict(given.validated_data)

@@ -67,14 +67,14 @@ class MarketView(QuotaView):
 
 def _near_today(date: dt.date) -> None:
     if abs(date - clock.now().date()) > dt.timedelta(days=36_500):
-        raise serializers.ValidationError("give a date within 100 years of today")
+        raise serializers.ValidationError("the date is too far from today; give a date within 100 years")
 
 
 def _is_time_zone(name: str) -> None:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise serializers.ValidationError("give the name of a time zone, such as Europe/Berlin") from error
+        raise serializers.ValidationError("the time zone is unknown; give a name such as Europe/Berlin") from error
 
 
 class CalendarQuerySerializer(serializers.Serializer[Any]):

@@ -180,7 +180,7 @@ class HandDownView(QuotaView):
 class MonthField(serializers.DateField):
     """A month, such as 2026-03."""
 
-    default_error_messages = {"invalid": "give a month such as 2026-03"}
+    default_error_messages = {"invalid": "this is not a month; give a month such as 2026-03"}
 
     def __init__(self, **options: Any) -> None:
         within = [MinValueValidator(dt.date(1970, 1, 1)), MaxValueValidator(dt.date(9000, 12, 1))]
@@ -362,7 +362,7 @@ def _period(given: dict[str, Any], tenant: Tenant | None) -> tuple[dt.datetime, 
     zone = tenant.time_zone if tenant else "UTC"
     if "month" in given:
         if "since" in given or "until" in given:
-            raise invalid("month", "the request also has since or until; give either a month or a period")
+            raise invalid("month", "the request has a month and a period; give either `month`, or `since` and `until`")
         month = given["month"]
     else:
         month = running_month(tenant) if tenant else months.month_of(clock.now(), zone)

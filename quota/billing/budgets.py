@@ -237,8 +237,10 @@ def _consequence(row: Budget) -> str:
 def _valid(monthly: int | None, alerts: Sequence[int], action: str, overdraft: int | None) -> None:
     for name, amount in (("monthly", monthly), ("overdraft", overdraft)):
         if amount is not None and fitting(name, amount) < 0:
-            raise invalid(name, f"{amount} is negative; give 0 or more")
+            raise invalid(name, f"the amount {amount} is negative; give 0 or more")
     if len(alerts) > _MOST_ALERTS or not all(0 < alert <= _MOST_PERCENT for alert in alerts):
-        raise invalid("alerts", f"give at most {_MOST_ALERTS} percentages from 1 to {_MOST_PERCENT}")
+        raise invalid(
+            "alerts", f"the alerts are not accepted; give at most {_MOST_ALERTS} percentages from 1 to {_MOST_PERCENT}"
+        )
     if action not in ACTIONS:
-        raise invalid("action", f"{action!r} is unknown; give one of {', '.join(ACTIONS)}")
+        raise invalid("action", f"the action {action!r} is unknown; give one of {', '.join(ACTIONS)}")

@@ -121,11 +121,13 @@ def costs(
     rounded total. Raises `Rejected` if an argument is not valid; the error names the argument.
     """
     if by not in _KEYS:
-        raise invalid("by", f"{by!r} is unknown; give one of {', '.join(SPLITS)}")
+        raise invalid("by", f"costs cannot be split by {by!r}; give one of {', '.join(SPLITS)}")
     if by == "label" and not label:
-        raise invalid("label", "the label is missing; give the key of the label")
+        raise invalid("label", "the label is missing; give the key of the label by which the costs are split")
     if not dt.timedelta(0) < until - since <= LONGEST:
-        raise invalid("until", f"give a time later than `since`, by at most {LONGEST.days} days")
+        raise invalid(
+            "until", f"the period is empty or too long; give a time later than `since`, by at most {LONGEST.days} days"
+        )
     if not tenants:
         return []
     job, pool = _KEYS[by]

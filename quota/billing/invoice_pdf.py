@@ -72,7 +72,7 @@ def invoice_pdf(invoice: Invoice) -> bytes:
 
 def _title(invoice: Invoice) -> str:
     if invoice.pk is None:
-        return _("Draft of an invoice, %(month)s") % {"month": f"{invoice.month:%Y-%m}"}
+        return _("Draft of the invoice for %(month)s") % {"month": f"{invoice.month:%Y-%m}"}
     return _("Invoice %(number)s") % {"number": invoice.number}
 
 
@@ -80,11 +80,14 @@ def _head(invoice: Invoice, title: str) -> list[Flowable]:
     zone = ZoneInfo(invoice.time_zone)
     begins, ends = invoice.begins_at.astimezone(zone), invoice.ends_at.astimezone(zone)
     detail = [
-        (_("For"), f"{invoice.tenant.title} ({invoice.tenant.name})" if invoice.tenant.title else invoice.tenant.name),
+        (
+            _("Billed to"),
+            f"{invoice.tenant.title} ({invoice.tenant.name})" if invoice.tenant.title else invoice.tenant.name,
+        ),
         (_("Month"), f"{invoice.month:%Y-%m}"),
-        (_("From"), f"{begins:%F %H:%M} {invoice.time_zone}"),
-        (_("Until"), f"{ends:%F %H:%M} {invoice.time_zone}"),
-        (_("Created"), f"{invoice.issued_at.astimezone(zone):%F %H:%M}"),
+        (_("Begins at"), f"{begins:%F %H:%M} {invoice.time_zone}"),
+        (_("Ends at"), f"{ends:%F %H:%M} {invoice.time_zone}"),
+        (_("Created at"), f"{invoice.issued_at.astimezone(zone):%F %H:%M}"),
     ]
     facts = LongTable(
         [[_text(name), _text(value)] for name, value in detail],

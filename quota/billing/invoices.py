@@ -99,7 +99,7 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
     """
     require(principal, Action.PLATFORM_ADMIN)
     if month.day != 1:
-        raise invalid("month", f"{month} is not the first day of a month; give the first day")
+        raise invalid("month", f"{month} is not the first day of a month; give a date such as {month:%Y-%m}-01")
     with records.write(principal) as entry:
         ledger.accounts_locked(tenant)
         if (closed := Invoice.objects.filter(tenant=tenant, month=month).first()) is not None:
@@ -108,16 +108,20 @@ def invoice_close(*, principal: Principal, tenant: Tenant, month: dt.date) -> In
         if clock.now() < period.ends_at + CLOSES_AFTER:
             raise Conflict(
                 "month-not-over",
-                f"{month:%Y-%m} of {tenant.name} can be closed from {period.ends_at + CLOSES_AFTER:%F %H:%M} UTC on;"
-                " try again later",
+                f"the month {month:%Y-%m} of {tenant.name} can be closed from"
+                f" {period.ends_at + CLOSES_AFTER:%F %H:%M} UTC on; try again then",
             )
         first = _month_due(tenant)
         if first is not None and first < month:  # the postings of that month would be on no invoice
-            raise Conflict("month-before-open", f"{first:%Y-%m} of {tenant.name} is still open; close that month first")
+            raise Conflict(
+                "month-before-open", f"the month {first:%Y-%m} of {tenant.name} is still open; close that month first"
+            )
         invoice = _draw_up(tenant, period)
         if not invoice.lines:
             raise Conflict(
-                "nothing-to-invoice", f"nothing was charged to {tenant.name} in {month:%Y-%m}, so there is no invoice"
+                "nothing-to-invoice",
+                f"nothing was charged to tenant {tenant.name} in {month:%Y-%m}, so this month has no invoice; choose"
+                " another month",
             )
         invoice.number = _next_number()
         invoice.save(force_insert=True)

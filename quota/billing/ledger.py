@@ -75,7 +75,7 @@ def hold(entry: records.RecordEntry, order: Order) -> Posting | None:
     Raises `Rejected("over-budget")` if the tenant cannot pay the price, and `Conflict` if the price was held before.
     """
     if order.price < 0:
-        raise invalid("price", f"{order.price} is negative; give 0 or more")
+        raise invalid("price", f"the price {order.price} is negative; give 0 or more")
     if fitting("price", order.price) == 0:
         return None
     tenant = order.tenant
@@ -114,7 +114,7 @@ def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> 
     The caller updates `Order.refunded` in the same transaction.
     """
     if amount < 0:
-        raise invalid("amount", f"{amount} is negative; give 0 or more")
+        raise invalid("amount", f"the amount {amount} is negative; give 0 or more")
     if amount == 0:
         return None
     tenant = order.tenant
@@ -123,7 +123,7 @@ def refund(entry: records.RecordEntry, order: Order, amount: int, text: str) -> 
     left = charged.aggregate(total=Sum("amount", default=0))["total"]
     if amount > left:
         detail = f"order {order.pk} has only {format_credits(left)} credits left to refund; give a smaller amount"
-        raise Rejected("refund-too-large", f"amount: {detail}", fields={"amount": detail}, figures={"left": int(left)})
+        raise Rejected("refund-too-large", detail, fields={"amount": detail}, figures={"left": int(left)})
     moves = {REVENUE: -amount, available(tenant): amount}
     return _post(entry, "refund", tenant, rows, moves, text=text, order=order)
 
@@ -156,7 +156,7 @@ def budget_grant(*, principal: Principal, tenant: Tenant, amount: int, text: str
     """
     require(principal, Action.PLATFORM_ADMIN)
     if amount == 0:
-        raise invalid("amount", "0 moves no money; give another amount")
+        raise invalid("amount", "an amount of 0 moves no money; give another amount")
     with records.write(principal) as entry:
         rows = accounts_locked(tenant)
         if amount < 0:
@@ -177,11 +177,11 @@ def budget_hand_down(
     if to_tenant.parent_id != from_tenant.id and from_tenant.parent_id != to_tenant.id:
         raise invalid(
             "to",
-            f"{to_tenant.name} is neither a team of {from_tenant.name} nor its organisation; give one of these",
+            f"tenant {to_tenant.name} is neither a team nor the organisation of {from_tenant.name}; give one of these",
             "not-related",
         )
     if amount <= 0:
-        raise invalid("amount", f"{amount} is not positive; give more than 0")
+        raise invalid("amount", f"the amount {amount} is not positive; give more than 0")
     with records.write(principal) as entry:
         rows = accounts_locked(from_tenant, to_tenant)
         _check_available(from_tenant, amount, rows[available(from_tenant)].balance)
@@ -374,11 +374,12 @@ def _check_available(tenant: Tenant, amount: int, has: int) -> None:
     """
     if fitting("amount", amount) > has:
         detail = (
-            f"{tenant.name} has {format_credits(has)} credits available; {format_credits(amount - has)} are missing"
+            f"{tenant.name} has {format_credits(has)} credits available, so {format_credits(amount - has)} are missing;"
+            " give a smaller amount, or cancel orders that hold money"
         )
         raise Rejected(
             "over-budget",
-            f"amount: {detail}. Give a smaller amount, or cancel orders that hold money.",
+            detail,
             fields={"amount": detail},
             figures={"available": has, "price": amount, "missing": amount - has},
         )

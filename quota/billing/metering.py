@@ -65,7 +65,7 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
     if hour.tzinfo is None or hour.astimezone(dt.UTC) != hour.replace(minute=0, second=0, microsecond=0):
         raise invalid(
             "hour",
-            f"{hour.isoformat()} has no time zone or is not the start of an hour; give a full hour with its zone",
+            f"{hour.isoformat()} has no time zone or is not a full hour; give a time such as 2026-11-28T07:00:00Z",
         )
     if not rows:
         return 0
@@ -81,8 +81,8 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
         if min(sums) < 0 or max(sums) > _MOST_SUM or price > MOST:
             raise invalid(
                 f"rows.{position}",
-                f"a value is negative, has more than {WideVectorField.DIGITS} digits, or costs more than 64 bits can"
-                " hold; check the report",
+                f"row {position} has a value that is negative, has more than {WideVectorField.DIGITS} digits, or costs"
+                " more than 64 bits can hold; correct the value",
             )
         given = (
             row.tenant_id,

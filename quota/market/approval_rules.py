@@ -58,8 +58,8 @@ def rule_remove(*, principal: Principal, rank: int) -> None:
 
 def _valid(rank: int, approver: str, most_price: int | None) -> None:
     if isinstance(rank, bool) or not 0 <= rank <= MOST_RANK:
-        raise invalid("rank", f"{rank} is out of range; give a whole number from 0 to {MOST_RANK}")
+        raise invalid("rank", f"the rank {rank} is out of range; give a whole number from 0 to {MOST_RANK}")
     if approver not in APPROVERS:
-        raise invalid("approver", f"{approver!r} is unknown; give one of {', '.join(APPROVERS)}")
+        raise invalid("approver", f"the approver {approver!r} is unknown; give one of {', '.join(APPROVERS)}")
     if most_price is not None and not 0 <= most_price <= MOST:
-        raise invalid("most_price", f"the price is out of range; give 0 to {format_credits(MOST)} credits")
+        raise invalid("most_price", f"the maximum price is out of range; give 0 to {format_credits(MOST)} credits")

@@ -39,9 +39,9 @@ def quota_grant(
     vector = amounts_read(amounts)
     begin = starts_at or clock.now()
     if ends_at is not None and ends_at <= begin:
-        raise invalid("ends_at", "the time is not after starts_at; give a later end")
+        raise invalid("ends_at", "the end is not after starts_at; give a later end")
     if beyond_capacity and not reason.strip():
-        raise invalid("reason", "the reason is missing; say why you grant more than the cell has")
+        raise invalid("reason", "the reason is missing; give a reason for a grant beyond the capacity of the cell")
     with records.write(principal) as entry:
         market = market_locked(cell)
         until = grace_end(market, begin, ends_at) if ends_at is not None else None

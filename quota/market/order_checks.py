@@ -33,7 +33,7 @@ def amounts_wanted(amounts: Amounts) -> Vector:
     vector = amounts_checked(amounts)
     if not any(vector[index] for index in SOLD):
         sold = ", ".join(NAMES[index] for index in SOLD)
-        raise invalid("amounts", f"the order contains nothing that is sold; give at least one of {sold}")
+        raise invalid("amounts", f"the order has no resource that is sold; give an amount of at least one of {sold}")
     return vector
 
 
@@ -44,7 +44,7 @@ def check_texts(*, key: str = "", **given: str) -> None:
     """
     for name, value, most in (("key", key, KEY_CHARACTERS), *((n, v, TEXT_CHARACTERS) for n, v in given.items())):
         if len(value) > most or "\x00" in value:
-            raise invalid(name, f"the text is too long or contains a NUL character; give at most {most} characters")
+            raise invalid(name, f"the {name} is too long or contains a NUL character; give at most {most} characters")
 
 
 def check_period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -> None:
@@ -56,31 +56,33 @@ def check_period(market: Market, starts_at: dt.datetime, ends_at: dt.datetime) -
     now = clock.now()
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         if moment.tzinfo is None:
-            raise invalid(name, "the time has no time zone; give one, such as 2027-01-31T00:00:00Z")
+            raise invalid(name, f"{moment.isoformat()} has no time zone; give a time such as 2027-01-31T00:00:00Z")
         if moment.microsecond:
-            raise invalid(name, "the time has fractions of a second; give whole seconds")
+            raise invalid(name, f"{moment.isoformat()} has fractions of a second; give whole seconds")
     if ends_at <= starts_at:
-        raise invalid("ends_at", "the time is not after starts_at; give a later end")
+        raise invalid("ends_at", "the end is not after starts_at; give a later end")
     if ends_at <= now:
-        raise invalid("ends_at", f"the time is in the past (it is {now.isoformat()} now); give a later end")
+        raise invalid("ends_at", f"the end is in the past (it is {now.isoformat()} now); give a later end")
     if starts_at < now - dt.timedelta(minutes=market.quote_minutes):
-        raise invalid("starts_at", f"the time is in the past (it is {now.isoformat()} now); omit it to start now")
+        raise invalid(
+            "starts_at", f"the start is in the past (it is {now.isoformat()} now); omit starts_at to start now"
+        )
     if starts_at > now + HORIZON:
-        raise invalid("starts_at", f"the time is too far ahead; give a time within {HORIZON.days} days")
+        raise invalid("starts_at", f"the start is too far ahead; give a time within {HORIZON.days} days")
     # One hour more, because a period of whole days may contain a day of 25 hours.
     if ends_at - starts_at > dt.timedelta(days=market.longest_days, hours=1):
         most = market.longest_days
-        raise invalid("ends_at", f"the period is too long; cell {market.cell} sells at most {most} days per order")
+        detail = (
+            f"the period is too long; cell {market.cell} sells at most {most} days per order, so give an earlier end"
+        )
+        raise invalid("ends_at", detail)
 
 
 def check_on_sale(market: Market, band: PriorityBand) -> None:
     """Check that the cell sells quota at this band. Raises `Rejected` if the cell does not sell such quota."""
     if not market.selling:
-        raise Conflict(
-            "not-selling",
-            f"cell {market.cell} sells nothing at the moment; choose another cell, or ask an SRE",
-            fields={"cell": "the cell sells nothing at the moment"},
-        )
+        detail = f"cell {market.cell} sells no quota at the moment; choose another cell, or ask an SRE"
+        raise Conflict("not-selling", detail, fields={"cell": detail})
     if not is_sold(band):
         raise invalid("band", f"quota at band {band.name} is not sold; choose another band", "not-sold")
 
@@ -113,7 +115,10 @@ def check_available(row: Order | Quota, *, without: int = 0) -> None:
         f"Cell {cell} has too little {band.name} quota left from {starts_at.isoformat()}"
         f" {f'to {until.isoformat()}' if until else 'on'}, including the grace period ({parts}). The requested amounts"
         f" are {when}. Choose smaller amounts, or another time, band or cell.",
-        fields={f"amounts.{name}": f"{describe(NAMES.index(name), f['left'])} left" for name, f in short.items()},
+        fields={
+            f"amounts.{name}": f"the cell can sell only {describe(NAMES.index(name), f['left'])}; give a smaller amount"
+            for name, f in short.items()
+        },
         figures={
             "cell": cell,
             "band": band.name,
@@ -147,7 +152,7 @@ def check_no_successor(order: Order, waiting: Sequence[Order]) -> None:
     for other in waiting:
         raise Conflict(
             "order-waits",
-            f"order {order.pk} has a pending {other.replaced_as}, order {other.pk}; cancel order {other.pk} first",
+            f"order {order.pk} has a pending {other.replaced_as} (order {other.pk}); cancel order {other.pk} first",
             figures={"order": order.pk, "waiting": other.pk},
         )
 
@@ -159,8 +164,8 @@ def check_changeable(order: Order, what: str) -> None:
     """
     ended = order.state == OrderState.ACTIVE.value and order.ends_at <= clock.now()
     if ended or order.state not in OPEN:
-        reason = "has ended" if ended else f"is {order.state}"
-        raise wrong_state(order, f"{reason} and cannot be {what}; place a new order")
+        state = "expired" if ended else order.state
+        raise wrong_state(order, f"order {order.pk} is {state} and cannot be {what}; place a new order")
 
 
 def replaced_by_change(order: Order, starts_at: dt.datetime | None) -> tuple[Order, str]:
@@ -196,7 +201,7 @@ def placed_before(tenant: Tenant, key: str, same: Mapping[str, Any]) -> Order | 
             "key-used",
             f"key {key!r} was already used for order {order.pk} of tenant {tenant.name}, which differs from this order;"
             " use a new key",
-            fields={"key": f"used by order {order.pk}"},
+            fields={"key": f"the key was already used for order {order.pk}; use a new key"},
             figures={"order": order.pk},
         )
     return order
@@ -250,8 +255,8 @@ def deciding(principal: Principal, order: Order) -> Iterator[tuple[RecordEntry, 
         if not principal.sre and _is_own(principal, row.placed_by):
             raise Forbidden(
                 Action.QUOTA_APPROVE,
-                f"{row.placed_by} placed order {row.pk}, so {principal.name} cannot decide about it; ask another owner"
-                " or an SRE",
+                f"{row.placed_by} placed order {row.pk}, so {principal.name} cannot approve or reject it; ask another"
+                " owner or an SRE",
             )
         yield entry, row
 

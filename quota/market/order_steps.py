@@ -74,7 +74,7 @@ TRANSITIONS: dict[tuple[OrderState, OrderEvent], OrderState] = {
 
 def wrong_state(order: Order, detail: str) -> Conflict:
     """Return the error for a change that the order's state does not allow. `detail`: the message."""
-    return Conflict("order-state", f"order {order.pk} {detail}", figures={"order": order.pk, "state": order.state})
+    return Conflict("order-state", detail, figures={"order": order.pk, "state": order.state})
 
 
 def step(order: Order, event: OrderEvent) -> None:
@@ -84,7 +84,9 @@ def step(order: Order, event: OrderEvent) -> None:
     """
     after = TRANSITIONS.get((OrderState(order.state), event))
     if after is None:
-        raise wrong_state(order, f"is {order.state}, and {event} is not possible in this state; check the order again")
+        raise wrong_state(
+            order, f"order {order.pk} is {order.state}, so the step {event.value!r} is not possible; reload the order"
+        )
     order.state = after.value
 
 

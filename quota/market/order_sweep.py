@@ -135,7 +135,10 @@ def _renew(entry: RecordEntry, market: Market, order: Order, waiting: list[Order
     """
     try:
         for other in waiting:
-            raise Rejected("order-waits", f"order {other.pk}, a {other.replaced_as} of this order, waits for approval")
+            raise Rejected(
+                "order-waits",
+                f"order {other.pk}, a {other.replaced_as} of this order, waits for approval; approve or cancel it",
+            )
         with transaction.atomic():
             new = _renewal(entry, market, order)
     except Rejected as rejection:

@@ -235,12 +235,12 @@ def order_transfer(*, principal: Principal, order: Order, tenant: Tenant, note: 
         check_no_successor(old, waiting)
         check_changeable(old, "transferred")
         if old.state == OrderState.PENDING.value:
-            raise wrong_state(old, "waits for approval; transfer the order after its approval")
+            raise wrong_state(old, f"order {old.pk} waits for approval; transfer the order after its approval")
         ledger.accounts_locked(old.tenant, tenant)
         begun = old.state == OrderState.ACTIVE.value
         begin = cut_of(old) if begun else old.starts_at
         if begin >= old.ends_at:
-            raise wrong_state(old, "is about to end, so no part of it can be transferred; place a new order")
+            raise wrong_state(old, f"order {old.pk} is about to end, so it cannot be transferred; place a new order")
         new = successor(
             market,
             old,
@@ -272,7 +272,7 @@ def order_renewal_set(*, principal: Principal, order: Order, renew: bool) -> Ord
     with buying(principal, order) as (entry, _, row, waiting):
         retried = row.state == OrderState.EXPIRED.value and row.renew_next_at is not None
         if row.state not in OPEN and (renew or not retried):
-            raise wrong_state(row, f"is {row.state}; place a new order")
+            raise wrong_state(row, f"order {row.pk} is {row.state}, so its renewal cannot change; place a new order")
         if row.renew == renew:
             return row
         row.renew, row.renew_error = renew, ""

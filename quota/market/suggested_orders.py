@@ -165,7 +165,7 @@ def _remedy(tenant: Tenant, cell: str, band: PriorityBand, missing: Vector) -> S
     price, left, problem = None, {}, ""
     try:
         if max(missing) > MAX_QUANTITY:
-            detail = f"the missing amount is too large for one order, which may have {MAX_QUANTITY} of each resource"
+            detail = f"the missing amount is too large for one order; request at most {MAX_QUANTITY} of each resource"
             raise Rejected("too-large", detail)
         # Any member that may submit may see a price. Only ordering requires the right to buy.
         price = quote_preview(

@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='tenant',
             name='task_api',
-            field=models.CharField(choices=[('none', 'none'), ('read', 'read'), ('submit', 'submit jobs')], db_default='submit', default='submit', max_length=16, verbose_name='API rights of tasks'),
+            field=models.CharField(choices=[('none', 'no rights'), ('read', 'read only'), ('submit', 'read and submit jobs')], db_default='submit', default='submit', max_length=16, verbose_name='API rights of tasks'),
         ),
     ]

@@ -13,17 +13,17 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='cellcapacity',
             name='lowered',
-            field=models.BooleanField(db_default=False, default=False, verbose_name='capacity lowered'),
+            field=models.BooleanField(db_default=False, default=False, verbose_name='capacity has decreased'),
         ),
         migrations.AddField(
             model_name='order',
             name='grace_until',
-            field=models.DateTimeField(blank=True, null=True, verbose_name='counts as sold until'),
+            field=models.DateTimeField(blank=True, null=True, verbose_name='grace period ends at'),
         ),
         migrations.AddField(
             model_name='order',
             name='renew_error',
-            field=models.CharField(blank=True, max_length=300, verbose_name='why it was not renewed'),
+            field=models.CharField(blank=True, max_length=300, verbose_name='error of the last renewal'),
         ),
         migrations.AddField(
             model_name='order',

@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='noticechannel',
             name='paused_at',
-            field=models.DateTimeField(blank=True, null=True, verbose_name='paused'),
+            field=models.DateTimeField(blank=True, null=True, verbose_name='paused since'),
         ),
         migrations.AddField(
             model_name='noticechannel',
@@ -33,7 +33,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='noticedelivery',
             name='begun_at',
-            field=models.DateTimeField(blank=True, null=True, verbose_name='first attempt'),
+            field=models.DateTimeField(blank=True, null=True, verbose_name='first attempt at'),
         ),
         migrations.AddIndex(
             model_name='noticedelivery',

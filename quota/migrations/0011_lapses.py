@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('cell', quota.models.fields.DnsLabelField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
-                ('began_at', models.DateTimeField(verbose_name='from')),
+                ('began_at', models.DateTimeField(verbose_name='expired at')),
                 ('over_at', models.DateTimeField(blank=True, null=True, verbose_name='grace period ended at')),
                 ('band', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='quota.priorityband')),
                 ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='lapses', to='quota.tenant')),

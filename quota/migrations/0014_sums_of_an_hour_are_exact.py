@@ -28,13 +28,13 @@ class Migration(migrations.Migration):
             _all_as("bigint"),
             state_operations=[
                 migrations.AlterField(
-                    "meteredhour", "limit", quota.models.fields.WideVectorField(verbose_name="limit")
+                    "meteredhour", "limit", quota.models.fields.WideVectorField(verbose_name="requested resources")
                 ),
                 migrations.AlterField(
-                    "meteredhour", "reserved", quota.models.fields.WideVectorField(verbose_name="reserved")
+                    "meteredhour", "reserved", quota.models.fields.WideVectorField(verbose_name="reserved resources")
                 ),
                 migrations.AlterField(
-                    "meteredhour", "used", quota.models.fields.WideVectorField(verbose_name="used")
+                    "meteredhour", "used", quota.models.fields.WideVectorField(verbose_name="used resources")
                 ),
             ],
         )

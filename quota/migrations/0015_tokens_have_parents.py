@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
                 on_delete=django.db.models.deletion.CASCADE,
                 related_name="children",
                 to="quota.token",
-                verbose_name="parent",
+                verbose_name="parent token",
             ),
         ),
     ]

@@ -31,7 +31,9 @@ class AccountKind(StrEnum):
 class Account(models.Model):
     """An account with its balance in micro-credits. Each posting locks the row and updates the balance."""
 
-    kind = models.CharField(_("kind"), max_length=16, choices=[(kind.value, kind.value) for kind in AccountKind])
+    kind = models.CharField(
+        _("kind of account"), max_length=16, choices=[(kind.value, kind.value) for kind in AccountKind]
+    )
     tenant = models.ForeignKey(Tenant, models.PROTECT, null=True, blank=True, related_name="accounts")
     balance = models.BigIntegerField(_("balance"), default=0)
 
@@ -46,8 +48,8 @@ class Account(models.Model):
             ),
             models.CheckConstraint(condition=~Q(kind="owed") | Q(balance__lte=0), name="owed_never_positive"),
         ]
-        verbose_name = _("account")
-        verbose_name_plural = _("accounts")
+        verbose_name = _("ledger account")
+        verbose_name_plural = _("ledger accounts")
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.tenant}" if self.tenant_id else self.kind
@@ -61,12 +63,12 @@ class Posting(models.Model):
     invoice.
     """
 
-    kind = models.CharField(_("kind"), max_length=16)
+    kind = models.CharField(_("kind of posting"), max_length=16)
     tenant = models.ForeignKey(Tenant, models.PROTECT, null=True, blank=True, related_name="postings")
     order = models.ForeignKey("quota.Order", models.PROTECT, null=True, blank=True, related_name="postings")
-    text = models.CharField(_("text"), max_length=300)
+    text = models.CharField(_("description"), max_length=300)
     actor = models.CharField(_("actor"), max_length=200)
-    request_id = models.CharField(_("request"), max_length=64, blank=True)
+    request_id = models.CharField(_("request ID"), max_length=64, blank=True)
     occurred_at = models.DateTimeField(_("time"))
     key = models.CharField(max_length=100, blank=True)  # unique for postings that may occur only once
 
@@ -74,8 +76,8 @@ class Posting(models.Model):
         ordering = ["-id"]
         indexes = [models.Index(fields=["tenant", "occurred_at"], name="posting_by_tenant")]
         constraints = [models.UniqueConstraint(fields=["key"], condition=~Q(key=""), name="posting_once_per_key")]
-        verbose_name = _("posting")
-        verbose_name_plural = _("postings")
+        verbose_name = _("ledger posting")
+        verbose_name_plural = _("ledger postings")
 
     def __str__(self) -> str:
         return f"{self.kind} {self.pk}"
@@ -108,22 +110,22 @@ class Budget(models.Model):
     """
 
     tenant = models.OneToOneField(Tenant, models.CASCADE, related_name="budget")
-    monthly = models.BigIntegerField(_("a month"), null=True, blank=True)
-    alerts = models.JSONField(_("alerts"), default=list)
+    monthly = models.BigIntegerField(_("limit per month"), null=True, blank=True)
+    alerts = models.JSONField(_("alert thresholds"), default=list)
     action = models.CharField(
-        _("when the budget is used up"),
+        _("action when the budget is used up"),
         max_length=16,
         default="none",
         choices=[
-            ("none", _("nothing")),
-            ("stop-buying", _("stop buying")),
-            ("stop-submitting", _("stop submitting")),
-            ("drop", _("drop to the free priority")),
+            ("none", _("do nothing")),
+            ("stop-buying", _("reject new orders")),
+            ("stop-submitting", _("reject new orders and jobs")),
+            ("drop", _("demote jobs to the free priority")),
         ],
     )
-    overdraft = models.BigIntegerField(_("overdraft"), default=0)
+    overdraft = models.BigIntegerField(_("overdraft limit"), default=0)
     told = models.JSONField(default=dict)  # the highest alert that was sent, by month
-    exhausted_at = models.DateTimeField(_("exhausted"), null=True, blank=True)
+    exhausted_at = models.DateTimeField(_("budget used up since"), null=True, blank=True)
 
     class Meta:
         constraints = [models.CheckConstraint(condition=Q(overdraft__gte=0), name="overdraft_never_negative")]
@@ -144,14 +146,14 @@ class MeteredHour(models.Model):
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="metered")
     cell = DnsLabelField(_("cell"))
     band = models.ForeignKey(PriorityBand, models.PROTECT, null=True, related_name="+")  # None: the free priority
-    job_uid = models.CharField(_("uid"), max_length=32)
+    job_uid = models.CharField(_("job UID"), max_length=32)
     job = models.CharField(_("job"), max_length=63)
-    labels = models.JSONField(_("labels"), default=dict)
+    labels = models.JSONField(_("job labels"), default=dict)
     hour = models.DateTimeField(_("hour"))
-    limit = WideVectorField(_("limit"))
-    reserved = WideVectorField(_("reserved"))
-    used = WideVectorField(_("used"))
-    price = models.BigIntegerField(_("price"), default=0)
+    limit = WideVectorField(_("requested resources"))
+    reserved = WideVectorField(_("reserved resources"))
+    used = WideVectorField(_("used resources"))
+    price = models.BigIntegerField(_("price of the usage"), default=0)
     posting = models.ForeignKey(Posting, models.PROTECT, null=True, blank=True, related_name="metered")
 
     class Meta:
@@ -181,17 +183,17 @@ class Invoice(models.Model):
     postings.
     """
 
-    number = models.CharField(_("number"), max_length=32, unique=True)
+    number = models.CharField(_("invoice number"), max_length=32, unique=True)
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="invoices")
     month = models.DateField(_("month"))  # its first day
     time_zone = models.CharField(_("time zone"), max_length=64)
-    begins_at = models.DateTimeField(_("from"))
-    ends_at = models.DateTimeField(_("until"))
-    lines = models.JSONField(_("lines"), default=list)
-    charged = models.BigIntegerField(_("charged"))
-    refunded = models.BigIntegerField(_("refunded"))
-    total = models.BigIntegerField(_("total"))
-    issued_at = models.DateTimeField(_("issued"))
+    begins_at = models.DateTimeField(_("period begins at"))
+    ends_at = models.DateTimeField(_("period ends at"))
+    lines = models.JSONField(_("invoice lines"), default=list)
+    charged = models.BigIntegerField(_("credits charged"))
+    refunded = models.BigIntegerField(_("credits refunded"))
+    total = models.BigIntegerField(_("total credits"))
+    issued_at = models.DateTimeField(_("created at"))
 
     class Meta:
         ordering = ["-month", "tenant"]

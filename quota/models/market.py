@@ -22,24 +22,24 @@ class Market(models.Model):
     """
 
     cell = DnsLabelField(_("cell"), unique=True)
-    selling = models.BooleanField(_("selling"), default=True)
-    headroom_milli = models.PositiveIntegerField(_("headroom"), default=50)
-    grace_hours = models.PositiveIntegerField(_("grace"), default=72)
+    selling = models.BooleanField(_("sells quota"), default=True)
+    headroom_milli = models.PositiveIntegerField(_("share never sold to prod"), default=50)
+    grace_hours = models.PositiveIntegerField(_("grace period in hours"), default=72)
     after_grace = models.CharField(
-        _("when the grace period ends"),
+        _("action after the grace period"),
         max_length=16,
         default="refuse",
-        choices=[("refuse", _("refuse new jobs")), ("drop", _("drop to the free priority"))],
+        choices=[("refuse", _("reject new jobs")), ("drop", _("demote jobs to the free priority"))],
     )
-    drop_after_hours = models.PositiveIntegerField(_("hours until demotion"), default=72)
-    quote_minutes = models.PositiveIntegerField(_("quotes hold for"), default=60)
-    approval_hours = models.PositiveIntegerField(_("time limit for approvals"), default=168)
-    longest_days = models.PositiveIntegerField(_("longest period"), default=366)
+    drop_after_hours = models.PositiveIntegerField(_("hours until jobs are demoted"), default=72)
+    quote_minutes = models.PositiveIntegerField(_("validity of quotes in minutes"), default=60)
+    approval_hours = models.PositiveIntegerField(_("time limit for approvals in hours"), default=168)
+    longest_days = models.PositiveIntegerField(_("longest order in days"), default=366)
 
     class Meta:
         constraints = [models.CheckConstraint(condition=Q(headroom_milli__lte=1000), name="headroom_at_most_all")]
-        verbose_name = _("market")
-        verbose_name_plural = _("markets")
+        verbose_name = _("market of a cell")
+        verbose_name_plural = _("markets of cells")
 
     def __str__(self) -> str:
         return str(self.cell)
@@ -52,15 +52,19 @@ class ApprovalRule(models.Model):
     match all orders. `most_price`: the maximum price of matching orders, in micro-credits.
     """
 
-    rank = models.PositiveIntegerField(_("rank"), unique=True)
+    rank = models.PositiveIntegerField(_("rank (lowest first)"), unique=True)
     cell = models.CharField(_("cell"), max_length=63, blank=True)
     band = models.ForeignKey(PriorityBand, models.CASCADE, null=True, blank=True, related_name="+")
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="+")
-    most_price = models.BigIntegerField(_("up to a price of"), null=True, blank=True)
+    most_price = models.BigIntegerField(_("maximum price"), null=True, blank=True)
     approver = models.CharField(
-        _("approved by"),
+        _("approval"),
         max_length=8,
-        choices=[("auto", _("automatically")), ("owner", _("an owner")), ("sre", _("an SRE"))],
+        choices=[
+            ("auto", _("approved automatically")),
+            ("owner", _("by an owner of the tenant")),
+            ("sre", _("by an SRE")),
+        ],
     )
 
     class Meta:
@@ -80,13 +84,13 @@ class Shortfall(models.Model):
     """
 
     cell = DnsLabelField(_("cell"))
-    begins_at = models.DateTimeField(_("from"))
-    ends_at = models.DateTimeField(_("until"), null=True, blank=True)
-    short = VectorField(_("missing amounts"))
-    orders = models.JSONField(_("orders"), default=list)
-    tenants = models.JSONField(_("tenants"), default=list)
+    begins_at = models.DateTimeField(_("begins at"))
+    ends_at = models.DateTimeField(_("ends at"), null=True, blank=True)
+    short = VectorField(_("missing capacity"))
+    orders = models.JSONField(_("affected orders"), default=list)
+    tenants = models.JSONField(_("affected tenants"), default=list)
     found_at = models.DateTimeField(_("found at"))
-    closed_at = models.DateTimeField(_("closed"), null=True, blank=True)
+    closed_at = models.DateTimeField(_("closed at"), null=True, blank=True)
 
     class Meta:
         ordering = ["-found_at", "begins_at"]
@@ -95,8 +99,8 @@ class Shortfall(models.Model):
                 condition=Q(ends_at__isnull=True) | Q(ends_at__gt=F("begins_at")), name="shortfall_forward"
             )
         ]
-        verbose_name = _("shortfall")
-        verbose_name_plural = _("shortfalls")
+        verbose_name = _("capacity shortfall")
+        verbose_name_plural = _("capacity shortfalls")
 
     def __str__(self) -> str:
         return f"{self.cell} from {self.begins_at:%F %T}"

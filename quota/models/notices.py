@@ -19,13 +19,13 @@ class Notice(models.Model):
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="notices")
-    kind = models.CharField(_("kind"), max_length=64)
+    kind = models.CharField(_("kind of notice"), max_length=64)
     level = models.CharField(_("level"), max_length=8, default="info")
     subject = models.CharField(_("subject"), max_length=200)
-    text = models.TextField(_("text"))
+    text = models.TextField(_("message"))
     url = models.CharField(max_length=300, blank=True)
     data = models.JSONField(default=dict)
-    created_at = models.DateTimeField(_("time"))
+    created_at = models.DateTimeField(_("created at"))
     spread_at = models.DateTimeField(null=True, blank=True)  # when its deliveries were created
 
     class Meta:
@@ -68,19 +68,21 @@ class NoticeChannel(models.Model):
     """
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="channels")
-    kind = models.CharField(_("kind"), max_length=8, choices=[("email", _("e-mail")), ("webhook", _("webhook"))])
-    target = models.CharField(_("to"), max_length=500)
+    kind = models.CharField(
+        _("kind of channel"), max_length=8, choices=[("email", _("e-mail")), ("webhook", _("webhook"))]
+    )
+    target = models.CharField(_("address"), max_length=500)
     secret = models.CharField(max_length=64, blank=True)
-    kinds = ArrayField(models.CharField(max_length=64), verbose_name=_("of"), default=list, blank=True)
-    level = models.CharField(_("from"), max_length=8, default="info")
+    kinds = ArrayField(models.CharField(max_length=64), verbose_name=_("kinds of notices"), default=list, blank=True)
+    level = models.CharField(_("lowest level of notices"), max_length=8, default="info")
     enabled = models.BooleanField(_("enabled"), default=True)
-    created_by = models.CharField(_("made by"), max_length=150)
-    created_at = models.DateTimeField(_("made"))
+    created_by = models.CharField(_("created by"), max_length=150)
+    created_at = models.DateTimeField(_("created at"))
     failing_since = models.DateTimeField(_("failing since"), null=True, blank=True)
-    error = models.CharField(_("error"), max_length=300, blank=True)
+    error = models.CharField(_("last error"), max_length=300, blank=True)
     secret_before = models.CharField(max_length=64, blank=True)
     secret_before_until = models.DateTimeField(null=True, blank=True)
-    paused_at = models.DateTimeField(_("paused"), null=True, blank=True)
+    paused_at = models.DateTimeField(_("paused since"), null=True, blank=True)
     busy_until = models.DateTimeField(null=True, blank=True)
 
     class Meta:
@@ -90,8 +92,8 @@ class NoticeChannel(models.Model):
                 fields=["tenant", "kind", "target"], nulls_distinct=False, name="one_channel_per_target"
             )
         ]
-        verbose_name = _("channel of notices")
-        verbose_name_plural = _("channels of notices")
+        verbose_name = _("notice channel")
+        verbose_name_plural = _("notice channels")
 
     def __str__(self) -> str:
         return f"{self.kind} {self.target}"
@@ -106,13 +108,13 @@ class NoticeDelivery(models.Model):
         _("state"),
         max_length=8,
         default="waiting",
-        choices=[("waiting", _("waiting")), ("sent", _("sent")), ("failed", _("given up"))],
+        choices=[("waiting", _("waiting")), ("sent", _("sent")), ("failed", _("failed"))],
     )
     attempts = models.PositiveIntegerField(_("attempts"), default=0)
-    begun_at = models.DateTimeField(_("first attempt"), null=True, blank=True)
-    next_at = models.DateTimeField(_("next attempt"))
-    error = models.CharField(_("error"), max_length=300, blank=True)
-    sent_at = models.DateTimeField(_("sent"), null=True, blank=True)
+    begun_at = models.DateTimeField(_("first attempt at"), null=True, blank=True)
+    next_at = models.DateTimeField(_("next attempt at"))
+    error = models.CharField(_("last error"), max_length=300, blank=True)
+    sent_at = models.DateTimeField(_("sent at"), null=True, blank=True)
 
     class Meta:
         ordering = ["-id"]
@@ -121,8 +123,8 @@ class NoticeDelivery(models.Model):
             models.Index(fields=["channel", "id"], condition=Q(state="waiting"), name="delivery_in_order"),
         ]
         constraints = [models.UniqueConstraint(fields=["notice", "channel"], name="one_delivery_per_channel")]
-        verbose_name = _("delivery")
-        verbose_name_plural = _("deliveries")
+        verbose_name = _("delivery of a notice")
+        verbose_name_plural = _("deliveries of notices")
 
     def __str__(self) -> str:
         return f"{self.notice} to {self.channel}"

@@ -22,13 +22,13 @@ class PriceList(models.Model):
 
     cell = DnsLabelField(_("cell"))
     version = models.PositiveIntegerField(_("version"))
-    base = models.JSONField(_("prices"), default=dict)
-    usage = models.JSONField(_("usage prices"), default=dict)
-    curve = models.JSONField(_("scarcity"), default=list)
+    base = models.JSONField(_("prices of quota"), default=dict)
+    usage = models.JSONField(_("prices of usage"), default=dict)
+    curve = models.JSONField(_("price factors by sold share"), default=list)
     valid_from = models.DateTimeField(_("valid from"))
     note = models.CharField(_("note"), max_length=200, blank=True)
-    created_by = models.CharField(_("set by"), max_length=150)
-    created_at = models.DateTimeField(_("set"))
+    created_by = models.CharField(_("created by"), max_length=150)
+    created_at = models.DateTimeField(_("created at"))
 
     class Meta:
         ordering = ["cell", "-version"]
@@ -46,15 +46,15 @@ class Quote(models.Model):
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="quotes")
     cell = DnsLabelField(_("cell"))
     band = models.ForeignKey(PriorityBand, models.PROTECT, related_name="+")
-    amounts = VectorField(_("amounts"))
-    starts_at = models.DateTimeField(_("from"))
-    ends_at = models.DateTimeField(_("until"))
+    amounts = VectorField(_("resource amounts"))
+    starts_at = models.DateTimeField(_("starts at"))
+    ends_at = models.DateTimeField(_("ends at"))
     price = models.BigIntegerField(_("price"))
-    parts = models.JSONField(_("parts"), default=list)
+    parts = models.JSONField(_("price by resource"), default=list)
     prices = models.ForeignKey(PriceList, models.PROTECT, related_name="quotes", verbose_name=_("price list"))
-    made_by = models.CharField(_("asked by"), max_length=200)
-    created_at = models.DateTimeField(_("made"))
-    valid_until = models.DateTimeField(_("holds until"))
+    made_by = models.CharField(_("requested by"), max_length=200)
+    created_at = models.DateTimeField(_("created at"))
+    valid_until = models.DateTimeField(_("valid until"))
 
     class Meta:
         ordering = ["-id"]

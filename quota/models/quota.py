@@ -26,8 +26,11 @@ class PriorityBand(models.Model):
     name = DnsLabelField(_("name"), unique=True)
     low = models.PositiveIntegerField(_("lowest priority"))
     high = models.PositiveIntegerField(_("highest priority"))
-    prod = models.BooleanField(_("prod"), help_text=_("Placed by limits, never in reclaimed resources."))
-    preempts_within = models.BooleanField(_("preempts within the band"))
+    prod = models.BooleanField(
+        _("prod band"),
+        help_text=_("The scheduler places tasks of this band by their limits, never in reclaimed resources."),
+    )
+    preempts_within = models.BooleanField(_("preemption within the band"))
 
     price_milli = models.PositiveIntegerField(_("price factor"), default=1000, db_default=1000)
     oversell_milli = models.PositiveIntegerField(_("over-selling factor"), default=1000, db_default=1000)
@@ -60,11 +63,11 @@ class Quota(models.Model):
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="quotas")
     cell = DnsLabelField(_("cell"))
     band = models.ForeignKey(PriorityBand, models.PROTECT, related_name="quotas")
-    amounts = VectorField(_("amounts"))
-    starts_at = models.DateTimeField(_("from"))
-    ends_at = models.DateTimeField(_("until"), null=True, blank=True)
-    grace_until = models.DateTimeField(_("counts until"), null=True, blank=True)
-    beyond_capacity = models.BooleanField(_("beyond capacity"), default=False, db_default=False)
+    amounts = VectorField(_("resource amounts"))
+    starts_at = models.DateTimeField(_("starts at"))
+    ends_at = models.DateTimeField(_("ends at"), null=True, blank=True)
+    grace_until = models.DateTimeField(_("grace period ends at"), null=True, blank=True)
+    beyond_capacity = models.BooleanField(_("may exceed the cell's capacity"), default=False, db_default=False)
     order = models.ForeignKey(
         "quota.Order", models.PROTECT, null=True, blank=True, related_name="grants", verbose_name=_("order")
     )
@@ -104,7 +107,7 @@ class QuotaUse(models.Model):
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="uses")
     cell = DnsLabelField(_("cell"))
     band = models.ForeignKey(PriorityBand, models.PROTECT, related_name="uses")
-    used = VectorField(_("in use"))
+    used = VectorField(_("quota in use"))
 
     class Meta:
         constraints = [
@@ -129,7 +132,7 @@ class QuotaExpiry(models.Model):
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="quota_expiries")
     cell = DnsLabelField(_("cell"))
     band = models.ForeignKey(PriorityBand, models.CASCADE, related_name="+")
-    began_at = models.DateTimeField(_("from"))
+    began_at = models.DateTimeField(_("expired at"))
     over_at = models.DateTimeField(_("grace period ended at"), null=True, blank=True)
 
     class Meta:
@@ -153,8 +156,8 @@ class CellCapacity(models.Model):
 
     cell = DnsLabelField(_("cell"), unique=True)
     capacity = VectorField(_("capacity"))
-    revision = models.BigIntegerField(_("as of revision"))
-    lowered = models.BooleanField(_("capacity lowered"), default=False, db_default=False)
+    revision = models.BigIntegerField(_("revision of the cell's journal"))
+    lowered = models.BooleanField(_("capacity has decreased"), default=False, db_default=False)
 
     class Meta:
         verbose_name = _("capacity of a cell")

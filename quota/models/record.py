@@ -23,18 +23,18 @@ class Record(models.Model):
 
     revision = models.BigIntegerField(unique=True)
     time = models.DateTimeField(_("time"))
-    kind = models.CharField(_("kind"), max_length=64)
+    kind = models.CharField(_("kind of change"), max_length=64)
     version = models.PositiveSmallIntegerField(default=1)
     tenant = models.CharField(_("tenant"), max_length=63, blank=True)
     actor = models.CharField(_("actor"), max_length=200)
-    request_id = models.CharField(_("request"), max_length=64, blank=True)
+    request_id = models.CharField(_("request ID"), max_length=64, blank=True)
     data = models.JSONField(default=dict)
 
     class Meta:
         ordering = ["revision"]
         indexes = [models.Index(fields=["tenant", "-revision"], name="record_by_tenant")]
-        verbose_name = _("record")
-        verbose_name_plural = _("records")
+        verbose_name = _("journal record")
+        verbose_name_plural = _("journal records")
 
     def __str__(self) -> str:
         return f"{self.revision} {self.kind}"

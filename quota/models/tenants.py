@@ -22,21 +22,21 @@ class Tenant(models.Model):
 
     name = DnsLabelField(_("name"), unique=True)
     title = models.CharField(_("title"), max_length=200, blank=True)
-    contact = models.EmailField(_("contact"), blank=True)
-    max_jobs = models.PositiveIntegerField(_("live jobs at most"), default=10_000)
+    contact = models.EmailField(_("contact e-mail"), blank=True)
+    max_jobs = models.PositiveIntegerField(_("maximum of live jobs"), default=10_000)
     task_api = models.CharField(
         _("API rights of tasks"),
         max_length=16,
         default="submit",
         db_default="submit",
-        choices=[("none", _("none")), ("read", _("read")), ("submit", _("submit jobs"))],
+        choices=[("none", _("no rights")), ("read", _("read only")), ("submit", _("read and submit jobs"))],
     )
     parent = models.ForeignKey(
         "self", models.PROTECT, null=True, blank=True, related_name="teams", verbose_name=_("organisation")
     )
-    max_teams = models.PositiveIntegerField(_("teams at most"), default=10, db_default=10)
+    max_teams = models.PositiveIntegerField(_("maximum of teams"), default=10, db_default=10)
     time_zone = models.CharField(_("time zone"), max_length=64, default="UTC", db_default="UTC")
-    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    created_at = models.DateTimeField(_("created at"), auto_now_add=True)
 
     class Meta:
         ordering = ["name"]
@@ -75,10 +75,10 @@ class Invitation(models.Model):
     key = models.CharField(max_length=16, unique=True)
     digest = models.CharField(max_length=64)
     invited_by = models.CharField(_("invited by"), max_length=150)
-    created_at = models.DateTimeField(_("created"))
-    expires_at = models.DateTimeField(_("expires"))
-    withdrawn_at = models.DateTimeField(_("withdrawn"), null=True, blank=True)
-    accepted_at = models.DateTimeField(_("accepted"), null=True, blank=True)
+    created_at = models.DateTimeField(_("created at"))
+    expires_at = models.DateTimeField(_("expires at"))
+    withdrawn_at = models.DateTimeField(_("withdrawn at"), null=True, blank=True)
+    accepted_at = models.DateTimeField(_("accepted at"), null=True, blank=True)
     accepted_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
 
     class Meta:
@@ -98,8 +98,8 @@ class ServiceAccount(models.Model):
     user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, related_name="service_account")
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="service_accounts")
     description = models.CharField(_("purpose"), max_length=200, blank=True)
-    created_by = models.CharField(_("made by"), max_length=150)
-    created_at = models.DateTimeField(_("created"))
+    created_by = models.CharField(_("created by"), max_length=150)
+    created_at = models.DateTimeField(_("created at"))
 
     class Meta:
         ordering = ["tenant", "user"]
@@ -119,12 +119,12 @@ class Capability(models.Model):
     """A privilege beyond roles, such as killing any job of a cell. `cell`: empty for all cells."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="capabilities")
-    kind = models.CharField(_("kind"), max_length=32, choices=[(k.value, k.value) for k in CapabilityKind])
+    kind = models.CharField(_("capability"), max_length=32, choices=[(k.value, k.value) for k in CapabilityKind])
     cell = models.CharField(_("cell"), max_length=63, blank=True)
     reason = models.TextField(_("reason"))
     granted_by = models.CharField(_("granted by"), max_length=150)
     created_at = models.DateTimeField(auto_now_add=True)
-    expires_at = models.DateTimeField(_("expires"), null=True, blank=True)
+    expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
 
     class Meta:
         verbose_name = _("capability")
@@ -143,21 +143,21 @@ class CapabilityRequest(models.Model):
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="capability_requests")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="capability_requests")
-    kind = models.CharField(_("kind"), max_length=32, choices=[(k.value, k.value) for k in CapabilityKind])
+    kind = models.CharField(_("capability"), max_length=32, choices=[(k.value, k.value) for k in CapabilityKind])
     cell = models.CharField(_("cell"), max_length=63, blank=True)
     reason = models.CharField(_("reason"), max_length=500)
-    until = models.DateTimeField(_("until"))
-    asked_by = models.CharField(_("asked by"), max_length=150)
-    asked_at = models.DateTimeField(_("asked"))
+    until = models.DateTimeField(_("valid until"))
+    asked_by = models.CharField(_("requested by"), max_length=150)
+    asked_at = models.DateTimeField(_("requested at"))
     state = models.CharField(
         _("state"),
         max_length=8,
         default="open",
-        choices=[("open", _("open")), ("granted", _("granted")), ("refused", _("refused"))],
+        choices=[("open", _("open")), ("granted", _("granted")), ("refused", _("rejected"))],
     )
-    answer = models.CharField(_("answer"), max_length=500, blank=True)
+    answer = models.CharField(_("answer of the SRE"), max_length=500, blank=True)
     answered_by = models.CharField(_("answered by"), max_length=150, blank=True)
-    answered_at = models.DateTimeField(_("answered"), null=True, blank=True)
+    answered_at = models.DateTimeField(_("answered at"), null=True, blank=True)
     capability = models.ForeignKey(Capability, models.SET_NULL, null=True, blank=True, related_name="requests")
 
     class Meta:
@@ -187,16 +187,16 @@ class Token(models.Model):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="borg_tokens")
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="tokens")
     parent = models.ForeignKey(
-        "self", models.CASCADE, null=True, blank=True, related_name="children", verbose_name=_("parent")
+        "self", models.CASCADE, null=True, blank=True, related_name="children", verbose_name=_("parent token")
     )
     name = models.CharField(_("name"), max_length=100)
     key = models.CharField(max_length=16, unique=True)
     digest = models.CharField(max_length=64)
     scopes = ArrayField(models.CharField(max_length=16))
-    created_at = models.DateTimeField(_("created"), auto_now_add=True)
-    expires_at = models.DateTimeField(_("expires"), null=True, blank=True)
-    last_used_at = models.DateTimeField(_("last used"), null=True, blank=True)
-    revoked_at = models.DateTimeField(_("revoked"), null=True, blank=True)
+    created_at = models.DateTimeField(_("created at"), auto_now_add=True)
+    expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
+    last_used_at = models.DateTimeField(_("last used at"), null=True, blank=True)
+    revoked_at = models.DateTimeField(_("revoked at"), null=True, blank=True)
 
     class Meta:
         ordering = ["-created_at"]

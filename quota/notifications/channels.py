@@ -46,11 +46,13 @@ def channel_add(
     """
     require(principal, **needed(Action.TENANT_ADMIN, tenant))
     if kind not in WAYS:
-        raise invalid("kind", _("%(given)r is unknown; give email or webhook") % {"given": kind})
+        raise invalid("kind", _("the kind %(given)r is unknown; give email or webhook") % {"given": kind})
     target = _target(kind, target)
     _choice(kinds, level)
     if NoticeChannel.objects.filter(tenant=tenant).count() >= MOST_CHANNELS:
-        raise Rejected("too-many", _("there are already %d channels, the maximum; remove one first") % MOST_CHANNELS)
+        raise Rejected(
+            "too-many", _("there are already %d channels, which is the maximum; remove one first") % MOST_CHANNELS
+        )
     try:
         with records.write(principal) as entry, transaction.atomic():
             channel = NoticeChannel.objects.create(
@@ -97,7 +99,7 @@ def channel_set(
                 row.enabled = enabled
                 _reset_failures(row)
                 if not enabled:
-                    drop_waiting(row, _("the channel was disabled"))
+                    drop_waiting(row, _("not sent, because the channel was disabled"))
             row.save(update_fields=["target", "kinds", "level", "enabled", "failing_since", "error", "paused_at"])
             _note(entry, "channel.changed", row)
     except IntegrityError as error:
@@ -119,9 +121,13 @@ def channel_secret_rotate(
     """Create a new secret for a webhook. During `overlap`, webhooks are signed with the new and the previous secret."""
     require(principal, **needed(Action.TENANT_ADMIN, channel.tenant))
     if channel.kind != "webhook":
-        raise Rejected("no-secret", _("mail is not signed, so this channel has no secret; choose a webhook"))
+        raise Rejected(
+            "no-secret", _("this channel sends mail, which has no secret; choose a channel that is a webhook")
+        )
     if not dt.timedelta(0) <= overlap <= LONGEST_OVERLAP:
-        raise invalid("overlap_hours", _("the time is out of range; give 0 to %d hours") % (LONGEST_OVERLAP.days * 24))
+        raise invalid(
+            "overlap_hours", _("the overlap is out of range; give 0 to %d hours") % (LONGEST_OVERLAP.days * 24)
+        )
     with records.write(principal) as entry:
         row = _locked(channel)
         row.secret, row.secret_before = secret_make(), row.secret
@@ -159,7 +165,7 @@ def channel_test(*, principal: Principal, channel: NoticeChannel) -> NoticeDeliv
 def _locked(channel: NoticeChannel) -> NoticeChannel:
     row = NoticeChannel.objects.select_for_update(of=("self",)).select_related("tenant").filter(pk=channel.pk).first()
     if row is None:
-        raise Conflict("removed", _("the channel was removed meanwhile; create a new channel"))
+        raise Conflict("removed", _("this channel no longer exists; create a new channel"))
     return row
 
 
@@ -177,7 +183,7 @@ def _target(kind: str, target: str) -> str:
     target = target.strip()
     if kind == "webhook":
         if len(target) > 500:
-            raise invalid("target", _("the address is too long; give at most 500 characters"))
+            raise invalid("target", _("the address of the webhook is too long; give at most 500 characters"))
         to = receiver(target)
         try:
             ipaddress.ip_address(to.host)
@@ -185,7 +191,8 @@ def _target(kind: str, target: str) -> str:
             return target
         if not may_call(to.host, settings.BORG_WEBHOOK_NETWORKS):
             raise invalid(
-                "target", _("the address is private; give a public address, or ask an SRE to allow its network")
+                "target",
+                _("the address is in a private network; give a public address, or ask an SRE to allow the network"),
             )
         return target
     try:
@@ -200,10 +207,12 @@ def _target(kind: str, target: str) -> str:
 def _choice(kinds: Sequence[str], level: str) -> None:
     if level not in LEVELS:
         known = {"given": level, "known": ", ".join(LEVELS)}
-        raise invalid("level", _("%(given)r is unknown; give one of %(known)s") % known)
+        raise invalid("level", _("the level %(given)r is unknown; give one of %(known)s") % known)
     for start in kinds:
         if not any(kind.name == start or kind.name.startswith(f"{start}.") for kind in KINDS):
-            raise invalid("kinds", _("no kind of notice begins with %r; see the list of kinds") % start[:64])
+            raise invalid(
+                "kinds", _("no kind of notice begins with %r; list the kinds with `borgctl notices kinds`") % start[:64]
+            )
 
 
 def _note(entry: RecordEntry, kind: str, channel: NoticeChannel) -> None:

@@ -76,7 +76,7 @@ def inbox(principal: Principal, choice: Choice = Choice()) -> QuerySet[Notice]:
         rows = rows.filter(Q(kind=choice.kind) | Q(kind__startswith=choice.kind.rstrip(".") + "."))
     if choice.level:
         if choice.level not in LEVELS:
-            raise invalid("level", f"{choice.level[:20]!r} is unknown; give one of {', '.join(LEVELS)}")
+            raise invalid("level", f"the level {choice.level[:20]!r} is unknown; give one of {', '.join(LEVELS)}")
         rows = rows.filter(level__in=LEVELS[LEVELS.index(choice.level) :])
     return rows.filter(unread=True) if choice.unread else rows
 

@@ -60,16 +60,19 @@ def send(mail: EmailMultiAlternatives) -> None:
     except smtplib.SMTPRecipientsRefused as error:
         code, answer = next(iter(error.recipients.values()), (0, b""))
         raise DeliveryFailed(
-            f"the mail server rejected the address: {_plain(answer)}", final=500 <= code < 600
+            f"the mail server rejected the address: {_plain(answer)}; check the address of this channel",
+            final=500 <= code < 600,
         ) from error
     except smtplib.SMTPResponseException as error:
-        detail = f"the mail server answered {error.smtp_code}: {_plain(error.smtp_error)}"
+        detail = (
+            f"the mail server rejected the mail with code {error.smtp_code}: {_plain(error.smtp_error)}; ask an SRE"
+        )
         raise DeliveryFailed(
             detail, final=isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500
         ) from error
     except (smtplib.SMTPException, OSError) as error:
         raise DeliveryFailed(
-            f"the mail server did not accept the message or cannot be reached: {error or type(error).__name__}"
+            f"cannot send mail: {error or type(error).__name__}; check that the mail server runs and accepts the mail"
         ) from error
 
 

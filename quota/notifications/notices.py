@@ -36,11 +36,13 @@ def notify(
     Raises `ValueError` if `kind`, `level` or `url` is not valid.
     """
     if kind not in BY_NAME:
-        raise ValueError(f"kind {kind!r} is unknown; give one of quota/notifications/notice_kinds.py")
+        raise ValueError(
+            f"the notice kind {kind!r} is unknown; give one of `KINDS` in quota/notifications/notice_kinds.py"
+        )
     if level not in LEVELS:
-        raise ValueError(f"level {level!r} is unknown; give one of {', '.join(LEVELS)}")
+        raise ValueError(f"the level {level!r} is unknown; give one of {', '.join(LEVELS)}")
     if url and (not url.startswith("/") or url.startswith("//")):
-        raise ValueError(f"url {url!r} is not a path of the portal; give a path such as /orders/7/")
+        raise ValueError(f"the URL {url!r} is not a path of the portal; give a path such as /orders/7/")
     entry.add_notice(
         Notice(
             tenant=tenant,
@@ -64,10 +66,14 @@ def notices_read(*, principal: Principal, up_to: int, tenants: Sequence[Tenant |
     for tenant in tenants:
         require(principal, **needed(Action.TENANT_VIEW, tenant))
     if principal.user_id is None:
-        raise Rejected("no-person", f"{principal.name} is not a person; only people have an inbox", status=403)
+        raise Rejected(
+            "no-person",
+            f"{principal.name} is not a person, and only people have an inbox; sign in as a person",
+            status=403,
+        )
     newest = Notice.objects.order_by("-id").values_list("id", flat=True).first() or 0
     if not 0 <= up_to <= newest:
-        raise invalid("up_to", f"there is no notice {up_to}; give 0 to {newest}")
+        raise invalid("up_to", f"no notice has the id {up_to}; give an id from 0 to {newest}")
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO quota_noticeread (user_id, tenant_id, notice_id)"

@@ -180,7 +180,7 @@ def settle(channel: NoticeChannel, outcomes: Sequence[DeliveryOutcome]) -> None:
         )
         if row.failing_since is not None and now - row.failing_since >= GIVEN_UP_AFTER and not row.paused_at:
             row.paused_at = now
-            drop_waiting(row, f"the channel was paused: {row.error}")
+            drop_waiting(row, f"not sent, because the channel was paused: {row.error}")
             entry.append("notices.channel-paused", tenant=row.tenant.name if row.tenant else "", channel=row.pk)
             notify(
                 entry,

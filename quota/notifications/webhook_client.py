@@ -64,11 +64,15 @@ def receiver(url: str) -> Receiver:
     if parts.scheme not in ("http", "https") or not host:
         raise invalid("target", f"{url[:100]!r} is not a web address; give one that begins with https:// or http://")
     if parts.username is not None or parts.password is not None:
-        raise invalid("target", "the address contains a user or password; remove them, and check the signature instead")
+        raise invalid(
+            "target", "the address contains a user or password; remove them, and let the receiver check the signature"
+        )
     if parts.fragment:
-        raise invalid("target", "the address contains '#'; remove that part")
+        raise invalid("target", "the address contains '#'; remove '#' and the text after it")
     if not url.isascii() or any(character <= " " or character == "\x7f" for character in url):
-        raise invalid("target", "the address contains a character that is not allowed; write that character as %XX")
+        raise invalid(
+            "target", "the address contains a space or a character that is not ASCII; write it as a code such as %20"
+        )
     secure = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Receiver(secure, host, port or (443 if secure else 80), path)
@@ -101,15 +105,23 @@ def post(
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         if connection.was_cut or isinstance(error, TimeoutError):
-            raise DeliveryFailed(f"{to.host} did not answer within {timeout_s:g} seconds") from error
-        raise DeliveryFailed(f"{to.host}: {error or type(error).__name__}") from error
+            raise DeliveryFailed(
+                f"{to.host} did not answer within {timeout_s:g} seconds; check that the receiver runs"
+            ) from error
+        raise DeliveryFailed(
+            f"cannot send to {to.host}: {error or type(error).__name__}; check the address and the receiver"
+        ) from error
     finally:
         watch.cancel()
         connection.close()
     if 300 <= status < 400:
-        raise DeliveryFailed(f"{to.host} answered {status}, a redirect; give the address of its target", final=True)
+        raise DeliveryFailed(
+            f"{to.host} answered {status}, a redirect; give the address to which it redirects", final=True
+        )
     if status >= 400:
-        raise DeliveryFailed(f"{to.host} answered {status}", final=status < 500 and status not in (408, 425, 429))
+        raise DeliveryFailed(
+            f"{to.host} answered {status}; check the receiver", final=status < 500 and status not in (408, 425, 429)
+        )
     return status
 
 
@@ -142,11 +154,16 @@ class _Connection(http.client.HTTPConnection):
         try:
             found = socket.getaddrinfo(self._to.host, self._to.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            raise OSError(f"the name cannot be resolved ({error})") from error
+            raise DeliveryFailed(
+                f"cannot resolve the host name {self._to.host} ({error}); check the address"
+            ) from error
         open_to = [entry for entry in found if may_call(str(entry[4][0]), self._allowed)]
         if not open_to:
-            raise OSError("the address is in a private network, which this portal does not call")
-        problem = OSError("the name has no address")
+            raise DeliveryFailed(
+                f"the address of {self._to.host} is in a private network; give a public address, or ask an SRE to allow"
+                " the network (BORG_WEBHOOK_NETWORKS)"
+            )
+        problem = OSError("the host name has no IP address")
         for family, kind, protocol, _name, address in open_to:
             if self.was_cut:
                 break

@@ -177,15 +177,19 @@ def base_checked(given: object, *, field: str = "base") -> dict[str, int]:
     """
     if not isinstance(given, Mapping):
         raise invalid(
-            field, 'this is not an object; give micro-credits per unit and hour by resource, such as {"cpu": 1200}'
+            field,
+            'the prices are not an object; give micro-credits per unit and hour by resource, such as {"cpu": 1200}',
         )
     for name, price in given.items():
         if name in FREE:
-            raise invalid(f"{field}.{name}", "ports are free; remove this price")
+            raise invalid(f"{field}.{name}", "ports are free, so they have no price; remove this price")
         if name not in UNIT:
-            raise invalid(f"{field}.{name}", f"the resource is unknown; give one of {', '.join(UNIT)}")
+            raise invalid(f"{field}.{name}", f"the resource {name!r} is unknown; give one of {', '.join(UNIT)}")
         if not _whole(price) or not 0 <= price <= LARGEST_BASE:
-            raise invalid(f"{field}.{name}", f"the price is wrong; give whole micro-credits from 0 to {LARGEST_BASE}")
+            raise invalid(
+                f"{field}.{name}",
+                f"the price of {name} is not accepted; give whole micro-credits from 0 to {LARGEST_BASE}",
+            )
     return {name: int(given[name]) for name in UNIT if name in given}
 
 
@@ -196,24 +200,37 @@ def curve_checked(given: object, *, field: str = "curve") -> list[tuple[int, int
     the curve.
     """
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise invalid(field, "this is not a list; give pairs of sold share and factor, both in thousandths")
+        raise invalid(
+            field, "the scarcity curve is not a list; give pairs of sold share and factor, both in thousandths"
+        )
     if len(given) > 100:
-        raise invalid(field, f"the curve has {len(given)} points; give at most 100")
+        raise invalid(field, f"the scarcity curve has {len(given)} points; give at most 100")
     points: list[tuple[int, int]] = []
     for index, point in enumerate(given):
         here = f"{field}.{index}"
         if isinstance(point, str) or not isinstance(point, Sequence) or len(point) != 2:
-            raise invalid(here, "this is not a pair; give a sold share and a factor, both in thousandths")
+            raise invalid(
+                here,
+                "this point of the scarcity curve is not a pair; give a sold share and a factor, both in thousandths",
+            )
         share, height = point
         if not (_whole(share) and _whole(height)):
-            raise invalid(here, "the numbers are not whole; give whole thousandths")
+            raise invalid(here, "the sold share or the factor is not a whole number; give both in whole thousandths")
         if not (0 <= share <= 10 * FULL_MILLI and 1 <= height <= LARGEST_FACTOR_MILLI):
-            accepted = f"a share from 0 to {10 * FULL_MILLI} and a factor from 1 to {LARGEST_FACTOR_MILLI}"
-            raise invalid(here, f"the point is out of range; give {accepted} thousandths")
+            raise invalid(
+                here,
+                f"this point of the scarcity curve is out of range; give a sold share from 0 to {10 * FULL_MILLI} and a"
+                f" factor from 1 to {LARGEST_FACTOR_MILLI}, both in thousandths",
+            )
         if points and share <= points[-1][0]:
-            raise invalid(here, f"the share is not above the previous share {points[-1][0]}; give a larger share")
+            raise invalid(
+                here,
+                f"the sold share {share} is not above the share of the previous point; give more than {points[-1][0]}",
+            )
         if points and height < points[-1][1]:
-            raise invalid(here, f"the factor is below the previous factor {points[-1][1]}; give a larger factor")
+            raise invalid(
+                here, f"the factor {height} is below the factor of the previous point; give at least {points[-1][1]}"
+            )
         points.append((share, height))
     return points
 
@@ -222,7 +239,7 @@ def _part(
     name: str, quantity: int, hours: Fraction, base: int, band_milli: int, curve: Curve, sold: Fraction, then: Fraction
 ) -> PricePart:
     if quantity > LARGEST:
-        raise invalid(f"amounts.{name}", f"the amount is too large; give at most {LARGEST}", "too-large")
+        raise invalid(f"amounts.{name}", f"the amount of {name} is too large; give at most {LARGEST}", "too-large")
     scarce = scarcity(curve, sold, then)
     exact = Fraction(quantity * base * band_milli, UNIT.get(name, 1) * FULL_MILLI) * hours * scarce / FULL_MILLI
     amount = -(-exact.numerator // exact.denominator)

@@ -408,9 +408,9 @@ def _check_rule(name: str, value: Any) -> None:
     if name in _BOUNDS:
         least, most = _BOUNDS[name]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise invalid(name, f"{value!r} is not accepted; give a whole number from {least} to {most}")
+            raise invalid(name, f"the value {value!r} is not accepted; give a whole number from {least} to {most}")
     elif name not in _CHOICES:
-        raise invalid(name, f"the rule is unknown; give one of {', '.join((*_BOUNDS, *_CHOICES))}")
+        raise invalid(name, f"the rule {name!r} is unknown; give one of {', '.join((*_BOUNDS, *_CHOICES))}")
     elif not any(value == choice and type(value) is type(choice) for choice in _CHOICES[name]):
         accepted = " or ".join(str(choice).lower() for choice in _CHOICES[name])
-        raise invalid(name, f"{value!r} is not accepted; give {accepted}")
+        raise invalid(name, f"the value {value!r} is not accepted; give {accepted}")

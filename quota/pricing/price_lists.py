@@ -71,7 +71,7 @@ def price_list_set(
         now = clock.now()
         begin = valid_from or now
         if begin < now:
-            raise invalid("valid_from", f"{begin.isoformat()} is in the past; omit the time to start now")
+            raise invalid("valid_from", f"the start {begin.isoformat()} is in the past; omit valid_from to start now")
         version = (PriceList.objects.filter(cell=cell).aggregate(last=Max("version"))["last"] or 0) + 1
         shown = [list(point) for point in points]
         kept: dict[str, Any] = {
@@ -212,14 +212,14 @@ def price_quoted(order: Order, quote: int) -> None:
         raise Rejected(
             "quote-mismatch",
             f"quote {quote} has other values for {', '.join(other)}; request a new quote for exactly this order",
-            fields=dict.fromkeys(other, f"differs from quote {quote}"),
+            fields=dict.fromkeys(other, f"this value differs from quote {quote}; request a new quote for this order"),
         )
     if row.valid_until <= clock.now():
         raise Conflict(
             "quote-expired",
             f"quote {quote} was valid until {row.valid_until.isoformat()}; request a new quote, or order at the"
             " current price without a quote",
-            fields={"quote": f"was valid until {row.valid_until.isoformat()}"},
+            fields={"quote": f"the quote was valid until {row.valid_until.isoformat()}; request a new quote"},
             figures={"valid_until": row.valid_until.isoformat(), "price": row.price},
         )
     used = row.orders.exclude(state=OrderState.REJECTED.value).values_list("pk", flat=True).first()
@@ -227,7 +227,7 @@ def price_quoted(order: Order, quote: int) -> None:
         raise Conflict(
             "quote-used",
             f"quote {quote} was already used for order {used}; request a new quote to order the same again",
-            fields={"quote": f"used by order {used}"},
+            fields={"quote": f"the quote was already used for order {used}; request a new quote"},
             figures={"order": used},
         )
     order.quote, order.price, order.parts, order.prices = row, row.price, row.parts, row.prices
@@ -243,7 +243,7 @@ def amounts_read(amounts: Amounts) -> Vector:
     except QuantityError as error:
         raise Rejected("invalid", str(error), fields={"amounts": str(error)}) from error
     if vector and max(vector) > LARGEST:
-        raise invalid("amounts", f"a quantity is too large; give at most {LARGEST}", "too-large")
+        raise invalid("amounts", f"an amount is too large; give at most {LARGEST}", "too-large")
     return vector
 
 
@@ -254,9 +254,9 @@ def amounts_checked(amounts: Amounts) -> Vector:
     """
     vector = amounts_read(amounts)
     if len(vector) != SIZE or any(value < 0 for value in vector):
-        raise invalid("amounts", f"the amounts are not accepted; give {SIZE} quantities of 0 or more")
+        raise invalid("amounts", f"the amounts are not {SIZE} quantities of 0 or more; give one quantity per resource")
     if not any(vector):
-        raise invalid("amounts", "the request has no quantity; give at least one above zero")
+        raise invalid("amounts", "all amounts are zero; give at least one amount above zero")
     return vector
 
 
@@ -267,14 +267,14 @@ def period_checked(starts_at: dt.datetime, ends_at: dt.datetime) -> None:
     for name, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
         _aware(name, moment)
     if ends_at <= starts_at:
-        raise invalid("ends_at", "the time is not after starts_at; give a later end")
+        raise invalid("ends_at", "the end is not after starts_at; give a later end")
     if ends_at <= clock.now():
-        raise invalid("ends_at", "the time is in the past; give a later end")
+        raise invalid("ends_at", "the end is in the past; give a later end")
 
 
 def _aware(name: str, moment: dt.datetime) -> None:
     if moment.tzinfo is None:
-        raise invalid(name, "the time has no time zone; give one, such as 2027-01-31T00:00:00Z")
+        raise invalid(name, f"{moment.isoformat()} has no time zone; give a time such as 2027-01-31T00:00:00Z")
 
 
 def _notify(entry: records.RecordEntry, row: PriceList) -> None:

@@ -57,7 +57,7 @@ def token_issue(
             status=403,
         )
     if Scope.ADMIN not in principal.scopes:
-        raise _admin_needed(principal, "token.issue", "Cannot issue a token")
+        raise _admin_needed(principal, "token.issue")
     unknown = sorted(set(scopes) - {scope.value for scope in Scope})
     if unknown or not scopes:
         known = ", ".join(scope.value for scope in Scope)
@@ -67,18 +67,18 @@ def token_issue(
         raise Rejected(
             "scopes-too-wide",
             f"you cannot give scopes that you do not have: {', '.join(beyond)}; omit these scopes",
-            fields={"scopes": f"you do not have {', '.join(beyond)}"},
+            fields={"scopes": f"you do not have the scopes {', '.join(beyond)}; omit them"},
             status=403,
         )
     if not name.strip():
         raise invalid("name", "the name is empty; give a name by which you can recognise the token")
     if expires_at is not None and expires_at <= clock.now():
-        raise invalid("expires_at", "the time is in the past; give a time in the future")
+        raise invalid("expires_at", "the expiry time is in the past; give a time in the future")
     if principal.tenant is not None and (tenant is None or tenant.name != principal.tenant):
         raise Rejected(
             "tenant-bound",
             f"your token is bound to tenant {principal.tenant}, so bind the new token to this tenant",
-            fields={"tenant": f"give {principal.tenant}"},
+            fields={"tenant": f"your token is bound to tenant {principal.tenant}; give this tenant"},
             status=403,
         )
     with records.write(principal) as entry:
@@ -89,11 +89,11 @@ def token_issue(
         if account is not None and (expires_at is None or tenant is None or tenant.pk != account.tenant_id):
             raise Rejected(
                 "service-account",
-                f"{user.get_username()} is a service account; bind the token to the tenant of the account"
-                " and give an expiry time",
-                fields={"expires_at": "give an expiry time"}
+                f"{user.get_username()} is a service account; give the tenant of the account, to which the token is"
+                " bound, and an expiry time",
+                fields={"expires_at": "the token is for a service account; give an expiry time"}
                 if expires_at is None
-                else {"tenant": "give the account's tenant"},
+                else {"tenant": "the token is for a service account; give the tenant of the account"},
             )
         key = secrets.token_hex(6)
         secret = f"borg_{key}_{secrets.token_urlsafe(32)}"
@@ -140,7 +140,7 @@ def token_revoke(*, principal: Principal, key: str) -> Token:
         if token is None:
             raise NotFound("token", key)
         if Scope.ADMIN not in principal.scopes and key != principal.token:
-            raise _admin_needed(principal, "token.revoke", f"Cannot revoke token {key}")
+            raise _admin_needed(principal, "token.revoke", key)
         _revoke(entry, [token.pk])
         token.refresh_from_db(fields=["revoked_at"])
     return token
@@ -186,7 +186,9 @@ def principal_of_token(secret: str, *, request_id: str = "") -> tuple[AbstractBa
     if expires_at is not None and expires_at <= now:
         raise InvalidToken(f"this token expired at {expires_at:%Y-%m-%d %H:%M} UTC; get a new one")
     if not user.is_active:
-        raise InvalidToken("the user of this token is disabled; ask an owner of the tenant or an SRE")
+        raise InvalidToken(
+            "the user of this token is disabled; ask an owner of the tenant or an SRE to enable the user"
+        )
     if last_used_at is None or now - last_used_at > LAST_USED_EVERY:
         Token.objects.filter(key=parts[1]).update(last_used_at=now)
     rights = [row[end:] for row in rows]
@@ -304,7 +306,7 @@ def _parent_locked(key: str) -> Token:
     line = list(Token.objects.raw(_ABOVE, [key]))
     own = next((token for token in line if token.key == key), None)
     if own is None or any(token.revoked_at is not None for token in line):
-        raise Forbidden("token.issue", "Cannot issue a token: the calling token was revoked. Sign in again.")
+        raise Forbidden("token.issue", "Cannot issue a token: the token of this request was revoked. Sign in again.")
     return own
 
 
@@ -318,9 +320,9 @@ def _end_of_child(parent: Token, wanted: dt.datetime | None) -> dt.datetime:
     if wanted is not None and wanted > parent.expires_at:
         raise Rejected(
             "outlives-its-parent",
-            f"Cannot issue a token until {wanted:%Y-%m-%d %H:%M} UTC: the calling token ends at"
-            f" {parent.expires_at:%Y-%m-%d %H:%M} UTC. Choose an earlier end, or sign in with the password.",
-            fields={"expires_at": "after the end of the calling token"},
+            f"Cannot issue a token that is valid until {wanted:%Y-%m-%d %H:%M} UTC: the token of this request ends"
+            f" earlier, at {parent.expires_at:%Y-%m-%d %H:%M} UTC. Choose an earlier end, or use a password.",
+            fields={"expires_at": "the token of this request ends earlier; choose an earlier end"},
             status=403,
         )
     return wanted or min(clock.now() + CHILD_LASTS, parent.expires_at)
@@ -336,12 +338,13 @@ def _revoke(entry: RecordEntry, ids: list[int]) -> int:
     return len(revoked)
 
 
-def _admin_needed(principal: Principal, action: str, what: str) -> Forbidden:
+def _admin_needed(principal: Principal, action: str, key: str = "") -> Forbidden:
+    """Return the rejection of a token that has no scope admin. `key`: the token to revoke, or empty for a new token."""
     has = ", ".join(sorted(scope.value for scope in principal.scopes)) or "none"
     return Forbidden(
         action,
-        f"{what}: the calling token has scope {has}, and this needs scope admin. Use the page Tokens of the portal, or"
-        " sign in with `borgctl login --admin`.",
+        f"Cannot {f'revoke token {key}' if key else 'issue a token'}: the token of this request has scope {has}, and"
+        " this needs scope admin. Use the page Tokens of the portal, or sign in with `borgctl login --admin`.",
     )
 
 

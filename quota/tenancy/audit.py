@@ -35,7 +35,9 @@ def records_visible(
     rows = Record.objects.order_by("-revision")
     for name, text in (("kind", kind), ("actor", actor)):
         if len(text) > MAX_TEXT or "\x00" in text:
-            raise invalid(name, f"the text is too long or contains a NUL character; give at most {MAX_TEXT} characters")
+            raise invalid(
+                name, f"the {name} is too long or contains a NUL character; give at most {MAX_TEXT} characters"
+            )
     if tenant:
         require(principal, Action.TENANT_ADMIN, tenant=tenant_named(principal, tenant).name)
         rows = rows.filter(tenant=tenant)

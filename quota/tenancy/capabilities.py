@@ -94,7 +94,7 @@ def capability_ask(
             raise Conflict(
                 "asked-already",
                 f"{user.get_username()} has already requested {kind}, and no SRE has answered; wait for the answer",
-                fields={"kind": "already requested"},
+                fields={"kind": "this capability is already requested; wait for the answer"},
             )
         made = CapabilityRequest.objects.create(
             tenant=tenant,
@@ -138,7 +138,9 @@ def capability_answer(
             .get(pk=request.pk)
         )
         if row.state != "open":
-            raise Conflict("answered", f"{row.answered_by} has already answered this request: {row.state}")
+            answer = "granted" if row.state == "granted" else "rejected"
+            detail = f"{row.answered_by} has already answered this request, which is now {answer}; reload the page"
+            raise Conflict("answered", detail)
         row.state, row.answer = "granted" if granted else "refused", answer.strip()
         row.answered_by, row.answered_at = principal.name, clock.now()
         if granted:
@@ -187,17 +189,17 @@ def _check(kind: str, cell: str, reason: str, ends: dt.datetime, *, field: str) 
     now = clock.now()
     if kind not in {known.value for known in CapabilityKind}:
         known = ", ".join(known.value for known in CapabilityKind)
-        raise invalid("kind", f"{kind[:50]!r} is unknown; give one of {known}")
+        raise invalid("kind", f"the capability {kind[:50]!r} is unknown; give one of {known}")
     if cell and not dns_label.regex.match(cell):  # type: ignore[union-attr]
-        raise invalid("cell", f"{cell[:63]!r} is not the name of a cell; give a name, or leave it empty for all cells")
+        raise invalid("cell", f"{cell[:63]!r} is not the name of a cell; give a name, or an empty text for all cells")
     if not reason.strip():
         raise invalid("reason", "the reason is empty; give a reason for the audit log")
     if len(reason) > 500 or "\x00" in reason:
         raise invalid("reason", "the reason is too long or contains a NUL character; give at most 500 characters")
     if ends <= now:
-        raise invalid(field, "the time is in the past; give a time in the future")
+        raise invalid(field, "the end of the capability is in the past; give a time in the future")
     if ends > now + LONGEST:
-        raise invalid(field, f"the time is too far ahead; give a time within {LONGEST.days} days")
+        raise invalid(field, f"the end of the capability is too far ahead; give a time within {LONGEST.days} days")
 
 
 def _tenants_of(user: AbstractBaseUser) -> list[Tenant | None]:

@@ -55,7 +55,9 @@ def invitation_send(
     address, now = _address(email), clock.now()
     ends = expires_at or now + LASTS
     if not now < ends <= now + LONGEST:
-        raise invalid("expires_at", f"the time is in the past or too far ahead; give one within {LONGEST.days} days")
+        raise invalid(
+            "expires_at", f"the expiry time is in the past or too far ahead; give a time within {LONGEST.days} days"
+        )
     key = secrets.token_hex(8)
     secret = f"{key}_{secrets.token_urlsafe(32)}"
     with records.write(principal) as entry:
@@ -143,7 +145,10 @@ def invitation_accept(*, principal: Principal, user: AbstractBaseUser, secret: s
     if user.pk is None or principal.user_id != user.pk or principal.tenant is not None:
         raise Forbidden("invitation.accept", "only signed-in people can accept invitations; sign in to the portal")
     if ServiceAccount.objects.filter(user_id=user.pk).exists():
-        raise Forbidden("invitation.accept", f"{principal.name} is a service account and cannot join another tenant")
+        raise Forbidden(
+            "invitation.accept",
+            f"{principal.name} is a service account and cannot join another tenant; sign in as a person",
+        )
     with records.write(principal) as entry:
         tenant = tenants_locked(invitation_of(secret).tenant.name)
         row = _open(Invitation.objects.select_for_update(of=("self",)).select_related("tenant"), secret)
@@ -152,7 +157,7 @@ def invitation_accept(*, principal: Principal, user: AbstractBaseUser, secret: s
             raise Conflict(
                 "member-already",
                 f"you already have the role {own.role} in {row.tenant.name}; ask an owner for another role",
-                fields={"role": f"already {own.role}"},
+                fields={"role": f"you already have the role {own.role}"},
             )
         row.accepted_at, row.accepted_by_id = clock.now(), user.pk
         row.save(update_fields=["accepted_at", "accepted_by"])
@@ -192,17 +197,27 @@ def _check_rate(known: QuerySet[Invitation], address: str, now: dt.datetime) -> 
         (
             known.filter(accepted_at=None, withdrawn_at=None, expires_at__gt=now).count(),
             OPEN_AT_MOST,
-            "invitations of the tenant are open; withdraw some of them",
+            "the tenant has {count} open invitations, and at most {most} are allowed; withdraw some of them",
         ),
-        (rows.count(), A_DAY_AT_MOST, "invitations of the tenant were sent in 24 hours; wait a day"),
-        (rows.filter(email=address).count(), A_DAY_PER_ADDRESS, "invitations were sent to this address; wait a day"),
+        (
+            rows.count(),
+            A_DAY_AT_MOST,
+            "the tenant has sent {count} invitations in 24 hours, and at most {most} are allowed; wait a day",
+        ),
+        (
+            rows.filter(email=address).count(),
+            A_DAY_PER_ADDRESS,
+            "the tenant has sent {count} invitations to this address in 24 hours, and at most {most} are allowed; wait"
+            " a day",
+        ),
     )
-    for count, most, detail in counts:
+    for count, most, text in counts:
         if count >= most:
+            detail = text.format(count=count, most=most)
             raise Rejected(
                 "too-many-invitations",
-                f"{count} {detail} (at most {most})",
-                fields={"email": f"at most {most}"},
+                detail,
+                fields={"email": detail},
                 figures={"count": count, "most": most},
                 status=429,
             )
@@ -215,7 +230,7 @@ def _address(email: str) -> str:
     except ValidationError as error:
         raise invalid("email", "the text is not an e-mail address; give one, such as ann@example.org") from error
     if len(address) > 254:
-        raise invalid("email", "the address is too long; give at most 254 characters")
+        raise invalid("email", "the e-mail address is too long; give at most 254 characters")
     return address.lower()
 
 

@@ -110,19 +110,25 @@ def member_leave(*, principal: Principal, tenant: Tenant, user: AbstractBaseUser
     """
     require(principal, Action.TENANT_SELF, tenant=tenant.name)
     if principal.user_id is None or principal.user_id != user.pk:
-        raise Forbidden("tenant.leave", f"{principal.name} can only remove itself; ask an owner to remove others")
+        raise Forbidden(
+            "tenant.leave", f"{principal.name} can remove only itself; ask an owner to remove other members"
+        )
     with records.write(principal) as entry:
         row = tenants_locked(tenant.name)[tenant.name]
         member = Membership.objects.filter(tenant=row, user_id=user.pk).first()
         if member is None:
             above = Tenant.objects.filter(pk=row.parent_id).first()  # type: ignore[misc]
             where = f"; your role comes from {above.name}, so leave {above.name} instead" if above is not None else ""
-            raise Conflict("no-member", f"you are not a member of {row.name}{where}", fields={"user": "not a member"})
+            raise Conflict(
+                "no-member",
+                f"you are not a member of {row.name}, so you cannot leave it{where}",
+                fields={"user": "not a member"},
+            )
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             raise Conflict(
                 "service-account",
                 f"{principal.name} is a service account and cannot leave; ask an owner of {row.name} to remove it",
-                fields={"user": "a service account"},
+                fields={"user": "this is a service account"},
             )
         _check_owner(entry, member)
         member.delete()
@@ -134,7 +140,7 @@ def check_role(role: str) -> None:
     """Check a role. Raises `Rejected` if the role is unknown."""
     if role not in {known.value for known in Role}:
         known = ", ".join(known.value for known in Role)
-        raise invalid("role", f"{role[:50]!r} is unknown; give one of {known}")
+        raise invalid("role", f"the role {role[:50]!r} is unknown; give one of {known}")
 
 
 def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) -> None:
@@ -143,13 +149,13 @@ def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) ->
             "service-account",
             f"{account.user.get_username()} is a service account of {account.tenant.name} and cannot join another"
             f" tenant; create a service account for {tenant.name}",
-            fields={"user": "a service account of another tenant"},
+            fields={"user": f"this is a service account of another tenant; create one for {tenant.name}"},
         )
     if role is None:
         raise Conflict(
             "service-account",
-            f"{account.user.get_username()} is a service account; disable or remove the service account",
-            fields={"user": "a service account"},
+            f"{account.user.get_username()} is a service account and stays a member; disable or delete the account",
+            fields={"user": "this is a service account"},
         )
     if role == Role.OWNER:
         raise invalid("role", "a service account cannot be an owner; give viewer, operator or buyer")

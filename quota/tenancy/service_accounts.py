@@ -36,8 +36,11 @@ def service_account_create(
     """
     require(principal, Action.TENANT_ADMIN, tenant=tenant.name)
     if not re.match(DNS_LABEL, name):
-        detail = "give at most 63 lower-case letters, digits and hyphens, beginning with a letter"
-        raise invalid("name", f"{name[:63]!r} is not accepted; {detail}")
+        raise invalid(
+            "name",
+            f"the name {name[:63]!r} is not accepted; give at most 63 lower-case letters, digits and hyphens, beginning"
+            " with a letter",
+        )
     _check(role, description)
     username = f"{name}@{tenant.name}"
     users = get_user_model().objects
@@ -136,14 +139,18 @@ def service_account_token(
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
     wide = sorted(set(scopes or ()) - set(SCOPES))
     if wide:
-        raise invalid("scopes", f"a service account cannot have {wide}; give some of {SCOPES}", "invalid-scopes")
+        raise invalid(
+            "scopes",
+            f"a service account cannot have the scopes {', '.join(wide)}; give some of {', '.join(SCOPES)}",
+            "invalid-scopes",
+        )
     now = clock.now()
     if expires_at is None and not principal.token:
         expires_at = now + TOKEN_LASTS
     if expires_at is not None and expires_at > now + TOKEN_LONGEST:
-        raise invalid("expires_at", f"the time is too far ahead; give a time within {TOKEN_LONGEST.days} days")
+        raise invalid("expires_at", f"the expiry time is too far ahead; give a time within {TOKEN_LONGEST.days} days")
     if not account.user.is_active:
-        raise Conflict("disabled", f"{account.user.get_username()} is disabled; enable the account first")
+        raise Conflict("disabled", f"the service account {account.user.get_username()} is disabled; enable it first")
     return token_issue(
         principal=principal,
         user=account.user,
@@ -168,9 +175,11 @@ def service_account_named(tenant: Tenant, name: str) -> ServiceAccount:
 
 def _check(role: str, description: str) -> None:
     if role not in ROLES:
-        raise invalid("role", f"a service account cannot have this role; give one of {', '.join(ROLES)}")
+        raise invalid("role", f"a service account cannot have the role {role[:50]!r}; give one of {', '.join(ROLES)}")
     if len(description) > MAX_DESCRIPTION or "\x00" in description:
-        raise invalid("description", f"the text is too long or contains NUL; give at most {MAX_DESCRIPTION} characters")
+        raise invalid(
+            "description", f"the description is too long or contains NUL; give at most {MAX_DESCRIPTION} characters"
+        )
 
 
 def _notify(entry: RecordEntry, tenant: Tenant, subject: str) -> None:

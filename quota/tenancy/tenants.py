@@ -51,7 +51,9 @@ def tenant_create(
             tenant.parent, tenant.max_jobs, tenant.task_api = above, above.max_jobs, above.task_api
             tenant.time_zone = time_zone or above.time_zone
         if Tenant.objects.filter(name=name).exists():
-            raise Conflict("tenant-exists", f"tenant {name} exists; choose another name", fields={"name": "taken"})
+            raise Conflict(
+                "tenant-exists", f"tenant {name} already exists; choose another name", fields={"name": "taken"}
+            )
         tenant.save()
         entry.append("tenant.created", tenant=name, title=title, parent=parent or "")
         if parent is not None:
@@ -191,7 +193,7 @@ def _check_max_teams(principal: Principal, above: Tenant) -> None:
     if teams >= above.max_teams and not may(principal, Action.PLATFORM_ADMIN):
         raise Conflict(
             "too-many-teams",
-            f"{above.name} has {teams} teams, and its owners may create {above.max_teams}; "
+            f"{above.name} has {teams} teams, and its owners may create at most {above.max_teams}; "
             "ask an SRE to raise the limit",
-            fields={"parent": f"at most {above.max_teams} teams"},
+            fields={"parent": f"{above.name} already has {teams} teams; ask an SRE to raise the limit"},
         )

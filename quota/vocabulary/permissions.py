@@ -70,7 +70,11 @@ class Action(StrEnum):
     BILLING_ADMIN = "billing.admin", Scope.ADMIN, "set budgets and move credits to teams"
     TENANT_VIEW = "tenant.view", Scope.READ, "see the tenant"
     TENANT_ADMIN = "tenant.admin", Scope.ADMIN, "change members and settings"
-    TENANT_SELF = "tenant.self", Scope.WRITE, "do this as a member"  # leave the tenant, request capabilities
+    TENANT_SELF = (
+        "tenant.self",
+        Scope.WRITE,
+        "leave the tenant or request capabilities",
+    )  # leave the tenant, request capabilities
     PLATFORM_ADMIN = "platform.admin", Scope.ADMIN, "use actions of SREs"  # bands, tenants, grants
 
 

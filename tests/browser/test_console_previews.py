@@ -61,7 +61,7 @@ def test_an_sre_sees_what_a_change_does_before_it_is_made(sold, page, theme) -> 
     _shots(page, f"admin-prices-form-{theme}")
     page.locator("input[name=base_cpu]").fill("0.05")
     page.locator("button[name=_save], input[name=_save]").first.click()
-    page.get_by_text("Examples, for 30 days").wait_for()
+    page.get_by_text("Examples: prices for 30 days").wait_for()
     assert page.get_by_text("ubar").count() >= 1
     _shots(page, f"admin-prices-preview-{theme}")
     assert not PriceList.objects.filter(version=1).exists()

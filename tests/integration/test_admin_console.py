@@ -329,7 +329,7 @@ def test_bands_that_overlap_are_refused_beside_the_field(sre, world) -> None:
     for confirmed in ({}, {"_confirmed": "1"}):
         answer = sre.post(path, {**BAND, "low": 50, "high": 130, **confirmed})
         assert answer.status_code == 200
-        assert "overlaps another band" in answer.text
+        assert "overlap another band" in answer.text
         assert 'name="_confirmed"' not in answer.text
     band.refresh_from_db()
     assert (band.low, band.high) == (100, 119)
@@ -385,7 +385,7 @@ def test_prices_are_shown_with_what_orders_would_have_cost_and_set_when_confirme
         ({"base_cpu": "much"}, "not an amount of credits"),
         ({"base_cpu": "-1"}, "whole micro-credits"),
         ({"curve_lines": "50"}, "Line 1"),
-        ({"curve_lines": "50 1\n40 2"}, "not above the previous share"),
+        ({"curve_lines": "50 1\n40 2"}, "is not above the share"),
         ({"curve_lines": "1 Infinity"}, "Line 1"),
         ({"cell": "dd"}, "Select a valid choice"),
     ],

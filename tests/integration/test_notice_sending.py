@@ -134,7 +134,7 @@ def test_notices_come_in_order_also_after_a_failure(demo, hook):
     assert sending.notices_send() == sending.Sent(sent=1, failed=1)
     channel.refresh_from_db()
     assert channel.failing_since is not None
-    assert channel.error == "127.0.0.1 answered 503"
+    assert channel.error == "127.0.0.1 answered 503; check the receiver"
     assert sending.notices_send() == sending.Sent()  # the others wait behind the one that failed
     with clock.at(clock.now() + dt.timedelta(seconds=31)):
         assert sending.notices_send() == sending.Sent(sent=3)
@@ -166,8 +166,8 @@ def test_after_a_day_it_is_given_up_and_the_channel_paused(demo, hook):
     assert channel.paused_at == NOON + dt.timedelta(days=1)
     of_it = NoticeDelivery.objects.filter(channel=channel).order_by("id")
     assert [(delivery.state, delivery.error) for delivery in of_it] == [
-        ("failed", "127.0.0.1 answered 500"),
-        ("failed", "the channel was paused: 127.0.0.1 answered 500"),
+        ("failed", "127.0.0.1 answered 500; check the receiver"),
+        ("failed", "not sent, because the channel was paused: 127.0.0.1 answered 500; check the receiver"),
     ]
     assert Notice.objects.first().kind == "notices.paused"
     assert Record.objects.filter(kind="notices.channel-paused", tenant="demo").count() == 1
@@ -206,7 +206,7 @@ def test_what_the_receiver_does_not_want_makes_way_after_a_few_attempts(demo, ho
     with clock.at(moment):
         sending.notices_send()
     assert states() == ["failed", "sent"]
-    assert NoticeDelivery.objects.last().error == "127.0.0.1 answered 422"
+    assert NoticeDelivery.objects.last().error == "127.0.0.1 answered 422; check the receiver"
 
 
 def test_redirects_are_not_followed(demo, hook):
@@ -271,7 +271,7 @@ def test_a_mail_server_that_refuses_the_address(demo, post):
     reported(demo)
     assert sending.notices_send() == sending.Sent(sent=1, failed=1)
     errors = set(NoticeDelivery.objects.values_list("error", flat=True))
-    assert errors == {"", "the mail server rejected the address: no such box"}
+    assert errors == {"", "the mail server rejected the address: no such box; check the address of this channel"}
 
 
 def test_a_sender_that_dies_leaves_its_channel_after_the_lease(demo, hook):

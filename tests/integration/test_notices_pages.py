@@ -143,7 +143,7 @@ def test_a_channel_is_added_changed_tried_and_removed(ubar):
     owner.post(path, {"target": row.target, "level": "info"})
     row.refresh_from_db()
     assert not row.enabled
-    assert NoticeDelivery.objects.get().error == "the channel was disabled"
+    assert NoticeDelivery.objects.get().error == "not sent, because the channel was disabled"
     assert owner.post(path + "remove/").url == "/notices/channels/"
     assert not NoticeChannel.objects.exists()
 
@@ -162,7 +162,7 @@ def test_a_refusal_stands_on_the_form(ubar):
     bad = {"tenant": "ubar", "kind": "webhook", "target": "http://10.0.0.1/<x>", "level": "info"}
     answer = owner.post("/notices/channels/", bad)
     assert answer.status_code == 422
-    assert "the address is private" in answer.text
+    assert "the address is in a private network" in answer.text
     assert "http://10.0.0.1/&lt;x&gt;" in answer.text
     row = add(ubar)
     assert owner.post(f"/notices/channels/{row.pk}/", {"target": "x", "level": "info"}).status_code == 422

@@ -205,8 +205,8 @@ def test_what_comes_late_is_paid_from_then_on(ubar: Tenant) -> None:
         ("ends_at", NOW + 367 * DAY, "at most 366 days per order"),
         ("ends_at", dt.datetime(2027, 1, 6), "time zone"),
         ("ends_at", NOW - DAY, "not after"),
-        ("amounts", cores(0), "no quantity"),
-        ("amounts", (0, 0, 0, 0, 0, 5), "contains nothing that is sold"),
+        ("amounts", cores(0), "all amounts are zero"),
+        ("amounts", (0, 0, 0, 0, 0, 5), "has no resource that is sold"),
         ("amounts", (-1, 0, 0, 0, 0, 0), "0 or more"),
         ("amounts", (1,), "quantities"),
         ("amounts", (2**63, 0, 0, 0, 0, 0), "too large"),
@@ -237,7 +237,7 @@ def test_nothing_to_sell_is_reported(ubar: Tenant) -> None:
     with pytest.raises(Rejected, match="not sold"):
         place(ubar, band="batch")
     Market.objects.update(selling=False)
-    with pytest.raises(Conflict, match="sells nothing"):
+    with pytest.raises(Conflict, match="sells no quota"):
         place(ubar)
     with pytest.raises(Forbidden):
         place(ubar, principal=buyer("other"))
@@ -249,7 +249,7 @@ def test_more_than_is_left_is_refused_with_the_first_free_date(ubar: Tenant) -> 
         place(ubar, 11, begin=5, days=10)
     assert refused.value.code == "sold-out"
     assert refused.value.figures["first_free"] == (NOW + 10 * DAY).isoformat()
-    assert refused.value.fields == {"amounts.cpu": "10 cores left"}
+    assert refused.value.fields == {"amounts.cpu": "the cell can sell only 10 cores; give a smaller amount"}
     assert place(ubar, 10, begin=5, days=10).state == "pending"
 
 

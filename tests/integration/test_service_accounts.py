@@ -60,7 +60,7 @@ def test_disabled_and_removed_its_tokens_prove_nothing_at_once(ann, tenant, ci) 
     service_account_set(principal=ann, account=ci, enabled=False)
     with pytest.raises(InvalidToken, match="is disabled"):
         principal_of_token(secret)
-    with pytest.raises(Conflict, match="enable the account first"):
+    with pytest.raises(Conflict, match="enable it first"):
         service_account_token(principal=ann, account=service_account_named(tenant, "ci"), name="another")
     service_account_set(principal=ann, account=ci, enabled=True)
     assert principal_of_token(secret)[1].name == "ci@ubar"
@@ -91,7 +91,7 @@ def test_it_is_never_an_owner_and_of_no_other_tenant(ann, tenant, ci) -> None:
 def test_its_tokens_are_bound_and_end_whichever_person_makes_them(ann, tenant, ci) -> None:
     later = clock.now() + dt.timedelta(days=1)
     for given in ({"tenant": tenant}, {"expires_at": later}, {"tenant": rows.a_tenant("other"), "expires_at": later}):
-        with pytest.raises(Rejected, match="bind the token to the tenant of the account"):
+        with pytest.raises(Rejected, match="give the tenant of the account"):
             token_issue(principal=rows.ME, user=ci.user, name="x", scopes=["read"], **given)
     for given, field in (
         ({"scopes": ["admin"]}, "scopes"),

@@ -66,7 +66,7 @@ def test_requests_are_answered_on_their_page(sre, tenant) -> None:
     assert answer(shell, state="granted", answer="").status_code == 302
     assert Capability.objects.get().kind == "shell"
     assert "give a reason" in answer(jobs, state="refused", answer="").text
-    assert "choose granted or refused" in answer(jobs, state="open", answer="").text
+    assert "choose granted or rejected" in answer(jobs, state="open", answer="").text
     assert answer(jobs, state="refused", answer="ask the owners").status_code == 302
     assert answer(jobs, state="granted", answer="").status_code == 403
     assert Record.objects.filter(kind="capability.refused", actor="root").exists()

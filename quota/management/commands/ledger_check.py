@@ -17,5 +17,7 @@ class Command(BaseCommand):
         for sentence in wrong:
             self.stderr.write(sentence)
         if wrong:
-            raise CommandError(f"the ledger has {len(wrong)} errors; the lines above describe them")
+            raise CommandError(
+                f"the ledger has {len(wrong)} errors, which the lines above describe; report them as a bug"
+            )
         self.stdout.write("The ledger has no errors.")
