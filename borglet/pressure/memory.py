@@ -66,11 +66,15 @@ def shortage_of(resource: Resource, found: AvailableMemory, used: int) -> Shorta
         return None
     lack = "memory" if resource == "ram" else "disk space"
     if lacking >= beyond:
-        left = f"{mebibytes(found.available)} of {mebibytes(found.total)} are left"
-        detail = f"the machine ran out of {lack}: {left}, and the Borglet keeps {mebibytes(kept)} free"
+        detail = (
+            f"the machine ran out of {lack}: {mebibytes(found.available)} of {mebibytes(found.total)} are left,"
+            f" and the Borglet keeps {mebibytes(kept)} free"
+        )
     else:
-        offered = f"the machine offers {mebibytes(found.given)}"
-        detail = f"the machine ran out of {lack}: its tasks used {mebibytes(used)}, and {offered}"
+        detail = (
+            f"the machine ran out of {lack}: its tasks used {mebibytes(used)},"
+            f" and the machine offers {mebibytes(found.given)}"
+        )
     # A little more than needed, or the next allocated page causes the next shortage.
     return Shortage(resource, max(lacking, beyond) + kept // 4, detail)
 
