@@ -104,7 +104,7 @@ def load_secrets(home: Path) -> FleetSecrets:
     except FileNotFoundError:
         return FleetSecrets()
     except msgspec.MsgspecError as error:
-        raise JoinFailed(f"cannot read {path}: {error}. Remove the file and join again") from error
+        raise JoinFailed(f"cannot read {path}: {error}; remove the file and join again with a new token") from error
 
 
 def join_fleet(

@@ -85,7 +85,8 @@ def check_hostname(name: str) -> str:
     """Return a valid host name unchanged. Raises `BadMachine` if the name is not a host name."""
     if not _HOSTNAME.fullmatch(name):
         raise BadMachine(
-            f"hostname: {name!r} is not a host name; use lower-case letters, digits and hyphens, up to 63 between dots"
+            f"hostname: {name!r} is not a host name; use lower-case letters, digits and hyphens, and at most"
+            " 63 characters between two dots"
         )
     return name
 
@@ -111,7 +112,9 @@ def _quantity(field: str, value: str, suffixes: Mapping[str, int]) -> int:
     match = _QUANTITY.fullmatch(value)
     if match is None or match.group(2) not in suffixes:
         accepted = ", ".join(repr(suffix) for suffix in suffixes if suffix) or "none"
-        raise BadMachine(f"{field}: {value!r} is not a quantity; give a number (suffixes: {accepted})")
+        raise BadMachine(
+            f"{field}: {value!r} is not a quantity; give a number such as 4 (allowed suffixes: {accepted})"
+        )
     quantity = int(Decimal(match.group(1)) * suffixes[match.group(2)])
     if quantity > MAX_QUANTITY:
         raise BadMachine(f"{field}: {value!r} is too large; give at most {MAX_QUANTITY}")
@@ -164,11 +167,13 @@ def read_fleet(path: Path) -> list[MachineSpec]:
         columns = reader.fieldnames or ()
         missing = [column for column in CSV_COLUMNS[:4] if column not in columns]
         unknown = [column for column in columns if column not in CSV_COLUMNS]
-        if missing or unknown:
+        if missing:
             raise BadMachine(
-                f"{path}: columns {', '.join(missing + unknown)} are missing or unknown; the columns"
-                f" must be {', '.join(CSV_COLUMNS)}"
+                f"{path}: the first line lacks the columns {', '.join(missing)}; give all of"
+                f" {', '.join(CSV_COLUMNS[:4])}"
             )
+        if unknown:
+            raise BadMachine(f"{path}: the columns {', '.join(unknown)} are unknown; use only {', '.join(CSV_COLUMNS)}")
         machines = list(_fleet_rows(path, reader))
     hostnames = set()
     for machine in machines:

@@ -61,7 +61,7 @@ class SocketProber:
 
     async def _get(self, path: str, address: str, port: int) -> ProbeAnswer:
         if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
-            return ProbeAnswer(False, f"health.path: {path!r} is not a path; give /…, percent-encoded")
+            return ProbeAnswer(False, f"health.path: {path!r} is not a path; begin it with /, and percent-encode it")
         reader, writer = await asyncio.open_connection(address, port, limit=MAX_STATUS_LINE_BYTES)
         try:
             request = f"GET {path} HTTP/1.1\r\nHost: {address}:{port}\r\nUser-Agent: borglet\r\n"

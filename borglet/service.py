@@ -245,7 +245,7 @@ def stop_all(home: Path, *, wait_s: float, notice_s: float = math.inf) -> int:
 async def _stop_all(runtime: SupervisedRuntime, notice_s: float) -> int:
     running = {presence.key: presence.task for presence in await runtime.presences() if presence.exit is None}
     for key, task in running.items():
-        detail = "all tasks of the machine were stopped"
+        detail = "`borglet stop-all` stopped all tasks of the machine"
         await runtime.stop(key, notice_s=min(task.notice_s, notice_s), cause=EndCause.STOPPED, detail=detail)
     left = set(running)
     longest_s = max((task.notice_s for task in running.values()), default=0.0)
@@ -256,7 +256,7 @@ async def _stop_all(runtime: SupervisedRuntime, notice_s: float) -> int:
                 left.discard((await runtime.next_end()).key)
     except TimeoutError:
         names = ", ".join(sorted(running[key].name for key in left))
-        raise TimeoutError(f"tasks did not end within {margin_s:g} s: {names}; run the command again") from None
+        raise TimeoutError(f"tasks did not end within {margin_s:g} s: {names}; run `borglet stop-all` again") from None
     finally:
         await runtime.close()
     return len(running)

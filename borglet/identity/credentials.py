@@ -163,5 +163,7 @@ def pinned_context(authority: str) -> ssl.SSLContext:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_verify_locations(cadata=authority)
     except (ssl.SSLError, ValueError) as error:
-        raise BadAuthority(f"authority: it is not a certificate in PEM form: {error}") from error
+        raise BadAuthority(
+            f"authority: the text is not a certificate in PEM form: {error}; give the whole text of the certificate"
+        ) from error
     return context

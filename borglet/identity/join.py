@@ -120,7 +120,7 @@ class JoinClient:
         """
         answers = self._post("/join:bulk", requests, list[JoinAnswer])
         if [answer.hostname for answer in answers] != [request.hostname for request in requests]:
-            raise JoinFailed("the link's answer is about other machines than the request; try again")
+            raise JoinFailed("the link server's answer names other machines than the request; try again")
         return answers
 
     def _fetch_authority(self, fingerprint: str) -> str:
@@ -141,12 +141,12 @@ class JoinClient:
             certificate = ssl.PEM_cert_to_DER_cert(authority)
         except ValueError as error:
             raise JoinFailed(
-                f"{self._url}/authority.pem is not a certificate in PEM form: {error}; check the link's address"
+                f"{self._url}/authority.pem is not a certificate in PEM form: {error}; check the link server's address"
             ) from error
         found = hashlib.sha256(certificate).hexdigest()
         if not hmac.compare_digest(found, fingerprint):
             raise JoinFailed(
-                f"authority: the link at {self._url} has the authority {found}, and the token expects"
+                f"authority: the link server at {self._url} has the authority {found}, and the token expects"
                 f" {fingerprint}. The token belongs to another cell, or someone intercepts the connection; check the"
                 " address, and ask an SRE of the cell for a new token"
             )
@@ -160,7 +160,10 @@ class JoinClient:
                 problem = str(msgspec.json.decode(body, type=Problem))
             except msgspec.MsgspecError:
                 problem = body[:200].decode(errors="replace")
-            raise JoinFailed(f"the cell rejected the request to join: {problem or 'without a reason'} (HTTP {status})")
+            raise JoinFailed(
+                f"the cell rejected the request to join (HTTP {status}):"
+                f" {problem or 'it gave no reason; check the join token'}"
+            )
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.MsgspecError as error:
@@ -178,16 +181,17 @@ class JoinClient:
         except ssl.SSLCertVerificationError as error:
             connection.close()
             raise JoinFailed(
-                f"the link at {self._url} has no certificate of the cell's authority: {error.verify_message}; check"
-                " that the address names a link server of the token's cell"
+                f"the link server at {self._url} has no certificate of the cell's authority: {error.verify_message};"
+                " check that the address names a link server of the token's cell"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise LinkUnreachable(f"cannot reach the link at {self._url}: {error}; check the address") from error
+            raise LinkUnreachable(f"cannot reach the link server at {self._url}: {error}; check the address") from error
         if len(body) > limit_bytes:
             connection.close()
             raise JoinFailed(
-                f"{self._url}{path} answered more than {limit_bytes} bytes, which is the limit; check the address"
+                f"{self._url}{path} answered with more than {limit_bytes} bytes, which is the limit; check that this is"
+                " the address of a link server"
             )
         return response.status, body
 
@@ -206,13 +210,13 @@ def join_cell(store: DiskStore, url: str, request: JoinRequest) -> Identity:
     if known is not None:
         if known.hostname != request.hostname:
             raise JoinFailed(
-                f"hostname: this home belongs to machine {known.hostname!r} of cell {known.cell!r}, not to"
-                f" {request.hostname!r}; give a different --home"
+                f"hostname: the directory of --home belongs to machine {known.hostname!r} of cell {known.cell!r}, not"
+                f" to {request.hostname!r}; give a different --home"
             )
         return known
     if not request.token:
         raise JoinFailed(
-            "join token: this home has not joined a cell yet; give --join-token with a token of"
+            "join token: this machine has not joined a cell yet; give --join-token with a token of"
             " `borgctl machine join-token`"
         )
     client = JoinClient(url, parse_token(request.token))

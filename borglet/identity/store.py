@@ -90,7 +90,7 @@ class DiskStore:
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError as error:
-            raise ValueError(f"cannot read {path}: {error}. Remove the file and join again with a new token") from error
+            raise ValueError(f"cannot read {path}: {error}; remove the file and join again with a new token") from error
         return identity
 
     def authority(self) -> str:

@@ -213,7 +213,10 @@ class Link:
         if not isinstance(message, Welcome):
             self._hang_up(socket, "type: expected welcome or refusal after hello, got poll")
         if not OLDEST_PROTOCOL <= message.protocol <= PROTOCOL:
-            detail = f"the shard uses protocol {message.protocol}, this Borglet knows {OLDEST_PROTOCOL} to {PROTOCOL}"
+            detail = (
+                f"the link server uses protocol {message.protocol}, but this Borglet supports only {OLDEST_PROTOCOL} to"
+                f" {PROTOCOL}; upgrade the older of the two"
+            )
             raise LinkRejected(Refusal("protocol", "protocol", detail, retry=False))
         self._credentials.apply_welcome(authority=message.authority, api_url=message.api_url)
         self._agent.runtime.api_url = self._credentials.api_url
@@ -231,7 +234,8 @@ class Link:
         """Send the reason to the shard, close the connection, and raise `LinkRejected`."""
         short = reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")
         socket.close(CloseCode.INVALID_DATA, short)
-        raise LinkRejected(Refusal("malformed", "", f"the shard sent a frame that is not a valid message: {reason}"))
+        detail = f"the link server sent a message that is not valid: {reason}; the Borglet connects again"
+        raise LinkRejected(Refusal("malformed", "", detail))
 
     # -- polls
 

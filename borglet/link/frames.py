@@ -93,9 +93,14 @@ class FrameReader:
         first, second = data[at], data[at + 1]
         opcode = _KNOWN.get(first & 0x0F)
         if first & 0x70 or opcode is None:
-            raise BadFrame(PROTOCOL_ERROR, "the frame has reserved bits or an unknown opcode")
+            raise BadFrame(
+                PROTOCOL_ERROR, "a WebSocket frame has reserved bits or an unknown opcode; see RFC 6455, section 5.2"
+            )
         if bool(second & 0x80) is not self.masked:
-            raise BadFrame(PROTOCOL_ERROR, "a client must mask its frames, and a server must not")
+            raise BadFrame(
+                PROTOCOL_ERROR,
+                "a WebSocket frame of a client has no mask, or one of a server has a mask; see RFC 6455, section 5.1",
+            )
         mask = 4 if self.masked else 0
         length, head = second & 0x7F, 2 + mask
         if length == _SHORT:
@@ -109,7 +114,9 @@ class FrameReader:
                 return at
             (length,) = struct.unpack_from("!Q", data, at + 2)
         if length > self.most_bytes:
-            raise BadFrame(TOO_BIG, f"the message is longer than {self.most_bytes} bytes")
+            raise BadFrame(
+                TOO_BIG, f"the message has more than {self.most_bytes} bytes, which is the limit; send a shorter one"
+            )
         begin = at + head
         if size < head + length:
             self._wanted = head + length
@@ -123,22 +130,36 @@ class FrameReader:
     def _take(self, opcode: Opcode, final: bool, content: bytes, found: list[tuple[Opcode, bytes]]) -> None:
         if opcode >= Opcode.CLOSE:
             if not final or len(content) > _LONGEST_CONTROL:
-                raise BadFrame(PROTOCOL_ERROR, "a control frame must be short and must not be split")
+                raise BadFrame(
+                    PROTOCOL_ERROR,
+                    f"a WebSocket control frame must be whole and have at most {_LONGEST_CONTROL} bytes; see RFC 6455,"
+                    " section 5.5",
+                )
             found.append((opcode, content))
         elif opcode is not Opcode.CONTINUATION:
             if self._parts:
-                raise BadFrame(PROTOCOL_ERROR, "a message begins before the previous one has ended")
+                raise BadFrame(
+                    PROTOCOL_ERROR,
+                    "a WebSocket message begins before the previous one has ended; see RFC 6455, section 5.4",
+                )
             if final:
                 found.append((opcode, content))
             else:
                 self._parts, self._parts_bytes = [bytes((opcode,)), content], len(content)
         else:
             if not self._parts:
-                raise BadFrame(PROTOCOL_ERROR, "a continuation frame came without a message")
+                raise BadFrame(
+                    PROTOCOL_ERROR,
+                    "a WebSocket continuation frame came before the first frame of a message; see RFC 6455, section"
+                    " 5.4",
+                )
             self._parts.append(content)
             self._parts_bytes += len(content) + _PART_BYTES
             if self._parts_bytes > self.most_bytes:
-                raise BadFrame(TOO_BIG, f"the message is longer than {self.most_bytes} bytes")
+                raise BadFrame(
+                    TOO_BIG,
+                    f"the message has more than {self.most_bytes} bytes, which is the limit; send a shorter one",
+                )
             if final:
                 begun, self._parts = self._parts, []
                 found.append((Opcode(begun[0][0]), b"".join(begun[1:])))
@@ -169,8 +190,13 @@ def close_code(content: bytes) -> int:
     if not content:
         return NO_STATUS
     if len(content) < 2:
-        raise BadFrame(PROTOCOL_ERROR, "a close frame must hold a code or be empty")
+        raise BadFrame(
+            PROTOCOL_ERROR,
+            "a WebSocket close frame must be empty or begin with a status code; see RFC 6455, section 5.5.1",
+        )
     (code,) = struct.unpack_from("!H", content)
     if not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
-        raise BadFrame(PROTOCOL_ERROR, f"{code} is not a valid close code")
+        raise BadFrame(
+            PROTOCOL_ERROR, f"{code} is not a valid status code of a WebSocket close frame; see RFC 6455, section 7.4"
+        )
     return int(code)

@@ -45,11 +45,15 @@ class Grants:
         if the grant is not valid or was used before.
         """
         if not is_signed(authority_keys(self._authority()), SHELL_CONTEXT + grant.claims, grant.signature):
-            raise GrantRefused("the grant is not signed by this cell's authority")
+            raise GrantRefused(
+                "the permission (grant) for this shell is not signed by this cell's authority; open another shell"
+            )
         try:
             claims = msgspec.json.decode(grant.claims, type=ShellClaims)
         except msgspec.MsgspecError as error:
-            raise GrantRefused(f"cannot read the grant: {error}") from error
+            raise GrantRefused(
+                f"cannot read the permission (grant) for this shell: {error}; use the same release of Borglet and cell"
+            ) from error
         if reason := self._reason_against(claims, now):
             raise GrantRefused(reason, claims.session)
         self._seen = {session: until for session, until in self._seen.items() if until > now - SKEW_S}
@@ -58,21 +62,27 @@ class Grants:
 
     def _reason_against(self, claims: ShellClaims, now: float) -> str:
         if claims.machine != self._hostname:
-            return f"the grant is for machine {claims.machine}, and this machine is {self._hostname}"
+            return (
+                f"the permission (grant) for this shell is for machine {claims.machine}, and this machine is"
+                f" {self._hostname}; open another shell"
+            )
         if claims.expires_at - claims.issued_at > MAX_LIFE_S:
-            return f"the grant is valid for longer than {MAX_LIFE_S:g} s, which is the limit"
+            return (
+                f"the permission (grant) for this shell is valid for longer than {MAX_LIFE_S:g} s, which is the limit;"
+                " report this as a bug"
+            )
         if now > claims.expires_at + SKEW_S:
             return (
-                f"the grant expired {now - claims.expires_at:.0f} s ago by this machine's clock;"
-                " check that the clock is right"
+                f"the permission (grant) for this shell expired {now - claims.expires_at:.0f} s ago by this machine's"
+                " clock; check that the clock is right"
             )
         if claims.issued_at > now + SKEW_S:
             return (
-                f"the grant becomes valid in {claims.issued_at - now:.0f} s by this machine's clock;"
-                " check that the clock is right"
+                f"the permission (grant) for this shell becomes valid in {claims.issued_at - now:.0f} s by this"
+                " machine's clock; check that the clock is right"
             )
         if claims.session in self._seen:
-            return "the grant was already used; ask for a new one"
+            return "the permission (grant) for this shell was already used; open another shell"
         if not (1 <= claims.rows <= MAX_SIDE and 1 <= claims.cols <= MAX_SIDE):
             return f"rows, cols: {claims.rows} x {claims.cols} is not a terminal's size; give 1 to {MAX_SIDE} for each"
         return ""

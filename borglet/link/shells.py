@@ -137,7 +137,9 @@ class Shells:
 
     async def _open(self, claims: ShellClaims) -> Pty:
         if not self._lives(claims):
-            raise ShellRefused(f"task {claims.key} is not running on this machine now")
+            raise ShellRefused(
+                f"task {claims.key} is not running on this machine now; open the shell when the task runs"
+            )
         return await self._agent.runtime.open_shell(claims)
 
     def _lives(self, claims: ShellClaims) -> bool:
@@ -259,8 +261,8 @@ class _Bridge:
                 self._typed_cost += shell_cost(len(payload))
                 if self._typed_cost > SHELL_WINDOW_BYTES + SHELL_FRAME_BYTES:
                     raise _Over(
-                        f"the client sent more than {SHELL_WINDOW_BYTES} bytes that the shell has not consumed; open"
-                        " another shell"
+                        f"the client sent more than {SHELL_WINDOW_BYTES} bytes that the shell has not read yet; open"
+                        " another shell, and send input more slowly"
                     )
                 self._typed.put_nowait(payload)
             elif kind is ShellFrame.CONSUMED:
@@ -302,7 +304,10 @@ class _Bridge:
             if now - self._used_at > claims.idle_s:
                 raise _Over(f"the shell had no input and no output for {claims.idle_s:g} s; open another one")
             if now - self._heard_at > self._settings.silence_s:
-                raise _Over(f"the client sent nothing for {self._settings.silence_s:g} s")
+                raise _Over(
+                    f"the shell's client sent nothing for {self._settings.silence_s:g} s; check the network, and open"
+                    " another shell"
+                )
             if now - alive_at > self._settings.alive_s:
                 alive_at = now
                 await self._socket.send(shell_frame(ShellFrame.ALIVE))

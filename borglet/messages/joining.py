@@ -41,8 +41,10 @@ def authority_digest(pem: str) -> str:
     try:
         found = [ssl.PEM_cert_to_DER_cert(part) for part in _CERTIFICATE.findall(pem)]
     except ValueError as error:
-        raise ValueError(f"authority: it is not a certificate in PEM form: {error}") from error
+        raise ValueError(
+            f"authority: the text is not a certificate in PEM form: {error}; give the whole text of the certificate"
+        ) from error
     if not found or not all(found):
-        raise ValueError("authority: it is not a certificate in PEM form; give the whole text of the certificate")
+        raise ValueError("authority: the text is not a certificate in PEM form; give the whole text of the certificate")
     prints = sorted({hashlib.sha256(certificate).hexdigest() for certificate in found})
     return hashlib.sha256("\n".join(prints).encode()).hexdigest()

@@ -70,7 +70,10 @@ def shell_frame_of(frame: bytes | str) -> tuple[ShellFrame, bytes]:
     try:
         return ShellFrame(raw[:1].decode("ascii")), raw[1:]
     except ValueError as error:
-        raise MalformedMessage(f"a frame of a shell begins with the unknown kind {raw[:1]!r}") from error
+        raise MalformedMessage(
+            f"a frame of a shell begins with {raw[:1]!r}, which is not a known kind of frame; use the same release of"
+            " client and cell"
+        ) from error
 
 
 def shell_cost(size: int) -> int:

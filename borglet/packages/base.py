@@ -53,7 +53,8 @@ def mount_name(package: PackageRef) -> str:
     name = package.name.partition("@")[0]
     if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode()) > 255:
         raise PackageMissing(
-            f"package {package.name!r}: {name!r} is not the name of a directory; use letters, digits, '-', '_', '.'"
+            f"package {package.name!r}: {name!r} is not the name of a directory; use only letters, digits, '-', '_'"
+            " and '.'"
         )
     return name
 

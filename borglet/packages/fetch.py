@@ -109,7 +109,9 @@ class Fetcher:
                         pause(seconds)
                     case GiveUp(why):
                         named = f"package {package.name!r} ({package.digest})"
-                        raise PackageMissing(f"cannot download {named}: {why}")
+                        raise PackageMissing(
+                            f"cannot download {named}: {why}; an SRE can check the network and the package store"
+                        )
 
 
 class _Download:
@@ -166,7 +168,8 @@ class _Download:
             self._unmixed = True
             log.warning("package %s: the parts from several sources do not match", self._package.name)
             return False
-        raise SourceFailed("mismatch", f"the content has the wrong digest: sha256:{found}")
+        detail = f"the content has the wrong digest: sha256:{found}; the machine skips this source"
+        raise SourceFailed("mismatch", detail)
 
     def _receive(
         self, connection: http.client.HTTPConnection, path: str, headers: dict[str, str], source: PeerAddress
@@ -178,16 +181,19 @@ class _Download:
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()
         if response.status in (429, 503):
-            raise SourceFailed(BUSY, f"the source answered HTTP {response.status}")
+            raise SourceFailed(BUSY, f"the source is busy (HTTP {response.status}); the machine tries it again later")
         if response.status not in (200, 206):
             text = response.read(300).decode(errors="replace").strip()
-            raise SourceFailed("refused", f"the source answered HTTP {response.status} {text}")
+            detail = f"the source rejected the request (HTTP {response.status} {text}); the machine skips this source"
+            raise SourceFailed("refused", detail)
         if response.status == 200 and self._size:
             self._restart()
         wanted = self._package.size_bytes - self._size
         if response.length != wanted:
             raise SourceFailed(
-                "mismatch", f"the source sends {response.length} bytes, but {wanted} bytes are missing here"
+                "mismatch",
+                f"the source offers {response.length} bytes, but {wanted} bytes are still to be downloaded; the machine"
+                " skips this source",
             )
         self._givers.add(source)
         self._copy(response, wanted)
@@ -200,9 +206,13 @@ class _Download:
             try:
                 piece = response.read1(min(PIECE_BYTES, wanted))
             except TimeoutError as error:
-                raise SourceFailed("slow", f"the source sent nothing for {settings.silence_s:g} s") from error
+                raise SourceFailed(
+                    "slow", f"the source sent nothing for {settings.silence_s:g} s; the machine skips this source"
+                ) from error
             if not piece:
-                raise SourceFailed("unreachable", f"the connection ended {wanted} bytes early")
+                raise SourceFailed(
+                    "unreachable", f"the connection ended before the last {wanted} bytes; the machine skips this source"
+                )
             self._file.write(piece)
             self._digest.update(piece)
             self._size += len(piece)
@@ -212,6 +222,8 @@ class _Download:
             if passed_s >= settings.pace_s:
                 if came < settings.least_bytes_s * passed_s and wanted:
                     raise SourceFailed(
-                        "slow", f"the source sends {came / passed_s:.0f} of at least {settings.least_bytes_s} bytes/s"
+                        "slow",
+                        f"the source sends {came / passed_s:.0f} bytes/s, and at least {settings.least_bytes_s} bytes/s"
+                        " are required; the machine skips this source",
                     )
                 since, came = self._now(), 0

@@ -165,7 +165,10 @@ class PackageManager:
 
     def _tree(self, package: PackageRef) -> Path:
         if package.digest not in self._installed:
-            raise PackageMissing(f"package {package.name!r} ({package.digest}) is not installed")
+            raise PackageMissing(
+                f"package {package.name!r} ({package.digest}) is not installed on this machine; restart the task, so"
+                " that the machine installs the package"
+            )
         return self._store.tree(package.digest)
 
     def installed(self) -> list[str]:
@@ -191,7 +194,9 @@ class PackageManager:
         while missing := [package for package in packages if package.digest not in self._installed]:
             if attempts == self._settings.attempts:
                 raise PackageMissing(
-                    f"package {missing[0].name!r}: removed to make space for other packages before this task started"
+                    f"package {missing[0].name!r}: the machine removed it to make space for other packages before this"
+                    " task started; use fewer packages on this machine, or give its Borglet more disk space with"
+                    " --package-bytes"
                 )
             attempts += await self._install_all(missing)
         for package in packages:
@@ -202,7 +207,9 @@ class PackageManager:
         must then try again.
         """
         if self._closing.is_set():
-            raise PackageMissing(f"package {packages[0].name!r}: this Borglet is shutting down")
+            raise PackageMissing(
+                f"package {packages[0].name!r}: this Borglet is shutting down; the next Borglet installs the package"
+            )
         joined = [self._join(package) for package in packages]
         try:
             for installation in joined:
@@ -243,7 +250,7 @@ class PackageManager:
             raise PackageMissing(f"package {package.name!r} ({package.digest}) is rejected: {error}") from error
         except OSError as error:
             raise PackageMissing(
-                f"package {package.name!r}: this machine cannot store it: {error}; an SRE can check its disk"
+                f"package {package.name!r}: this machine cannot store it: {error}; an SRE can check the machine's disk"
             ) from error
         finally:
             self._promised.pop(package.digest, None)
@@ -285,10 +292,10 @@ class PackageManager:
         left = self._settings.budget_bytes - kept - others
         if self._excess() > 0:
             raise PackageMissing(
-                f"package {package.name!r}: it needs about {wanted} bytes; packages in use leave {max(0, left)} of"
-                f" {self._settings.budget_bytes}, and the disk has {self._store.free_bytes()} free, of"
-                f" which the Borglet keeps {self._settings.keep_free_bytes} free. Use fewer"
-                " packages on this machine, or give its Borglet more with --package-bytes"
+                f"package {package.name!r}: it needs about {wanted} bytes; packages in use leave {max(0, left)} of the"
+                f" {self._settings.budget_bytes} bytes for packages, and the disk has {self._store.free_bytes()} bytes"
+                f" free, of which {self._settings.keep_free_bytes} must stay free. Use fewer packages on this machine,"
+                " or give its Borglet more disk space with --package-bytes"
             )
         return max(0, left - package.size_bytes)
 

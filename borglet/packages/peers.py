@@ -120,13 +120,14 @@ class PeerServer:
             async with asyncio.timeout(self._settings.header_timeout_s):
                 raw = await reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError as error:
-            raise ConnectionResetError("the connection ended without a request") from error
+            raise ConnectionResetError("the client closed the connection before it sent a request") from error
         except asyncio.LimitOverrunError as error:
-            raise _Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request header is too long") from error
+            text = f"the request header has more than {self._settings.header_bytes} bytes; send fewer headers"
+            raise _Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text) from error
         first, *lines = raw.removesuffix(b"\r\n\r\n").split(b"\r\n")
         match = _REQUEST.match(first)
         if match is None:
-            raise _Answer(HTTPStatus.BAD_REQUEST, "send GET /packages/sha256:<64 hex digits>")
+            raise _Answer(HTTPStatus.BAD_REQUEST, "the request is not valid; send GET /packages/sha256:<64 hex digits>")
         headers = {}
         for line in lines:
             name, _, value = line.decode("latin-1").partition(":")
@@ -135,7 +136,7 @@ class PeerServer:
         scheme, _, ticket = headers.get("authorization", "").partition(" ")
         try:
             if scheme != "Borg-Ticket":
-                raise TicketRefused("send the header Authorization: Borg-Ticket <ticket>")
+                raise TicketRefused("the request has no ticket; send the header Authorization: Borg-Ticket <ticket>")
             check(ticket.strip(), self._keys(), digest=digest, now=self._now())
         except TicketRefused as error:
             raise _Answer(HTTPStatus.UNAUTHORIZED, str(error)) from error
@@ -146,7 +147,8 @@ class PeerServer:
     def _upload(self) -> Iterator[None]:
         if self._uploads >= self._settings.uploads:
             raise _Answer(
-                HTTPStatus.SERVICE_UNAVAILABLE, f"all {self._uploads} upload slots are in use; try again later"
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"this machine serves {self._uploads} downloads, which is the limit; try again later",
             )
         self._uploads += 1
         try:
@@ -157,17 +159,19 @@ class PeerServer:
     async def _send(self, writer: asyncio.StreamWriter, digest: str, offset: int) -> None:
         path = self._find(digest)
         if path is None:
-            raise _Answer(HTTPStatus.NOT_FOUND, f"this machine does not have {digest}")
+            raise _Answer(HTTPStatus.NOT_FOUND, f"this machine does not have the package {digest}; use another source")
         try:
             file = path.open("rb")
         except FileNotFoundError as error:
-            raise _Answer(HTTPStatus.NOT_FOUND, f"this machine no longer has {digest}") from error
+            raise _Answer(
+                HTTPStatus.NOT_FOUND, f"this machine no longer has the package {digest}; use another source"
+            ) from error
         with file:
             size = os.fstat(file.fileno()).st_size
             if offset >= size:
                 raise _Answer(
                     HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
-                    f"the range starts after the end of the archive, which has {size} bytes; start earlier",
+                    f"the range starts after the end of the archive, which has {size} bytes; give an earlier start",
                 )
             part = f"Content-Range: bytes {offset}-{size - 1}/{size}\r\n" if offset else ""
             status = HTTPStatus.PARTIAL_CONTENT if offset else HTTPStatus.OK

@@ -66,14 +66,23 @@ class LinkSources:
         try:
             status, body = self._ask("GET", f"/packages/{digest}/sources", keep=True)
         except (OSError, http.client.HTTPException) as error:
-            raise SourcesUnavailable(f"cannot reach the link: {error or type(error).__name__}") from error
+            raise SourcesUnavailable(
+                f"cannot reach the link server {':'.join(map(str, self._address))}: {error or type(error).__name__};"
+                " check the network of this machine"
+            ) from error
         if status != 200:
             text = body[:500].decode(errors="replace").strip()
-            raise SourcesUnavailable(f"the link answered HTTP {status} {text}", final=status in (400, 403, 404))
+            raise SourcesUnavailable(
+                f"the link server listed no sources of the package (HTTP {status} {text}); check that the cell has it",
+                final=status in (400, 403, 404),
+            )
         try:
             return msgspec.json.decode(body, type=PackageSources)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise SourcesUnavailable(f"cannot read the link's answer: {error}") from error
+            raise SourcesUnavailable(
+                f"cannot read the link server's list of sources of the package: {error}; use the same release of"
+                " Borglet and cell"
+            ) from error
 
     def have(self, digest: str, port: int) -> None:
         self._notify_link(digest, "have", PackageHave(port))

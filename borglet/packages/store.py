@@ -252,5 +252,5 @@ def _hex(digest: str) -> str:
     """
     kind, _, digits = digest.partition(":")
     if kind != "sha256" or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
-        raise ValueError(f"digest {digest[:100]!r}: a digest must be sha256: and 64 hex digits")
+        raise ValueError(f"digest {digest[:100]!r}: this is not a digest; give sha256: and 64 hex digits")
     return digits

@@ -39,18 +39,26 @@ def check(text: str, keys: Sequence[ec.EllipticCurvePublicKey], *, digest: str, 
     """
     first, dot, second = text.partition(".")
     if not dot or len(text) > MAX_TICKET_BYTES:
-        raise TicketRefused("the ticket is missing or unreadable; ask the cell's link for the sources of the package")
+        raise TicketRefused("the ticket is missing or unreadable; request a new ticket from the cell's link server")
     try:
         claims, signature = _bytes(first), _bytes(second)
     except (binascii.Error, ValueError) as error:
-        raise TicketRefused("the ticket is not valid base64; ask for the sources again") from error
+        raise TicketRefused(
+            "the ticket is not valid base64; request a new ticket from the cell's link server"
+        ) from error
     if not is_signed(keys, CONTEXT + claims, signature):
-        raise TicketRefused("the ticket is not signed by this cell's authority; ask this cell's link for the sources")
+        raise TicketRefused(
+            "the ticket is not signed by this cell's authority; request a new ticket from this cell's link server"
+        )
     ticket = msgspec.json.decode(claims, type=PackageTicket)
     if ticket.digest != digest:
-        raise TicketRefused(f"the ticket is for {ticket.digest}, which is another package")
+        raise TicketRefused(
+            f"the ticket is for {ticket.digest}, which is another package; request a ticket for {digest}"
+        )
     if ticket.expires_at <= now:
-        raise TicketRefused(f"the ticket expired {now - ticket.expires_at:.0f} s ago; ask for the sources again")
+        raise TicketRefused(
+            f"the ticket expired {now - ticket.expires_at:.0f} s ago; request a new ticket from the cell's link server"
+        )
     return ticket
 
 

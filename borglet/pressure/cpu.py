@@ -144,7 +144,8 @@ class CpuControl:
         tenant = min(starved, key=lambda t: (t.task.priority, t.usage.cpu_milli, t.key))
         detail = (
             f"latency-sensitive tasks used all the CPU, within their limits, for {starved_s:.0f} s;"
-            f" this batch task got {tenant.usage.cpu_milli} milli-cores and has {tenant.ready} threads ready to run"
+            f" this batch task got {tenant.usage.cpu_milli} milli-cores and has {tenant.ready} threads ready to run,"
+            " so the Borglet asks the master to evict it"
         )
         self.wanted[tenant.key] = Removal(tenant.key, "cpu-starved", detail)
 

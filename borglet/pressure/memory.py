@@ -64,12 +64,17 @@ def shortage_of(resource: Resource, found: AvailableMemory, used: int) -> Shorta
     beyond = used - found.given if found.given else 0
     if max(lacking, beyond) <= 0:
         return None
-    detail = f"the machine ran out of {'memory' if resource == 'ram' else 'disk'}: "
+    lack = "memory" if resource == "ram" else "disk space"
     if lacking >= beyond:
-        detail += f"{mebibytes(found.available)} of {mebibytes(found.total)} are left"
-        detail += f", and the Borglet keeps {mebibytes(kept)} free"
+        detail = (
+            f"the machine ran out of {lack}: {mebibytes(found.available)} of {mebibytes(found.total)} are left,"
+            f" and the Borglet keeps {mebibytes(kept)} free"
+        )
     else:
-        detail += f"its tasks used {mebibytes(used)} of {mebibytes(found.given)}"
+        detail = (
+            f"the machine ran out of {lack}: its tasks used {mebibytes(used)},"
+            f" and the machine offers {mebibytes(found.given)}"
+        )
     # A little more than needed, or the next allocated page causes the next shortage.
     return Shortage(resource, max(lacking, beyond) + kept // 4, detail)
 

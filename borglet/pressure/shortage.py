@@ -94,5 +94,5 @@ def _rank(tenant: PressureTenant, resource: Resource) -> tuple[bool, int, int, T
 def _detail(tenant: PressureTenant, shortage: Shortage) -> str:
     limit = tenant.task.limit.get(shortage.resource, 0)
     own = f"this task used {mebibytes(held(tenant, shortage.resource))}"
-    own += f", limit {mebibytes(limit)}" if limit else ""
-    return f"{shortage.figures}; {own}, priority {tenant.task.priority}"
+    own += f", its limit is {mebibytes(limit)}" if limit else ""
+    return f"{shortage.figures}; {own}, and its priority is {tenant.task.priority}"

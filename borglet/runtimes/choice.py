@@ -60,7 +60,7 @@ def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
             )
         except Unavailable as error:
             if wishes.runtime == "oci":
-                raise BadMachine(f"runtime: {error}") from error
+                raise BadMachine(f"runtime: this machine cannot use oci: {error}") from error
             log.warning("tasks run as ordinary processes, not in containers: %s", error)
             reason = error.code
     per_tenant = not wishes.task_user and accounts.may_become_any(home, wishes.first_uid, wishes.uids)
@@ -104,7 +104,8 @@ def parse_uids(text: str) -> tuple[int, int]:
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1000 <= first <= last <= _LARGEST_UID:
         raise BadMachine(
-            f"task-uids: {text!r} is not a range of user numbers; give first-last within 1000 to {_LARGEST_UID}"
+            f"task-uids: {text!r} is not a range of user numbers; give FIRST-LAST, two numbers from 1000 to"
+            f" {_LARGEST_UID}"
         )
     return first, last - first + 1
 
@@ -119,7 +120,8 @@ def parse_devices(text: str) -> dict[int, tuple[str, ...]]:
         nodes = tuple(paths.split("+"))
         if not number.strip().isdecimal() or not all(re.fullmatch(r"/dev/[\w./-]+", node) for node in nodes):
             raise BadMachine(
-                f"devices: {part!r} does not name a device; give number=/dev/…, and join several nodes by +"
+                f"devices: {part!r} does not name a device; give NUMBER=/dev/FILE, and join several files by +, for"
+                " example 0=/dev/nvidia0+/dev/nvidiactl"
             )
         devices[int(number)] = nodes
     return devices

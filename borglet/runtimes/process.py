@@ -68,12 +68,12 @@ class OpenProcesses(Confinement):
     ) -> LaunchPlan:
         if task.network != "host":
             raise StartFailed(
-                f"network: {task.network!r} needs the oci runtime, and this machine uses process; use network: host,"
-                " or require a machine with the attribute isolation.network=own"
+                f"network: {task.network!r} needs the oci runtime, and this machine uses the process runtime; use"
+                " network: host, or require a machine with the attribute isolation.network=own"
             )
         if task.root != "host":
             raise StartFailed(
-                f"root: {task.root!r} needs the oci runtime, and this machine uses process; use root: host,"
+                f"root: {task.root!r} needs the oci runtime, and this machine uses the process runtime; use root: host,"
                 " or require a machine with the attribute runtime=oci"
             )
         packages = str(directory.packages) if trees else ""

@@ -164,7 +164,9 @@ class SimulatedRuntime:
         return LogChunk(request.request_id, 0, 0, "", error="a simulated task writes no log")
 
     async def open_shell(self, claims: ShellClaims) -> Pty:
-        raise ShellRefused("a simulated task has no processes, so it cannot open a shell")
+        raise ShellRefused(
+            "a simulated task has no processes, so it cannot open a shell; choose a task on a real machine"
+        )
 
     async def close(self) -> None:
         for known in self._tasks.values():

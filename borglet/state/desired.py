@@ -58,15 +58,17 @@ def _contradiction(desired: Desired) -> Refusal | None:
     for position, task in enumerate(desired.run):
         if task.key in run:
             return Refusal(
-                "listed-twice", f"desired.run[{position}].key", f"{task.key} is twice in the list `run`; list it once"
+                "listed-twice",
+                f"desired.run[{position}].key",
+                f"task {task.key} is twice in the list `run`; list it once",
             )
         run.add(task.key)
         if not task.command:
-            detail = f"the command of {task.key} is empty; give a program"
+            detail = f"the command of task {task.key} is empty; give a program"
             return Refusal("no-command", f"desired.run[{position}].command", detail)
     for position, stop in enumerate(desired.stop):
         if stop.key in run:
-            detail = f"{stop.key} is in the lists `run` and `stop`; list it in one of them"
+            detail = f"task {stop.key} is in both lists `run` and `stop`; list it in one of them"
             return Refusal("run-and-stop", f"desired.stop[{position}].key", detail)
     return None
 

@@ -107,6 +107,6 @@ def answered(holdings: Holdings, event: ProbeAnswered, out: list[Instruction], *
         inc.was_up = inc.was_up or stopping.is_served(inc)
         holdings.version += 1
     if inc.watch.health is Health.UNHEALTHY and inc.phase is Phase.UP and inc.key in holdings.run:
-        detail = f"{inc.watch.failures} health checks in a row failed; the last: {inc.watch.detail}"
+        detail = f"{inc.watch.failures} health checks in a row failed; the last error was: {inc.watch.detail}"
         stopping.order(inc, inc.task.notice_s, EndCause.UNHEALTHY, detail, out, now=now)
         holdings.version += 1

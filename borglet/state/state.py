@@ -189,7 +189,7 @@ class AgentState(Holdings):
         if self.pending is None or self.pending.generation != event.generation:
             return
         self.pending = None
-        detail = f"this machine cannot store the desired state: {event.detail}; make its disk writable"
+        detail = f"this machine cannot store the desired state: {event.detail}; an SRE can check the machine's disk"
         self._reporter.refused = Refusal("not-saved", "desired", detail)
         self.version += 1
 

@@ -101,7 +101,7 @@ def before_its_start(inc: Incarnation, stop: StopTask, *, now: float) -> None:
     "stopped".
     """
     if inc.exit is None:
-        detail = f"{stop.cause}: the task was stopped before it started"
+        detail = f"the task was stopped before it started, with the cause {stop.cause}"
         inc.exit = Exit(EndCause.STOPPED, now, detail=detail, notice="full")
     inc.step(PhaseStep.STOP, now=now)
 

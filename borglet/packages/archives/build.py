@@ -57,7 +57,7 @@ def pack(
     if format_ not in (TAR, TAR_GZIP):
         raise CannotPack(f"format: unknown format {format_!r}; use {TAR} or {TAR_GZIP}")
     if not directory.is_dir():
-        raise CannotPack(f"{directory}: not a directory; give the directory that becomes the package")
+        raise CannotPack(f"{directory}: this is not a directory; give the directory that becomes the package")
     if format_ == TAR_GZIP:
         with gzip.GzipFile("", "wb", _LEVEL, out, mtime=0) as zipped:
             _write(directory, zipped, manifest, limits)
@@ -84,8 +84,8 @@ def _write(directory: Path, out: gzip.GzipFile | BinaryIO, manifest: Manifest | 
         for number, name in enumerate(_names(directory, "", 1, limits), start=1):
             if number > limits.entries:
                 raise CannotPack(
-                    f"{directory}: has more than {limits.entries} files, directories and links, which is the limit of a"
-                    " package; leave out files that tasks do not need, or split it into several packages"
+                    f"{directory}: this directory has more than {limits.entries} files, directories and links, which is"
+                    " the limit of a package; leave out files that tasks do not need, or split it into several packages"
                 )
             if name == MANIFEST_NAME and manifest is not None:
                 continue
@@ -113,7 +113,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     try:
         name.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise CannotPack(f"{name!r}: the name is not valid UTF-8; rename it") from error
+        raise CannotPack(f"{name!r}: the name is not valid UTF-8; rename the file") from error
     found = os.lstat(path)
     info = _info(name)
     if stat.S_ISDIR(found.st_mode):

@@ -77,8 +77,8 @@ class ArchiveCost:
         self.file_bytes += size
         if self.file_bytes > self.limits.unpacked_bytes:
             raise ArchiveRefused(
-                f"{name!r}: with the {size} bytes of this file, the files have {self.file_bytes} bytes, more than the"
-                f" {self.limits.unpacked_bytes} bytes allowed; make the package smaller"
+                f"{name!r}: with the {size} bytes of this file, all files have {self.file_bytes} bytes, and the limit"
+                f" of a package is {self.limits.unpacked_bytes} bytes; make the package smaller"
             )
 
     def came_out(self, size: int) -> None:
@@ -89,6 +89,6 @@ class ArchiveCost:
         self._read_bytes += size
         if self._read_bytes > self._readable_bytes:
             raise ArchiveRefused(
-                f"the archive: {self._stored_bytes} bytes unpack to more than {self._readable_bytes} bytes, and at most"
-                f" {self.limits.ratio} times its size is allowed; it may be a decompression bomb; pack the files again"
+                f"the archive: its {self._stored_bytes} bytes unpack to more than {self._readable_bytes} bytes, which"
+                " is the limit that protects machines from a decompression bomb; pack it as tar without gzip"
             )

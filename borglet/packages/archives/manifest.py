@@ -26,4 +26,6 @@ def read_manifest(content: bytes) -> Manifest:
     try:
         return msgspec.json.decode(content, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ArchiveRefused(f"{MANIFEST_NAME}: {error}; give an object with name, version, created") from error
+        raise ArchiveRefused(
+            f"{MANIFEST_NAME}: {error}; give a JSON object with name, version and created, each a text"
+        ) from error

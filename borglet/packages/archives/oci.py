@@ -76,7 +76,8 @@ class _Layout:
                 continue
             if entry.kind is not EntryKind.FILE:
                 raise ArchiveRefused(
-                    f"{entry.name!r}: it is a {entry.kind}, and an image layout can contain only plain files; remove it"
+                    f"{entry.name!r}: it is a {entry.kind}, and an image layout can contain only regular files; remove"
+                    " it"
                 )
             if name in self._files:
                 raise ArchiveRefused(f"{entry.name!r}: the image layout has this entry twice; remove one")
@@ -89,15 +90,21 @@ class _Layout:
         offset, size = self._found(name)
         if size > self._account.limits.document_bytes:
             most = self._account.limits.document_bytes
-            raise ArchiveRefused(f"{name!r}: it has {size} bytes, and the limit is {most}; build the image again")
+            raise ArchiveRefused(
+                f"{name!r}: this JSON document has {size} bytes, and the limit is {most}; build a smaller one"
+            )
         try:
             return msgspec.json.decode(b"".join(_pieces(Slice(self._file, offset, size))), type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ArchiveRefused(f"{name!r}: it is not a valid document: {error}; build the image again") from error
+            raise ArchiveRefused(
+                f"{name!r}: it is not a valid JSON document: {error}; build the image again"
+            ) from error
 
     def _found(self, name: str) -> tuple[int, int]:
         if name not in self._files:
-            raise ArchiveRefused(f"{name!r}: it is missing; give an OCI image layout with all its blobs in one tar")
+            raise ArchiveRefused(
+                f"{name!r}: this file is missing; give an OCI image layout with all its blobs in one tar"
+            )
         return self._files[name]
 
     def check(self, blob: Descriptor) -> str:
@@ -105,7 +112,9 @@ class _Layout:
         not match the digest.
         """
         if not _DIGEST.fullmatch(blob.digest):
-            raise ArchiveRefused(f"digest {blob.digest[:100]!r}: a digest must be sha256: and 64 hex digits")
+            raise ArchiveRefused(
+                f"digest {blob.digest[:100]!r}: a digest must be sha256: and 64 hex digits; build the image again"
+            )
         name = f"blobs/sha256/{blob.digest.removeprefix('sha256:')}"
         if (name, blob.size) in self._checked:
             return name
@@ -148,12 +157,15 @@ def read_image(
     manifest = _manifest(layout, "index.json", ARCHITECTURES.get(machine, machine), nested=True)
     if len(manifest.layers) > MOST_LAYERS:
         raise ArchiveRefused(
-            f"the image: it has {len(manifest.layers)} layers, and the limit is {MOST_LAYERS}; join some of them"
+            f"the image: it has {len(manifest.layers)} layers, and the limit is {MOST_LAYERS}; build it with fewer"
+            " layers"
         )
     layout.check(manifest.config)
     for number, layer in enumerate(manifest.layers, start=1):
         if layer.media_type not in PLAIN_LAYERS | GZIP_LAYERS:
-            raise ArchiveRefused(f"layer {layer.digest}: cannot unpack {layer.media_type!r}; use tar or tar with gzip")
+            raise ArchiveRefused(
+                f"layer {layer.digest}: cannot unpack the format {layer.media_type!r}; use tar or tar with gzip"
+            )
         stream = layout.stream(layout.check(layer))
         tree.layer = number
         try:
@@ -174,13 +186,17 @@ def _manifest(layout: _Layout, name: str, architecture: str, *, nested: bool) ->
     ]
     if len(found) != 1:
         raise ArchiveRefused(
-            f"{name!r}: it has {len(found)} images for linux on {architecture}, not 1; make one package per image"
+            f"{name!r}: it lists {len(found)} images for linux on {architecture}, but a package must have exactly 1;"
+            " make one package per image"
         )
     document = layout.check(found[0])
     if found[0].media_type in MANIFESTS:
         return layout.document(document, ImageManifest)
     if not nested:
-        raise ArchiveRefused(f"{document!r}: indexes are nested three deep, and the limit is two; use one index")
+        raise ArchiveRefused(
+            f"{document!r}: this index is the third of three nested indexes, and at most two are allowed; list"
+            " the image in one index"
+        )
     return _manifest(layout, document, architecture, nested=False)
 
 

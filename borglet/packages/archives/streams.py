@@ -63,7 +63,7 @@ class Gunzip:
                 self._input = self._input.lstrip(b"\0") if self._inflate.eof else self._input
             if not self._input:
                 if self._begun or not self._inflate.eof:
-                    raise ArchiveRefused("the archive: its gzip stream is incomplete; pack it again")
+                    raise ArchiveRefused("the archive: its gzip data is incomplete; pack it again")
                 return b""
             if not self._begun:
                 self._inflate = zlib.decompressobj(_GZIP)
@@ -71,7 +71,7 @@ class Gunzip:
             try:
                 found = self._inflate.decompress(self._input, min(size, PIECE_BYTES))
             except zlib.error as error:
-                raise ArchiveRefused(f"the archive: its gzip stream is damaged: {error}; pack it again") from error
+                raise ArchiveRefused(f"the archive: its gzip data is damaged: {error}; pack it again") from error
             if self._inflate.eof:
                 self._input, self._begun = self._inflate.unused_data, False
             else:

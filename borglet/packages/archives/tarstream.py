@@ -57,7 +57,7 @@ class TarStream:
     def __init__(self, stream: ByteStream, account: ArchiveCost) -> None:
         self._stream, self._account = stream, account
         self._offset = 0
-        self._name = "the archive"
+        self._name = ""  # of the present entry
         self._left = 0  # unread bytes of the present entry
         self._padding = 0
 
@@ -76,6 +76,10 @@ class TarStream:
             piece = self._stream.read(min(self._left, PIECE_BYTES))
             self._came(len(piece))
             yield piece
+
+    def _where(self) -> str:
+        """Return a text that says where in the archive a header is wrong."""
+        return f"after the entry {self._name!r}" if self._name else "at the start of the archive"
 
     def _skip(self) -> None:
         """Skip the unread content of the last entry, and its padding."""
@@ -96,7 +100,7 @@ class TarStream:
         while len(found) < size:
             piece = self._stream.read(size - len(found))
             if not piece:
-                raise ArchiveRefused(f"after {self._name!r}: the archive ends too early; pack it again")
+                raise ArchiveRefused(f"{self._where()}: the archive ends too early; pack it again")
             found += piece
         self._offset += size
         return found
@@ -108,7 +112,9 @@ class TarStream:
             header = self._exactly(BLOCK)
             if header == _ZEROS:
                 if met:
-                    raise ArchiveRefused(f"after {self._name!r}: an extended header has no entry; pack it again")
+                    raise ArchiveRefused(
+                        f"{self._where()}: the archive ends after an extended header, without its entry; pack it again"
+                    )
                 self._end()
                 return None
             try:
@@ -123,7 +129,7 @@ class TarStream:
                 return self._entry(header, kind, size, long)
             if kind in met:
                 raise ArchiveRefused(
-                    f"after {self._name!r}: an entry has two extended headers of the same kind; pack it again"
+                    f"{self._where()}: an entry has two extended headers of the same kind; pack it again"
                 )
             met.add(kind)
             content = self._extended(size)
@@ -138,14 +144,14 @@ class TarStream:
         """Check that only padding follows the last entry, and that the gzip stream ends correctly."""
         while piece := self._stream.read(PIECE_BYTES):
             if piece.count(0) != len(piece):
-                raise ArchiveRefused(f"after {self._name!r}: the file has data after the archive's end; pack it again")
+                raise ArchiveRefused(f"{self._where()}: the file has data after the end of the tar; pack it again")
 
     def _check_sum(self, header: bytes) -> None:
         wanted = self._number(header[148:156], "checksum")
         found = sum(header) - sum(header[148:156]) + 8 * ord(" ")
         if wanted != found:
             raise ArchiveRefused(
-                f"after {self._name!r}: a header has the checksum {wanted}, but it should be {found}; pack it again"
+                f"{self._where()}: a header has the checksum {wanted}, but it should be {found}; pack it again"
             )
 
     def _number(self, field: bytes, what: str) -> int:
@@ -153,22 +159,22 @@ class TarStream:
             return int.from_bytes(field[1:], "big")
         match = _OCTAL.match(field)
         if match is None:
-            raise ArchiveRefused(f"after {self._name!r}: {what} {field!r} is not an octal number; pack it again")
+            raise ArchiveRefused(f"{self._where()}: a header's {what} {field!r} is not an octal number; pack it again")
         return int(match.group(1) or b"0", 8)
 
     def _text(self, raw: bytes) -> str:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ArchiveRefused(f"{raw[:100]!r}: the name is not valid UTF-8; rename it") from error
+            raise ArchiveRefused(f"{raw[:100]!r}: the name is not valid UTF-8; rename the file") from error
 
     def _extended(self, size: int) -> bytes:
         if size > self._account.limits.header_bytes:
             raise ArchiveRefused(
-                f"after {self._name!r}: an extended header has {size} bytes, and the limit is"
+                f"{self._where()}: an extended header has {size} bytes, and the limit is"
                 f" {self._account.limits.header_bytes}; use shorter names"
             )
-        self._account.metadata(self._name, size)
+        self._account.metadata(self._name or "the archive", size)
         content = self._exactly(size)
         self._exactly(-size % BLOCK)
         return content
@@ -180,19 +186,21 @@ class TarStream:
             record = content[match.end() : length] if match else b""
             key, equals, value = record.partition(b"=")
             if not equals or not value.endswith(b"\n") or length > len(content):
-                raise ArchiveRefused(f"after {self._name!r}: a pax header is damaged; pack it again")
+                raise ArchiveRefused(f"{self._where()}: a pax header is damaged; pack it again")
             content, value = content[length:], value[:-1]
             if key.startswith(b"GNU.sparse"):
-                raise ArchiveRefused(f"after {self._name!r}: a file is sparse; pack it without --sparse")
+                raise ArchiveRefused(f"{self._where()}: a file is sparse; pack it without tar's option --sparse")
             if key not in (b"path", b"linkpath", b"size"):
                 continue
             if every:
                 raise ArchiveRefused(
-                    f"after {self._name!r}: a global pax header sets {key.decode()}, which is not supported; pack it"
-                    " without global headers"
+                    f"{self._where()}: a global pax header sets {key.decode()}, which is not supported; pack it without"
+                    " global headers"
                 )
             if key.decode() in long:
-                raise ArchiveRefused(f"after {self._name!r}: an entry has {key.decode()} twice; pack it again")
+                raise ArchiveRefused(
+                    f"{self._where()}: the extended headers of an entry set {key.decode()} twice; pack it again"
+                )
             long[key.decode()] = self._text(value)
 
     def _entry(self, header: bytes, kind: bytes, size: int, long: dict[str, str]) -> TarEntry:

@@ -123,10 +123,12 @@ class Tree:
 
     def add_link(self, name: str, target: str) -> None:
         parent, path = self._place(name)
-        self._check_text(name, target, "link to")
+        self._check_text(name, target, "the link's target")
         if target.startswith("/"):
             if not self._layered:
-                raise ArchiveRefused(f"{name!r}: a link to {target!r} points outside the package; make it relative")
+                raise ArchiveRefused(
+                    f"{name!r}: a link to {target!r} points outside the package; give it a relative target"
+                )
             # An absolute link starts at the image's root. A relative one works wherever the image is mounted.
             target = "/".join([*[".."] * (len(path) - 1), *target.split("/")[1:]]) or "."
         parent.children[path[-1]] = ArchiveNode(EntryKind.SYMBOLIC_LINK, self.layer, target=target)
@@ -138,9 +140,10 @@ class Tree:
         owner, existing = self._parent(wanted, name) if wanted else (self._root, wanted)
         node = owner.children.get(existing[-1]) if existing else None
         if node is None or node.kind is not EntryKind.FILE:
-            found = "nothing" if node is None else f"a {node.kind}"
+            found = "not an earlier entry" if node is None else f"a {node.kind}"
             raise ArchiveRefused(
-                f"{name!r}: the hard link to {target!r}, which is {found}, must point to an earlier file"
+                f"{name!r}: the hard link to {target!r}, which is {found}, must point to a file that comes earlier in"
+                " the archive"
             )
         self._sink.make_hard_link(path, existing)
         parent.children[path[-1]] = ArchiveNode(
@@ -151,7 +154,10 @@ class Tree:
         """Remove the entry `name` of earlier layers, if it exists."""
         path = self._path(name)
         if not path:
-            raise ArchiveRefused(f"{name!r}: a whiteout cannot remove the root; build the image again")
+            raise ArchiveRefused(
+                f"{name!r}: a whiteout cannot remove the root (whiteouts remove files of earlier layers); build the"
+                " image again"
+            )
         self._remove_lower(*self._parent(path, name))
 
     def white_out_content(self, name: str) -> None:
@@ -186,9 +192,9 @@ class Tree:
         """Return the components of the path `name`. The root has none. If `name` is the target of a link, `of` is the
         name of the link.
         """
-        self._check_text(of or name, name, "")
+        self._check_text(of or name, name, "the link's target" if of else "the path")
         if name.startswith("/"):
-            raise ArchiveRefused(f"{of or name!r}: {name!r} is an absolute path; pack relative ones")
+            raise ArchiveRefused(f"{of or name!r}: {name!r} is an absolute path; pack it with a relative path")
         path = tuple(part for part in name.split("/") if part not in ("", "."))
         if ".." in path:
             raise ArchiveRefused(f"{of or name!r}: {name!r} contains '..'; pack paths without it")
@@ -197,18 +203,18 @@ class Tree:
 
     def _check_text(self, name: str, text: str, what: str) -> None:
         if not text:
-            raise ArchiveRefused(
-                f"{name!r}: {'the link has no target' if what else 'the entry has no name'}; pack it again"
-            )
+            raise ArchiveRefused(f"{name!r}: {what} is empty; pack it again")
         if _CONTROL.search(text):
-            raise ArchiveRefused(f"{name!r}: {what} {text[:100]!r} contains a control character; rename it")
+            raise ArchiveRefused(f"{name!r}: {what} {text[:100]!r} contains a control character; remove this character")
         raw = text.encode("utf-8", "surrogatepass")
         if len(raw) > self._limits.path_bytes:
             raise ArchiveRefused(
-                f"{name[:100]!r}…: it has {len(raw)} bytes, and the limit is {self._limits.path_bytes}; shorten it"
+                f"{name[:100]!r}…: {what} has {len(raw)} bytes, and the limit is {self._limits.path_bytes}; shorten it"
             )
         if len(raw) > 255 and any(len(part) > 255 for part in raw.split(b"/")):
-            raise ArchiveRefused(f"{name[:100]!r}…: a component of the path has more than 255 bytes; shorten it")
+            raise ArchiveRefused(
+                f"{name[:100]!r}…: a component of {what} has more than 255 bytes, which is the limit; shorten it"
+            )
 
     def _place(self, name: str) -> tuple[DirectoryNode, Path]:
         """Return the parent directory and the path of a new entry that is not a directory. An entry of an earlier layer
@@ -222,7 +228,8 @@ class Tree:
         if known is not None:
             if known.layer == self.layer:
                 raise ArchiveRefused(
-                    f"{name!r}: the archive has this entry twice, or inside an entry with the same path; remove one"
+                    f"{name!r}: the archive has this entry twice, or a file where a directory is needed; remove one of"
+                    " them"
                 )
             self._remove(parent, path)
         return parent, path
@@ -238,7 +245,8 @@ class Tree:
             if child is not None and child.kind is EntryKind.SYMBOLIC_LINK:
                 if not self._layered:
                     raise ArchiveRefused(
-                        f"{name!r}: the path goes through the link {'/'.join((*real, part))!r}; pack its real path"
+                        f"{name!r}: the path goes through the link {'/'.join((*real, part))!r}; pack it under its real"
+                        " path"
                     )
                 found = self._follow(real, child.target, name)
                 self._check_depth(found, name)
@@ -266,7 +274,10 @@ class Tree:
             return known
         if known is not None:
             if known.layer == self.layer:
-                raise ArchiveRefused(f"{name!r}: {'/'.join(path)!r} is a {known.kind} and a directory; remove one")
+                raise ArchiveRefused(
+                    f"{name!r}: the archive has {'/'.join(path)!r} as a {known.kind} and as a directory; remove one of"
+                    " them"
+                )
             self._remove(parent, path)
         if implied:
             self._account.entry(name)
@@ -313,16 +324,16 @@ class Tree:
             nodes.append(child)
         return tuple(real)
 
-    def _step(self, name: str, doing: str = "following the links") -> None:
+    def _step(self, name: str, doing: str = "following the links", of: str = "links") -> None:
         self._steps += 1
         if self._steps > MOST_STEPS:
-            raise ArchiveRefused(f"{name!r}: {doing} of this archive takes too long; pack fewer of these entries")
+            raise ArchiveRefused(f"{name!r}: {doing} of this archive takes too long; build it with fewer {of}")
 
     # -- removal
 
     def _remove_lower(self, parent: DirectoryNode, path: Path) -> None:
         """Remove the entry of earlier layers at `path`. Entries below `path` that belong to the present layer stay."""
-        self._step("/".join(path), "applying the whiteouts")
+        self._step("/".join(path), "applying the whiteouts", "whiteouts")
         node = parent.children.get(path[-1])
         if node is None:
             return

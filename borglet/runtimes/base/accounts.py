@@ -74,7 +74,9 @@ def _account(name: str) -> Account:
     try:
         entry = pwd.getpwnam(name)
     except KeyError as error:
-        raise StartFailed(f"user: {name!r} does not exist on this machine; give another user, or none") from error
+        raise StartFailed(
+            f"user: {name!r} does not exist on this machine; give another one, or leave the user out"
+        ) from error
     return entry.pw_uid, entry.pw_gid, os.getgrouplist(name, entry.pw_gid)
 
 

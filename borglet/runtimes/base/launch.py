@@ -50,8 +50,8 @@ def expand(text: str, known: Mapping[str, str], *, where: str) -> str:
             return "$("
         if name not in known:
             raise StartFailed(
-                f"{where}: unknown variable $({name}). Known here: {', '.join(sorted(known))}. "
-                "Declare the port, or write $$( for a literal $(."
+                f"{where}: unknown variable $({name}). Use one of {', '.join(sorted(known))}, declare the port if it"
+                " names a port, or write $$( for a literal $(."
             )
         return known[name]
 

@@ -65,7 +65,7 @@ def choose_address(
             return address
     raise StartFailed(
         f"network: all {count} addresses of this machine's tasks, in {network}, are in use; an SRE can widen"
-        " BORGLET_TASK_NETWORK"
+        " the network in BORGLET_TASK_NETWORK"
     )
 
 
@@ -124,7 +124,8 @@ class FormerNetworks:
             return
         if not may_fail:
             raise StartFailed(
-                f"network: the machine could not create the task's network: {errors.strip()}; ask an SRE to check it"
+                f"network: the machine could not create the task's network: {errors.strip()}; an SRE can check the"
+                " machine's network"
             )
         log.info("%s: %s", "; ".join(commands), errors.strip())
 
@@ -141,7 +142,7 @@ class TaskNetworks(FormerNetworks):
         super().__init__(home)
         if not Path(self._ip).is_absolute():
             raise BadMachine(
-                "task-network: this machine does not have the command ip; on Debian: apt-get install iproute2"
+                "task-network: this machine does not have the command `ip`; on Debian: apt-get install iproute2"
             )
         self.network = network
 

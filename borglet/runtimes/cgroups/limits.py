@@ -122,11 +122,19 @@ def overuse(limit: Mapping[str, int], max_processes: int, usage: Usage) -> Overu
     """Return the first limit that `usage` exceeds, except CPU; None if there is none. A limit of 0 means unlimited."""
     ram, disk = limit.get("ram", 0), limit.get("disk", 0)
     if ram and usage.ram_bytes > ram:
-        return Overuse(EndCause.OUT_OF_MEMORY, f"limit {mebibytes(ram)}, used {mebibytes(usage.ram_bytes)}")
+        return Overuse(EndCause.OUT_OF_MEMORY, format_overuse("RAM", ram, usage.ram_bytes))
     if max_processes and usage.processes > max_processes:
         return Overuse(
-            EndCause.OUT_OF_PROCESSES, f"limit {max_processes} processes and threads, found {usage.processes}"
+            EndCause.OUT_OF_PROCESSES,
+            f"the task had {usage.processes} processes and threads, and its limit is {max_processes}; start fewer"
+            " processes",
         )
     if disk and usage.disk_bytes > disk:
-        return Overuse(EndCause.OUT_OF_DISK, f"limit {mebibytes(disk)}, used {mebibytes(usage.disk_bytes)}")
+        return Overuse(EndCause.OUT_OF_DISK, format_overuse("disk", disk, usage.disk_bytes))
     return None
+
+
+def format_overuse(resource: str, limit: int, used: int) -> str:
+    """Return the reason of the end of a task that used more than its limit of RAM or disk. The amounts are in bytes."""
+    figures = f"the task used {mebibytes(used)} of {resource}, and its limit is {mebibytes(limit)}"
+    return f"{figures}; raise the {resource} limit"

@@ -106,7 +106,7 @@ class Containers:
         if task.whole_cores and not self.pool.cores:
             raise StartFailed(
                 "whole_cores: this machine cannot reserve cores for a task (attribute isolation.cores is none);"
-                " leave it out, or ask for machines with control groups"
+                " leave whole_cores out, or ask for machines with control groups"
             )
         try:
             changed = self.pool.admit(task)

@@ -8,8 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from borglet.messages import EndCause, TaskKey, Usage
-from borglet.runtimes.cgroups.cgroupfs import mebibytes
-from borglet.runtimes.cgroups.limits import overuse
+from borglet.runtimes.cgroups.limits import format_overuse, overuse
 from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedTask
 
 
@@ -55,7 +54,7 @@ class Enforcement:
             exact = self._home.meter.proportional_ram(known.supervisor.pid)
             if exact <= limit["ram"]:
                 return
-            detail = f"limit {mebibytes(limit['ram'])}, used {mebibytes(exact)}"
+            detail = format_overuse("RAM", limit["ram"], exact)
         else:
             detail = found.detail
         known.overused = True

@@ -104,7 +104,10 @@ class RuntimeHome:
         except ValueError as error:
             raise StartFailed(str(error)) from error
         except OSError as error:
-            raise StartFailed(f"the machine could not prepare the task's alloc: {error}") from error
+            raise StartFailed(
+                f"the machine could not prepare the folder of the task's alloc: {error}; an SRE can check the machine's"
+                " disk"
+            ) from error
 
     def discard(self, directory: TaskDirectory) -> None:
         """Move the files of a task to the trash. Its logs stay, and are deleted after a certain time."""

@@ -126,7 +126,9 @@ class SupervisedRuntime:
             await self._exit_watcher.give_up(incarnation, str(error))
             if isinstance(error, StartFailed):
                 raise
-            raise StartFailed(f"the machine could not prepare the task: {error}") from error
+            raise StartFailed(
+                f"the machine could not prepare the task: {error}; an SRE can check the machine's disk"
+            ) from error
         incarnation.metered = self._runtime_home.metered(incarnation, cpu_ns=0)
         self._exit_watcher.watch(incarnation)
         if incarnation.stop_asked is not None:
@@ -259,7 +261,7 @@ class SupervisedRuntime:
     async def open_shell(self, claims: ShellClaims) -> ptys.Pty:
         known = self._tasks.get(claims.key)
         if known is None or known.exit is not None or known.supervisor is None:
-            raise ShellRefused(f"task {claims.key} is not running on this machine")
+            raise ShellRefused(f"task {claims.key} is not running on this machine; open the shell when the task runs")
         if known.kept.runtime != self.name:  # a shell of this runtime would not be in the task's confinement
             raise ShellRefused(
                 f"task {claims.key} was started by the runtime {known.kept.runtime}, and the Borglet now uses"

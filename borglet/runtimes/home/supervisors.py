@@ -38,7 +38,7 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
     content = marshal.dumps(launch)
     if len(content) > MAX_LAUNCH_BYTES:
         raise StartFailed(
-            f"command, env: they have {len(content)} bytes together, the limit is {MAX_LAUNCH_BYTES}; shorten them"
+            f"command, env: together they have {len(content)} bytes, and the limit is {MAX_LAUNCH_BYTES}; shorten them"
         )
     reader, writer = os.pipe()
     answer, answer_writer = os.pipe()
@@ -53,7 +53,9 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
     except OSError as error:
         os.close(writer)
         os.close(answer)
-        raise StartFailed(f"the machine cannot start the task's supervisor: {error}") from error
+        raise StartFailed(
+            f"the machine cannot start the task's supervisor: {error}; an SRE can check the machine's memory"
+        ) from error
     finally:
         os.close(reader)
         os.close(answer_writer)
@@ -65,7 +67,7 @@ async def spawn(directory: TaskDirectory, launch: dict[str, object], groups: dic
         try:
             os.write(writer, content)
         except BrokenPipeError as error:
-            raise StartFailed(f"the task's supervisor ended at once: {directory.complaint()}") from error
+            raise StartFailed(_ended_early(directory)) from error
     finally:
         os.close(writer)
     await _await_start(answer, directory, pid)
@@ -80,14 +82,21 @@ async def _await_start(answer: int, directory: TaskDirectory, pid: int) -> None:
         text = await interpreters.read_answer(answer, START_TIMEOUT_S)
     except TimeoutError as error:
         os.kill(pid, signal.SIGKILL)
-        raise StartFailed(f"the task's supervisor did not answer within {START_TIMEOUT_S:g} s") from error
+        raise StartFailed(
+            f"the task's supervisor did not answer within {START_TIMEOUT_S:g} s; an SRE can check the machine's load"
+        ) from error
     finally:
         os.close(answer)
     word, _, reason = text.partition(" ")
     if word == "failed":
         raise StartFailed(reason)
     if word != "started":
-        raise StartFailed(f"the task's supervisor ended before the start: {directory.complaint() or 'killed'}")
+        raise StartFailed(_ended_early(directory))
+
+
+def _ended_early(directory: TaskDirectory) -> str:
+    why = directory.complaint() or "it was killed"
+    return f"the task's supervisor ended before the task started: {why}; an SRE can check the machine's memory"
 
 
 async def lives(supervisor: SupervisorId, directory: TaskDirectory, pidfd: int) -> bool:

@@ -91,5 +91,8 @@ class TenantUsers:
         try:
             replace_file(self._home / FILE, msgspec.json.encode(assigned))
         except OSError as error:
-            raise StartFailed(f"the machine could not store the user of the task's tenant: {error}") from error
+            raise StartFailed(
+                f"the machine could not store the user of the task's tenant: {error}; an SRE can check the machine's"
+                " disk"
+            ) from error
         self._assigned = assigned

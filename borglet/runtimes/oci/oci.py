@@ -194,7 +194,7 @@ class ContainerConfinement(Confinement):
         account = accounts.account_of(task.user, default="", allowed=self._settings.users)
         if account is None or account[0] == 0:
             raise StartFailed(
-                f"user: a task cannot run as {task.user!r} in the oci runtime; leave the user out, or give another one"
+                f"user: a task cannot run as {task.user!r} in a container; leave the user out, or give another one"
             )
         return account, 0
 
@@ -334,7 +334,11 @@ def probe(home: Path, engine: str, init: str) -> None:
         status, output = run_engine(box.command("run", f"--bundle={folder}"))
         if status != 0:
             complaint = box.complaint() or output or status
-            raise Unavailable("engine-failed", f"{engine} cannot open a container here: {complaint}")
+            raise Unavailable(
+                "engine-failed",
+                f"{engine} cannot open a container here: {complaint}; check the kernel and the control groups of this"
+                " machine",
+            )
 
 
 def write_bundle(directory: Path, config: dict[str, object], process: dict[str, object]) -> None:
@@ -368,7 +372,10 @@ def _base(task: RunTask, trees: Mapping[str, Path]) -> Path | None:
     if task.root != "packages":
         raise StartFailed(f"root: {task.root!r} is unknown; use host or packages")
     if not trees:
-        raise StartFailed("root: packages needs at least one package; the first one becomes the root")
+        raise StartFailed(
+            "root: packages needs at least one package, because the first one becomes the root directory; add a"
+            " package, or use host"
+        )
     return next(iter(trees.values()))
 
 

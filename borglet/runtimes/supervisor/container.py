@@ -14,7 +14,7 @@ import ctypes
 import os
 import signal
 
-from borglet.runtimes.supervisor.exec_task import not_found
+from borglet.runtimes.supervisor.exec_task import cannot_enter, cannot_run, not_found
 
 _HYBRID = "/sys/fs/cgroup/unified"
 _CLONE_NEWNS = 0x00020000
@@ -53,7 +53,8 @@ class ContainerPlace:
         )
         status, output = run_engine(command)
         if status != 0:
-            raise OSError(f"cannot open the task's container: {self.complaint() or output or status}")
+            why = self.complaint() or output or status
+            raise OSError(f"cannot open the task's container: {why}; an SRE can check the machine's container engine")
         return read_pid(pid_file)
 
     def start_command(self) -> list[str]:
@@ -91,12 +92,12 @@ def reason_of(complaint: str, argv: list[str], environment: dict[str, str], work
     """
     command = argv[0]
     if "chdir" in complaint:
-        return f"cannot enter working directory {working_directory}: {complaint.rpartition(': ')[2]}"
+        return cannot_enter(working_directory, complaint.rpartition(": ")[2])
     if "not found in $PATH" in complaint or complaint.endswith("No such file or directory"):
         return not_found(command, environment.get("PATH", ""))
     if "exec" in complaint:
-        return f"cannot run command {command!r}: {complaint.rpartition(': ')[2]}"
-    return f"the container engine failed: {complaint}"
+        return cannot_run(command, complaint.rpartition(": ")[2])
+    return f"the container engine failed: {complaint}; an SRE can check the machine's container engine"
 
 
 def read_pid(path: str) -> int:
@@ -165,4 +166,8 @@ def hide_hybrid_groups() -> None:
     ):
         if call(*arguments) != 0:
             number = ctypes.get_errno()
-            raise OSError(number, f"cannot hide {_HYBRID} from the container engine: {os.strerror(number)}")
+            raise OSError(
+                number,
+                f"cannot hide {_HYBRID} from the container engine: {os.strerror(number)}; run the Borglet with"
+                " CAP_SYS_ADMIN",
+            )

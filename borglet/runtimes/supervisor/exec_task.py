@@ -52,7 +52,9 @@ class TaskLaunch:
 def prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"the kernel rejected prctl {option}")
+        raise OSError(
+            ctypes.get_errno(), f"the kernel rejected option {option} of prctl; an SRE can check the machine's kernel"
+        )
 
 
 def join_groups(groups: cgroupfs.Groups, device_rules: list[str] | None = None) -> None:
@@ -62,7 +64,9 @@ def join_groups(groups: cgroupfs.Groups, device_rules: list[str] | None = None) 
             cgroupfs.allow_devices(groups, device_rules)
         cgroupfs.join(groups)
     except OSError as error:
-        raise OSError(f"cannot enter the task's control groups: {error}") from error
+        raise OSError(
+            f"cannot enter the task's control groups: {error}; an SRE can check the machine's control groups"
+        ) from error
 
 
 def become_user(user: tuple[int, int, list[int]] | None) -> None:
@@ -114,7 +118,7 @@ def become_task(launch: TaskLaunch, supervisor: int, stdout: int, stderr: int) -
     try:
         os.chdir(launch.working_directory)
     except OSError as error:
-        raise OSError(f"cannot enter working directory {launch.working_directory}: {error.strerror}") from error
+        raise OSError(cannot_enter(launch.working_directory, str(error.strerror))) from error
     os.umask(0o022)
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.dup2(stdout, 1)
@@ -149,9 +153,20 @@ def execute(argv: list[str], environment: dict[str, str]) -> None:
         except OSError as error:
             if "/" in name or os.path.lexists(candidate):  # otherwise this user cannot enter a directory of PATH
                 reason = reason or str(error.strerror)
-    raise OSError(f"cannot run command {name!r}: {reason}" if reason else not_found(name, path))
+    raise OSError(cannot_run(name, reason) if reason else not_found(name, path))
+
+
+def cannot_enter(directory: str, reason: str) -> str:
+    """Return the error message for a working directory that the task cannot enter."""
+    return f"cannot enter working directory {directory}: {reason}; correct working_dir in the job file"
+
+
+def cannot_run(command: str, reason: str) -> str:
+    """Return the error message for a command that the kernel does not execute."""
+    return f"cannot run command {command!r}: {reason}; give a program that the task's user can execute"
 
 
 def not_found(command: str, path: str) -> str:
     """Return the error message for a command that does not exist. `path`: the task's PATH."""
-    return f"command {command!r} not found" + ("" if "/" in command else f" in PATH {path}")
+    where = "" if "/" in command else f" in PATH {path}"
+    return f"command {command!r} not found{where}; correct the command, or add a package that contains it"

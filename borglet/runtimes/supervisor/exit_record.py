@@ -41,11 +41,12 @@ def out_of_memory(groups: cgroupfs.Groups, *, ram_limit: int) -> dict[str, objec
     """
     limit = cgroupfs.memory_limit(groups) or ram_limit
     used, kills = cgroupfs.peak_memory(groups), cgroupfs.oom_kills(groups)
-    figures = f"limit {cgroupfs.mebibytes(limit)}" + (f", used {cgroupfs.mebibytes(used)}" if used else "")
+    figures = f"the task's RAM limit is {cgroupfs.mebibytes(limit)}"
+    figures += f", and it used {cgroupfs.mebibytes(used)}" if used else ""
     ended = f"the kernel killed {kills} of the task's processes"
     if not cgroupfs.was_at_limit(groups):
         return {"cause": "machine-short", "detail": f"the machine ran out of memory: {ended}; {figures}"}
-    return {"cause": "out-of-memory", "detail": f"{figures}; {ended}"}
+    return {"cause": "out-of-memory", "detail": f"{figures}; {ended}; raise the RAM limit"}
 
 
 def to_json(fields: dict[str, object]) -> str:

@@ -169,7 +169,8 @@ async def spawn(request: PtyRequest) -> Pty:
     content = marshal.dumps(dataclasses.asdict(request))
     if len(content) > MAX_REQUEST_BYTES:
         raise ShellRefused(
-            f"command and environment have {len(content)} bytes, more than {MAX_REQUEST_BYTES}; give a shorter command"
+            f"command and environment have {len(content)} bytes, and the limit is {MAX_REQUEST_BYTES}; give a shorter"
+            " command"
         )
     descriptors: list[int] = []
     try:
@@ -199,7 +200,7 @@ async def spawn(request: PtyRequest) -> Pty:
         try:
             reason = await interpreters.read_answer(answer, START_TIMEOUT_S)
         except TimeoutError:
-            reason = f"the shell did not start within {START_TIMEOUT_S:g} s"
+            reason = f"the shell did not start within {START_TIMEOUT_S:g} s; try again"
         except BaseException:
             await started.close()
             raise
@@ -208,7 +209,9 @@ async def spawn(request: PtyRequest) -> Pty:
             raise ShellRefused(reason)
         return started
     except OSError as error:
-        raise ShellRefused(f"the machine cannot open a terminal: {error.strerror}") from error
+        raise ShellRefused(
+            f"the machine cannot open a terminal: {error.strerror}; try again, or ask an SRE to check the machine"
+        ) from error
     finally:
         for number in descriptors:
             os.close(number)

@@ -36,7 +36,9 @@ def test_a_home_of_another_machine_is_refused(tmp_path: Path, authority: Authori
     store = DiskStore(tmp_path)
     with join_server(authority) as link:
         join_cell(store, link.url, request(authority.token()))
-        with pytest.raises(JoinFailed, match="hostname: this home belongs to machine 'm1' of cell 'aa', not to 'm2'"):
+        with pytest.raises(
+            JoinFailed, match="hostname: the directory of --home belongs to machine 'm1' of cell 'aa', not to 'm2'"
+        ):
             join_cell(store, link.url, request(authority.token(), "m2"))
 
 
@@ -65,7 +67,7 @@ def test_a_problem_of_the_server_reaches_the_person_with_its_fields(tmp_path: Pa
             409,
             {"code": "token-spent", "detail": "This token was used by m7.", "fields": {"token": ["make a new one"]}},
         )
-        with pytest.raises(JoinFailed, match=r"token-spent: This token was used by m7.*make a new one.*409"):
+        with pytest.raises(JoinFailed, match=r"409.*token-spent: This token was used by m7.*make a new one"):
             join_cell(DiskStore(tmp_path), link.url, request(authority.token()))
     assert list(tmp_path.iterdir()) == []
 

@@ -89,7 +89,7 @@ def test_others_get_nothing(stored: Path) -> None:
                 assert (await peer.get(ticket=ticket))[0] == 401, ticket
             assert await peer.ask(f"GET /packages/{DIGEST} HTTP/1.1\r\n\r\n") == (
                 401,
-                b"send the header Authorization: Borg-Ticket <ticket>\n",
+                b"the request has no ticket; send the header Authorization: Borg-Ticket <ticket>\n",
             )
             assert (await peer.get("sha256:" + "c" * 64))[0] == 404
             for bad in ("GET /packages/../../etc/passwd HTTP/1.1", "POST / HTTP/1.1", "nonsense", ""):
@@ -117,7 +117,7 @@ def test_only_so_many_are_served_at_once_and_who_takes_nothing_loses_its_turn(tm
                 writer.write(head.encode())
                 await reader.readexactly(12)
                 idle.append(writer)
-            assert await peer.get() == (503, b"all 2 upload slots are in use; try again later\n")
+            assert await peer.get() == (503, b"this machine serves 2 downloads, which is the limit; try again later\n")
             big.write_bytes(b"small now")
             async with asyncio.timeout(BOUND_S):
                 while (await peer.get())[0] != 200:

@@ -216,8 +216,9 @@ def test_a_task_that_ran_out_of_memory_is_distinguished(
     for name, text in (files | {counter: never}).items():
         (group / name).write_text(text)
     (group.parent / counter).write_text(never)
-    short = "the machine ran out of memory: the kernel killed 2 of the task's processes; limit 64 MiB"
-    own = {"cause": "out-of-memory", "detail": "limit 64 MiB; the kernel killed 2 of the task's processes"}
+    short = "the machine ran out of memory: the kernel killed 2 of the task's processes; the task's RAM limit is 64 MiB"
+    detail = "the task's RAM limit is 64 MiB; the kernel killed 2 of the task's processes; raise the RAM limit"
+    own = {"cause": "out-of-memory", "detail": detail}
     assert out_of_memory(groups, ram_limit=0) == {"cause": "machine-short", "detail": short}
     for at in (group.parent, group):
         (at / counter).write_text(once)

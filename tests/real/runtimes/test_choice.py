@@ -71,7 +71,7 @@ def test_an_engine_that_fails_is_not_an_engine(tmp_path: Path) -> None:
 def test_ranges_of_users() -> None:
     assert parse_uids("200000-265535") == (200_000, 65_536)
     for text in ("", "5", "0-10", "3000-2000", "200000-9999999999", "a-b"):
-        with pytest.raises(BadMachine, match=r"task-uids: .*give first-last"):
+        with pytest.raises(BadMachine, match=r"task-uids: .*give FIRST-LAST"):
             parse_uids(text)
 
 
@@ -82,7 +82,7 @@ def test_devices_by_number() -> None:
     }
     assert parse_devices("") == {}
     for text in ("x=/dev/a", "0", "0=", "0=/etc/passwd", "0=/dev/a+"):
-        with pytest.raises(BadMachine, match=r"devices: .*give number=/dev"):
+        with pytest.raises(BadMachine, match=r"devices: .*give NUMBER=/dev"):
             parse_devices(text)
 
 

@@ -30,7 +30,8 @@ def test_an_unknown_variable_is_named_with_what_is_known(name: str) -> None:
     with pytest.raises(StartFailed) as failed:
         expand(f"a $({name}) b", {"cell": "aa"}, where="command[3]")
     assert str(failed.value) == (
-        f"command[3]: unknown variable $({name}). Known here: cell. Declare the port, or write $$( for a literal $(."
+        f"command[3]: unknown variable $({name}). Use one of cell, declare the port if it names a"
+        " port, or write $$( for a literal $(."
     )
 
 

@@ -89,4 +89,4 @@ def test_a_missing_limit_does_not_limit() -> None:
 def test_the_figures_are_reported() -> None:
     found = overuse({"ram": 64 * MIB}, 0, Usage(ram_bytes=100 * MIB))
     assert found is not None
-    assert found.detail == "limit 64 MiB, used 100 MiB"
+    assert found.detail == "the task used 100 MiB of RAM, and its limit is 64 MiB; raise the RAM limit"

@@ -84,7 +84,7 @@ async def test_a_memory_hog_dies_alone(machine: Machine) -> None:
         assert end.key == key(1)
         assert end.exit is not None
         assert end.exit.cause is EndCause.OUT_OF_MEMORY
-        assert end.exit.detail.startswith("limit 64 MiB, used ")
+        assert "limit is 64 MiB" in end.exit.detail
         await goes_on(runtime, key(0))
         usage = (await runtime.sample())[key(0)]
         assert usage.oom_kills == 0
@@ -147,7 +147,7 @@ async def test_a_machine_out_of_memory_ends_its_lowest_priority_and_says_why(mac
         assert end.exit.detail.startswith(
             "the machine ran out of memory: 40 MiB of 2048 MiB are left, and the Borglet keeps 64 MiB"
         )
-        assert ", limit 128 MiB, priority 10" in end.exit.detail
+        assert "its limit is 128 MiB, and its priority is 10" in end.exit.detail
         assert await look(2.0) == [key(1)]
         assert (await end_of(runtime)).key == key(1)
         assert await look(3.0) == []  # production within its limits stays in any case

@@ -39,7 +39,7 @@ async def test_a_task_over_its_memory_is_ended_with_the_figures(machine: Machine
         end = await (end_of(runtime) if kernel else end_while_sampling(runtime))
         assert end.exit is not None
         assert end.exit.cause is EndCause.OUT_OF_MEMORY
-        assert end.exit.detail.startswith("limit 64 MiB, used ")
+        assert "limit is 64 MiB" in end.exit.detail
         if kernel:
             assert await text_of(runtime) == ""  # the program never reached its output
 
@@ -79,7 +79,9 @@ async def test_forks_are_bounded(machine: Machine) -> None:
             end = await end_while_sampling(runtime)
             assert end.exit is not None
             assert end.exit.cause is EndCause.OUT_OF_PROCESSES
-            assert end.exit.detail == "limit 10 processes and threads, found 41"
+            assert end.exit.detail == (
+                "the task had 41 processes and threads, and its limit is 10; start fewer processes"
+            )
 
 
 async def test_a_task_over_its_disk_is_ended(machine: Machine) -> None:
@@ -90,7 +92,7 @@ async def test_a_task_over_its_disk_is_ended(machine: Machine) -> None:
         end = await end_while_sampling(runtime)
         assert end.exit is not None
         assert end.exit.cause is EndCause.OUT_OF_DISK
-        assert end.exit.detail.startswith("limit 2 MiB, used 2.8")
+        assert end.exit.detail.startswith("the task used 2.8")
 
 
 async def test_a_limit_shrunk_below_what_is_used_ends_the_task(machine: Machine) -> None:
@@ -106,7 +108,7 @@ async def test_a_limit_shrunk_below_what_is_used_ends_the_task(machine: Machine)
         end = await end_while_sampling(runtime)
         assert end.exit is not None
         assert end.exit.cause is EndCause.OUT_OF_MEMORY
-        assert end.exit.detail.startswith("limit 32 MiB, used ")
+        assert "limit is 32 MiB" in end.exit.detail
 
 
 async def test_limits_of_a_running_task_go_up_and_down_in_place(machine: Machine) -> None:

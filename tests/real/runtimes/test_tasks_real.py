@@ -126,7 +126,7 @@ async def test_a_new_run_keeps_the_working_directory_and_continues_the_log(machi
     [
         ({"command": ["no-such-program"]}, "command 'no-such-program' not found in PATH /usr"),
         ({"command": ["/etc/passwd"]}, "cannot run command '/etc/passwd': Permission denied"),
-        ({"command": ["echo", "$(port.smtp)"]}, r"command[1]: unknown variable $(port.smtp). Known here: cell, "),
+        ({"command": ["echo", "$(port.smtp)"]}, r"command[1]: unknown variable $(port.smtp). Use one of cell, "),
         ({"command": []}, "command: it is empty"),
         ({"env": {"A": "$(nope)"}}, "env.A: unknown variable $(nope)"),
         ({"user": "no-such-user"}, "user: 'no-such-user' does not exist on this machine"),

@@ -33,7 +33,7 @@ def test_quantities_are_read_as_in_job_files() -> None:
     [
         ("cpu", "capacity: 'cpu' is not a pair; give name=value"),
         ("cpu=-1", "capacity.cpu: '-1' is not a quantity"),
-        ("cpu=1Gi", r"capacity.cpu: '1Gi' is not a quantity; give a number \(suffixes: 'm'\)"),
+        ("cpu=1Gi", r"capacity.cpu: '1Gi' is not a quantity; give a number such as 4 \(allowed suffixes: 'm'\)"),
         ("ram=99999999Pi", "capacity.ram: '99999999Pi' is too large"),
     ],
 )
@@ -63,8 +63,8 @@ def test_a_file_may_say_what_else_machines_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hostname,platform,cpu_milli\nm,x,1\n", "columns ram_bytes are missing or unknown"),
-        (HEADER.replace("rack", "shelf"), "columns shelf are missing or unknown"),
+        ("hostname,platform,cpu_milli\nm,x,1\n", "the first line lacks the columns ram_bytes"),
+        (HEADER.replace("rack", "shelf"), "the columns shelf are unknown"),
         (HEADER, "the file has no machines"),
         (HEADER + "m,x,-1,1,1,,,\n", "line 2: cpu_milli: '-1' is not a whole number"),
         (HEADER + "m,x,1,1,1,,,\nM_2,x,1,1,1,,,\n", "line 3: hostname: 'M_2' is not a host name"),

@@ -398,7 +398,7 @@ def test_an_unhealthy_task_is_stopped_with_notice_and_started_again() -> None:
     assert machine.probed(key(), ok=False) == []
     machine.after(1)
     assert machine.probed(key(), ok=False) == [
-        Terminate(key(), 3.0, EndCause.UNHEALTHY, "2 health checks in a row failed; the last: refused")
+        Terminate(key(), 3.0, EndCause.UNHEALTHY, "2 health checks in a row failed; the last error was: refused")
     ]
     assert machine.of(key()).health is Health.UNHEALTHY
     machine.ends(key(), killed(EndCause.UNHEALTHY))

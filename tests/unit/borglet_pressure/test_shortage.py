@@ -75,7 +75,7 @@ def test_figures_are_reported() -> None:
     (victim,) = victims(shortage, [batch(0, ram=150)], set())
     assert victim.detail == (
         "the machine ran out of memory: 50 MiB of 8192 MiB are left, and the Borglet keeps 163.8 MiB free;"
-        " this task used 150 MiB, limit 100 MiB, priority 110"
+        " this task used 150 MiB, its limit is 100 MiB, and its priority is 110"
     )
 
 
@@ -93,7 +93,7 @@ def test_what_was_promised_to_the_cell_is_a_bound_too() -> None:
     assert shortage_of("ram", room, used=GIB) is None
     beyond = shortage_of("ram", room, used=GIB + 300 * MIB)
     assert beyond is not None
-    assert beyond.figures == "the machine ran out of memory: its tasks used 1324 MiB of 1024 MiB"
+    assert beyond.figures == "the machine ran out of memory: its tasks used 1324 MiB, and the machine offers 1024 MiB"
     assert beyond.excess_bytes > 300 * MIB
     assert is_tight(room, used=GIB)
 
