@@ -109,12 +109,12 @@ class QuotaOffer:
     @property
     def short(self) -> dict[str, str]:
         """Return an error text for each form field whose amount is more than what is left, by the name of the field."""
-        return {NAMES[index]: _("only %s is free on these days") % left for index, left in self._short}
+        return {NAMES[index]: _("the cell has only %s free on these days") % left for index, left in self._short}
 
     @property
     def shortage(self) -> str:
         """Return a sentence that lists the resources of which not enough is left."""
-        text = _("you requested %(asked)s, but only %(left)s is free")
+        text = _("%(asked)s requested, but only %(left)s free")
         amounts = self.wish.amounts
         short = [text % {"left": left, "asked": described(index, amounts[index])} for index, left in self._short]
         return _("The cell does not have enough free quota: %s.") % "; ".join(short)
