@@ -105,8 +105,8 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         except TooManyAttempts as problem:
             seconds = problem.figures["retry_after_s"]
             text = ngettext(
-                "There were too many wrong attempts. Try again in %(seconds)d second.",
-                "There were too many wrong attempts. Try again in %(seconds)d seconds.",
+                "There were too many wrong attempts to enter a password. Try again in %(seconds)d second.",
+                "There were too many wrong attempts to enter a password. Try again in %(seconds)d seconds.",
                 seconds,
             )
             raise forms.ValidationError(text, code=problem.code, params={"seconds": seconds}) from problem
@@ -169,11 +169,13 @@ class PasswordView(PasswordChangeView):  # type: ignore[misc]
             if form.cleaned_data["revoke_tokens"]:
                 principal = principal_of_user(user, request_id=self.request.borg_request_id)
                 count = tokens_revoke(principal=principal, user=user)
-                text = ngettext("%d token is revoked.", "%d tokens are revoked.", count) % count
+                text = ngettext("%d of your tokens was revoked.", "%d of your tokens were revoked.", count) % count
                 messages.success(self.request, text)
             elif count := tokens_in_force().filter(user_id=user.pk).count():
                 text = ngettext(
-                    "%d token still works with the new password.", "%d tokens still work with the new password.", count
+                    "%d of your tokens is still valid. A new password does not revoke tokens.",
+                    "%d of your tokens are still valid. A new password does not revoke tokens.",
+                    count,
                 )
                 messages.warning(self.request, text % count)
         return cast("HttpResponse", answer)

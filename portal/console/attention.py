@@ -26,16 +26,22 @@ def add_market_messages(request: HttpRequest, site: str) -> None:
     cells = sorted(set(Shortfall.objects.filter(closed_at__isnull=True).values_list("cell", flat=True)[:1000]))
     if cells:
         text = ngettext(
-            "More prod quota is sold than the capacity of cell %(cells)s.",
-            "More prod quota is sold than the capacity of cells %(cells)s.",
+            "The prod quota that was sold exceeds the capacity of cell %(cells)s.",
+            "The prod quota that was sold exceeds the capacity of cells %(cells)s.",
             len(cells),
         )
-        add(messages.ERROR, text % {"cells": ", ".join(cells)}, "quota_shortfall_changelist", "?open=yes", _("Show"))
+        add(
+            messages.ERROR,
+            text % {"cells": ", ".join(cells)},
+            "quota_shortfall_changelist",
+            "?open=yes",
+            _("Show the shortfalls"),
+        )
     waiting = Order.objects.filter(state=OrderState.PENDING.value, approver="sre").count()
     if waiting:
         text = ngettext("%d order waits for an SRE's decision.", "%d orders wait for an SRE's decision.", waiting)
         query = "?state__exact=pending&approver__exact=sre"
-        add(messages.WARNING, text % waiting, "quota_order_changelist", query, _("Decide"))
+        add(messages.WARNING, text % waiting, "quota_order_changelist", query, _("Show the orders"))
     asked = CapabilityRequest.objects.filter(state="open").count()
     if asked:
         text = ngettext(
@@ -43,4 +49,10 @@ def add_market_messages(request: HttpRequest, site: str) -> None:
             "%d requests for capabilities wait for an SRE's decision.",
             asked,
         )
-        add(messages.WARNING, text % asked, "quota_capabilityrequest_changelist", "?state__exact=open", _("Decide"))
+        add(
+            messages.WARNING,
+            text % asked,
+            "quota_capabilityrequest_changelist",
+            "?state__exact=open",
+            _("Show the requests"),
+        )

@@ -142,14 +142,14 @@ def _figures() -> dict[str, str]:
     name.
     """
     return {
-        "sold": _("sold"),
-        "granted": _("granted"),
-        "asked": _("requested"),
-        "limit": _("limits"),
-        "reserved": _("reserved"),
-        "used": _("used"),
-        "unused": _("limit, not reserved"),
-        "idle": _("reserved, not used"),
+        "sold": _("quota sold"),
+        "granted": _("quota granted"),
+        "asked": _("quota requested"),
+        "limit": _("limits of tasks"),
+        "reserved": _("reserved for tasks"),
+        "used": _("used by tasks"),
+        "unused": _("in limits, but not reserved"),
+        "idle": _("reserved, but not used"),
     }
 
 
@@ -169,7 +169,7 @@ def _newest(request: HttpRequest, chosen: CapacityFilter) -> dict[str, Any]:
 
 
 def _plots(points: Sequence[Point], chosen: CapacityFilter) -> list[plots.Plot]:
-    names = {**_figures(), "capacity": _("capacity"), "stranded": _("stranded")}
+    names = {**_figures(), "capacity": _("capacity of the cell"), "stranded": _("stranded capacity")}
 
     def drawn(title: str, *figures: str) -> plots.Plot:
         return plots.lines(
@@ -186,8 +186,8 @@ def _plots(points: Sequence[Point], chosen: CapacityFilter) -> list[plots.Plot]:
     capacity = ["capacity"] if whole else []
     stranded = _("Stranded capacity: free, but not enough on any machine for a typical task")
     return [
-        drawn(_("Sold, granted and requested"), "sold", "granted", "asked", *capacity),
+        drawn(_("Quota sold, granted and requested"), "sold", "granted", "asked", *capacity),
         drawn(_("Limits, reservations and usage of running tasks"), "limit", "reserved", "used", *capacity),
-        drawn(_("Reclaimable"), "unused", "idle"),
+        drawn(_("Reclaimable capacity"), "unused", "idle"),
         *([drawn(stranded, "stranded")] if whole else []),
     ]

@@ -24,7 +24,7 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
     principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
     context: dict[str, Any] = {
         **site.each_context(request),
-        "title": _("Cell at a moment"),
+        "title": _("Cell at a past moment"),
         "cell": cell,
         "cells": cells,
         "field_classes": " ".join(SELECT_CLASSES),

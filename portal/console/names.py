@@ -36,9 +36,9 @@ LONG = dt.timedelta(minutes=2)  # a longer delay is shown in minutes and hours
 STATES: dict[FollowState, tuple[str | Promise, str]] = {
     FollowState.CAUGHT_UP: (gettext_lazy("caught up"), "success"),
     FollowState.BEHIND: (gettext_lazy("behind"), "warning"),
-    FollowState.LOADING: (gettext_lazy("loading"), "warning"),
+    FollowState.LOADING: (gettext_lazy("loading names"), "warning"),
     FollowState.STALE: (gettext_lazy("stale"), "danger"),
-    FollowState.SILENT: (gettext_lazy("silent"), "danger"),
+    FollowState.SILENT: (gettext_lazy("no answer"), "danger"),
     FollowState.NO_ZONE: (gettext_lazy("does not have the zone"), "danger"),
     FollowState.UNKNOWN: (gettext_lazy("not known"), "warning"),
 }
@@ -52,7 +52,7 @@ def page(request: HttpRequest, site: Any) -> HttpResponse:
     cell, cells = chosen_cell(request)
     context: dict[str, Any] = {
         **site.each_context(request),
-        "title": _("Names"),
+        "title": _("DNS names"),
         "cells": cells,
         "cell": cell,
         "field_classes": " ".join(SELECT_CLASSES),
@@ -114,7 +114,7 @@ def _asked(cell: Cell) -> dict[str, Any]:
     found = followers(cell.name, wanted=cell.revision, asked=asked)
     return {
         "table": {
-            "headers": [_("server"), _("role"), _("state"), _("serial"), _("revision"), _("behind by")],
+            "headers": [_("server"), _("role"), _("state"), _("zone serial"), _("journal revision"), _("lag")],
             "rows": [_row(cell, one) for one in found],
         },
         "advice": [(str(one.server), text) for one in found if (text := _advice(one))],
@@ -134,7 +134,7 @@ def _lag(cell: Cell, one: FollowerReport) -> str:
     behind.
     """
     if one.behind:
-        return ngettext("serial is behind by %d", "serial is behind by %d", one.behind) % one.behind
+        return ngettext("%d serial behind", "%d serials behind", one.behind) % one.behind
     if one.revision is None or one.revision >= cell.revision:
         return ""
     behind = cell.revision - one.revision
@@ -155,10 +155,11 @@ def _advice(one: FollowerReport) -> str:
         case FollowState.CAUGHT_UP:
             return ""
         case FollowState.BEHIND if one.server.role is ServerRole.RESOLVER:
-            return _("The resolver follows the journal and should catch up within a second.")
+            return _("The resolver is a little behind the journal and should catch up within a second.")
         case FollowState.BEHIND:
             return _(
-                "The secondary has an older version of the zone, and transfers it after its refresh time or a NOTIFY."
+                "The secondary has an older version of the zone. It transfers the new version after its refresh time,"
+                " or when it receives a NOTIFY."
             )
         case FollowState.LOADING:
             return _(
@@ -166,19 +167,20 @@ def _advice(one: FollowerReport) -> str:
             )
         case FollowState.STALE:
             return _(
-                "The resolver could not read the journal for a long time, and answers from memory."
+                "The resolver could not read the journal for a long time, and answers with old records from its memory."
                 " Check PostgreSQL and Redis."
             )
         case FollowState.SILENT:
             text = _(
-                "No answer within %(seconds)d s (%(error)s). Check that the server runs and its port is reachable."
+                "The server did not answer within %(seconds)d s (%(error)s). Check that it runs and that its port is"
+                " reachable."
             )
             return text % {"seconds": TIMEOUT_S, "error": one.detail}
         case FollowState.UNKNOWN:
             return _("The secondary has the zone. Only a resolver can report whether this is the newest version.")
         case FollowState.NO_ZONE:
-            text = _("The server answers %s. Check that it is configured for the zone and may transfer the zone.")
-            return text % (one.detail or _("nothing"))
+            text = _("The server returned %s. Check that it is configured for the zone and may transfer the zone.")
+            return text % (one.detail or _("no records"))
 
 
 def _problem(found: list[FollowerReport]) -> str:

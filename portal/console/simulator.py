@@ -97,7 +97,9 @@ def _do(principal: Principal, given: QueryDict) -> Answer | None:
         sessions.session_close(principal=principal, name=name)
         return None
     if do not in _REQUESTS:
-        raise invalid("do", f"{do[:40]!r} is unknown; use one of open, close, {', '.join(_REQUESTS)}")
+        raise invalid(
+            "do", f"{do[:40]!r} is not an action of the simulator; use one of open, close, {', '.join(_REQUESTS)}"
+        )
     request = {"do": do, "branch": given.get("branch") or _MAIN, **_REQUESTS[do](given)}
     return sessions.session_ask(principal=principal, name=name, request=request)
 
@@ -129,7 +131,9 @@ def _time(moment: str) -> datetime:
     except ValueError:
         time = None
     if time is None:
-        raise invalid("moment", f"{moment[:40]!r} is neither a revision nor a time; write 4711 or 2027-01-04 12:00")
+        raise invalid(
+            "moment", f"{moment[:40]!r} is neither a revision nor a time; give, for example, 4711 or 2027-01-04 12:00"
+        )
     return time if timezone.is_aware(time) else timezone.make_aware(time)
 
 
@@ -151,7 +155,9 @@ def _changes(given: Mapping[str, str]) -> dict[str, str]:
     """
     pairs = [part.partition("=") for part in given.get("set", "").split()]
     if wrong := [name for name, sign, _value in pairs if not sign]:
-        raise invalid("set", f"{wrong[0][:40]!r} is not a change; write NAME=VALUE, such as reclamation=aggressive")
+        raise invalid(
+            "set", f"{wrong[0][:40]!r} is not a changed setting; give NAME=VALUE, such as reclamation=aggressive"
+        )
     return {name: value for name, _sign, value in pairs}
 
 

@@ -55,10 +55,10 @@ def _names() -> dict[str, str]:
     return {
         "queue": _("waiting for a machine"),
         "install": _("installing packages"),
-        "start": _("starting"),
+        "start": _("starting the task"),
         "total": _("from submission to running"),
-        "first": _("delay of the scheduler, first placement"),
-        "again": _("delay of the scheduler, later placements"),
+        "first": _("scheduler delay before the first placement"),
+        "again": _("scheduler delay before later placements"),
     }
 
 
@@ -68,7 +68,7 @@ def _priority(prod: bool) -> str:
 
 def _evictions(whole: Statistics) -> dict[str, Any]:
     rows = [[_priority(one.prod), one.cause, str(one.evictions), _rate(one.per_task_week)] for one in whole.evictions()]
-    return {"headers": [_("priority"), _("cause"), _("evictions"), _("per task-week")], "rows": rows}
+    return {"headers": [_("priority"), _("cause"), _("evictions"), _("evictions per task-week")], "rows": rows}
 
 
 def _times(found: Iterable[Percentiles], names: dict[str, str]) -> dict[str, Any]:
@@ -81,7 +81,15 @@ def _times(found: Iterable[Percentiles], names: dict[str, str]) -> dict[str, Any
         ]
         for one in found
     ]
-    headers = [_("priority"), _("time"), _("tasks"), _("mean"), _("median"), _("90 %"), _("99 %")]
+    headers = [
+        _("priority"),
+        _("measured time"),
+        _("tasks"),
+        _("mean"),
+        _("median"),
+        _("90th percentile"),
+        _("99th percentile"),
+    ]
     return {"headers": headers, "rows": rows}
 
 
@@ -109,8 +117,8 @@ def _plots(points: Sequence[Statistics], whole: Statistics, period: ReportPeriod
         ),
         timed(_("Time from submission to running of prod tasks, 90th percentile"), Figure.START, parts, prod=True),
         timed(_("Time from submission to running of non-prod tasks, 90th percentile"), Figure.START, parts, prod=False),
-        timed(_("Delay of the scheduler for prod tasks, 90th percentile"), Figure.DELAY, delays, prod=True),
-        timed(_("Delay of the scheduler for non-prod tasks, 90th percentile"), Figure.DELAY, delays, prod=False),
+        timed(_("Scheduler delay of prod tasks, 90th percentile"), Figure.DELAY, delays, prod=True),
+        timed(_("Scheduler delay of non-prod tasks, 90th percentile"), Figure.DELAY, delays, prod=False),
         plots.bars(
             _("Pending hours by reason, summed over tasks"),
             times,

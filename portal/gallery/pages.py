@@ -58,7 +58,7 @@ def console_gallery(request: HttpRequest, site: Any) -> HttpResponse:
     """Return the gallery with the header and menu of the SRE console. `site`: the admin site."""
     if not settings.DEBUG:
         raise Http404
-    context = {**site.each_context(request), "title": _("Parts of pages"), "sections": _sections(request)}
+    context = {**site.each_context(request), "title": _("Gallery of page components"), "sections": _sections(request)}
     return TemplateResponse(request, "gallery/console.html", context)
 
 

@@ -106,7 +106,9 @@ def moment_of(
     previous and the next event. Raises `ValueError` if the period is empty.
     """
     if since >= until:
-        raise ValueError(f"a moment needs a period: {since} is not before {until}")
+        raise ValueError(
+            f"a moment needs a period that begins before it ends: {since} is not before {until}; report this as a bug"
+        )
     since, until = since.astimezone(zone), until.astimezone(zone)
     text = given.get(parameter, "").strip()
     at, problem = _chosen(text, since, until, zone)

@@ -140,7 +140,9 @@ def timeline(
     empty.
     """
     if since >= until:
-        raise ValueError(f"a timeline needs a period: {since} is not before {until}")
+        raise ValueError(
+            f"a timeline needs a period that begins before it ends: {since} is not before {until}; report this as a bug"
+        )
     numbers = count(1)
     drawn, rows = [], []
     for track in tracks:

@@ -57,8 +57,8 @@ def cell(request: HttpRequest, principal: Principal, cell: str) -> HttpResponse:
     shown = reads.machine_rows(list(machines))
     fields = (
         search("q", _("Search"), chosen["q"], placeholder=_("hostname or platform")),
-        choice("state", _("State"), chosen["state"], STATES, everything=_("any")),
-        choice("rack", _("Rack"), chosen["rack"], racks, everything=_("any")),
+        choice("state", _("State"), chosen["state"], STATES, everything=_("all states")),
+        choice("rack", _("Rack"), chosen["rack"], racks, everything=_("all racks")),
     )
     context = {
         "cell": row,

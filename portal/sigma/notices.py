@@ -65,7 +65,7 @@ def notice_list(request: HttpRequest, principal: Principal) -> HttpResponse:
 def read(request: HttpRequest, principal: Principal) -> HttpResponse:
     up_to = whole_number(request.POST.get("up_to", ""))
     if up_to is None:
-        raise invalid("up_to", _("give the number of a notice"))
+        raise invalid("up_to", _("the value is not the number of a notice; reload the inbox and try again"))
     name = request.POST.get("tenant", "")
     owners = [inbox.owner_named(principal, name)] if name else inbox.owners(principal)
     notices_read(principal=principal, up_to=up_to, tenants=owners)
@@ -120,7 +120,7 @@ def channel(request: HttpRequest, principal: Principal, number: int) -> HttpResp
                 level=post.get("level", ""),
                 enabled="enabled" in post,
             )
-            messages.success(request, _("Saved."))
+            messages.success(request, _("The settings of the channel were saved."))
             return redirect("sigma:channel", row.pk)
     managed = inbox.may_manage(principal, row.tenant)
     context |= {
@@ -158,7 +158,7 @@ def rotate(request: HttpRequest, principal: Principal, number: int) -> HttpRespo
 def remove(request: HttpRequest, principal: Principal, number: int) -> HttpResponse:
     row = inbox.channel_numbered(principal, number)
     if not inbox.may_manage(principal, row.tenant):
-        raise Forbidden(Action.TENANT_ADMIN, _("Only owners of the tenant may remove its channels."))
+        raise Forbidden(Action.TENANT_ADMIN, _("Only owners of the tenant may remove its channels. Ask an owner."))
     channels.channel_remove(principal=principal, channel=row)
     messages.success(request, _("The channel was removed. The inbox keeps all notices."))
     return redirect("sigma:channels")

@@ -112,15 +112,23 @@ def period_of(order: Order | Quote) -> str:
 @register.simple_tag
 def order_replaces(order: Order) -> str:
     """Return the label of a link from `order` to the older order that `order` replaces."""
-    labels = {"change": _("Changes"), "renewal": _("Renews"), "transfer": _("Transferred from")}
-    return labels.get(order.replaced_as, _("Replaces"))
+    labels = {
+        "change": _("Older order (changed)"),
+        "renewal": _("Older order (renewed)"),
+        "transfer": _("Older order (transferred)"),
+    }
+    return labels.get(order.replaced_as, _("Older order (replaced)"))
 
 
 @register.simple_tag
 def order_followed(order: Order) -> str:
     """Return the label of a link to `order`, for the page of the order that `order` replaced."""
-    labels = {"change": _("Changed to"), "renewal": _("Renewed as"), "transfer": _("Transferred as")}
-    return labels.get(order.replaced_as, _("Replaced by"))
+    labels = {
+        "change": _("Newer order (change)"),
+        "renewal": _("Newer order (renewal)"),
+        "transfer": _("Newer order (transfer)"),
+    }
+    return labels.get(order.replaced_as, _("Newer order (replacement)"))
 
 
 @register.simple_tag

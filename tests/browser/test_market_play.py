@@ -61,7 +61,7 @@ def test_a_buyer_and_an_sre_play_their_parts(page, chromium, portal, market) -> 
     page.get_by_role("textbox", name="Cores").fill("6")
     expect(page.locator("#offer")).to_contain_text("6 cores, 8 GiB RAM")
     assert price(page) != before
-    expect(page.get_by_role("link", name="Choose this offer: as batch")).to_be_visible()
+    expect(page.get_by_role("link", name="Choose this offer: in band batch")).to_be_visible()
     page.get_by_role("button", name="a week").click()
     expect(page.locator("#offer")).to_contain_text("for 7 days")
     expect(page.get_by_role("button", name="a week")).to_have_attribute("aria-pressed", "true")

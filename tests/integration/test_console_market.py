@@ -254,7 +254,7 @@ def test_what_waits_is_reported_on_the_first_page(sre, world) -> None:
     Order.objects.update(state="pending", approver="sre")
     Shortfall.objects.create(cell="cc", begins_at=clock.now(), short=list(rows.SMALL), found_at=clock.now())
     page = sre.get("/admin/").text
-    assert "More prod quota is sold than the capacity of cell cc." in page
+    assert "The prod quota that was sold exceeds the capacity of cell cc." in page
     assert "1 order waits for an SRE&#x27;s decision." in page
     listed_there = sre.get(listed("order") + "?state__exact=pending&approver__exact=sre")
     assert [row.pk for row in listed_there.context["cl"].result_list] == [order.pk]

@@ -56,7 +56,7 @@ def test_servers_that_have_caught_up_and_one_that_is_behind(world, asked) -> Non
             ("secondary", "caught up", "3", "–"),
             ("secondary", "behind", "1", "–"),
         ]
-        assert (context["problem"], context["table"]["rows"][2][-1]) == ("", "serial is behind by 2")
+        assert (context["problem"], context["table"]["rows"][2][-1]) == ("", "2 serials behind")
         up.cells["cc"].revision = newest - 2
         context = asked(resolver)
         assert reported(context) == [("resolver", "behind", "3", str(newest - 2))]
@@ -76,7 +76,7 @@ def test_whether_a_secondary_has_caught_up_nobody_knows_without_a_resolver(world
     "directory, state, advice",
     [
         (following(99, status=Status.STALE), "stale", "Check PostgreSQL and Redis."),
-        (following(99, status=Status.LOADING, ready=False), "loading", "answers SERVFAIL"),
+        (following(99, status=Status.LOADING, ready=False), "loading names", "answers SERVFAIL"),
         (ZoneDirectory(zone="other.example", loaded=True, status=Status.OK), "does not have the zone", "REFUSED"),
         (ZoneDirectory(loaded=True, status=Status.OK), "does not have the zone", "NXDOMAIN"),
     ],
@@ -96,7 +96,7 @@ def test_silent_servers_hold_the_page_up_no_longer_than_the_bound(world, asked) 
         began = time.monotonic()
         context = asked(port, *([port] * 20))
         took = time.monotonic() - began
-    assert [row[1] for row in reported(context)] == ["silent"] * 21
+    assert [row[1] for row in reported(context)] == ["no answer"] * 21
     assert "Timeout" in context["advice"][0][1]
     assert "cannot show whether the secondaries have caught up" in context["problem"]
     assert TIMEOUT_S <= took < 10 * TIMEOUT_S, "all at once, not one after the other"
@@ -111,7 +111,7 @@ def test_the_page_itself_asks_nobody_and_tells_what_rows_say(world, settings) ->
     assert "Zone cc.borg.internal" in page
     assert "Querying the resolver and the secondaries" in page
     assert 'hx-trigger="load, every 5s"' in page
-    assert "Jobs that fail open" in page
+    assert "Jobs without a serving task" in page
     assert '<a class="text-primary-600 dark:text-primary-500" href="/jobs/cc/ubar/jfoo/">' in page
     counts = client.get(path).context["counts"]
     assert counts == {"jobs": 1, "services": 1, "placed": 1, "serving": 0, "fail_open": 1}

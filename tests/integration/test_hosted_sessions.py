@@ -37,7 +37,7 @@ def test_the_page_opens_a_session_runs_it_compares_branches_and_closes_it(home: 
     sre.force_login(people.a_user("sre", sre=True))
     first = sre.get("/admin/simulator/")
     assert first.status_code == 200
-    assert "a drawn cell" in first.content.decode()
+    assert "a randomly generated cell" in first.content.decode()
 
     def post(status: int = 200, **fields: str) -> str:
         answer = sre.post("/admin/simulator/", {"session": "first", **fields})

@@ -99,14 +99,14 @@ def test_the_reasons_of_pending_tasks_are_computed_and_said_to_be(people) -> Non
     page = shown(signed_in("viewer"))
     assert "3 tasks can&#x27;t be placed on any of 1 machine" in page
     assert "The reasons were not recorded." in page
-    assert "The next pass would place 2 of them." in page
+    assert "The next scheduling pass would place 2 of these tasks." in page
 
 
 def test_jobs_of_other_tenants_are_only_counted(people) -> None:
     rows.a_job(people.cell, Tenant.objects.get(name="other"), "hush", limit=(10**7, 2**26, 2**26, 0, 0, 1))
     page = shown(signed_in("viewer"))
     assert "hush" not in page
-    assert "1 pending job of another team is only counted." in page
+    assert "1 pending job of another team is counted, but not listed." in page
     page = shown(signed_in("stranger"))
     assert "jfoo" not in page
     assert "hush" in page
@@ -242,8 +242,8 @@ def test_moments_and_chains_before_the_journal_know_the_archive() -> None:
     assert answering._neighbours(cell, cell.revision - 1) == (ago(1), times[3], ago(1) + second)
     world.a_user("sre", sre=True)
     page = signed_in("sre").get("/cells/cc/events/2.0/").text
-    assert "The cause is not in PostgreSQL. It may be only in the archive." in page
-    assert "Effects may be only in the archive." in page
+    assert "The cause of this event is not in PostgreSQL. It may be in the archive." in page
+    assert "Effects may be in the archive." in page
 
 
 def test_a_tenant_sees_the_names_of_its_archived_jobs(people) -> None:
@@ -285,7 +285,7 @@ def test_an_eviction_shows_who_preempted_and_what_followed(chain) -> None:
     portal_world.place(victim, 0, victim.cell.machines.get(hostname="m2"))
     page = event_page("sre", "task.evicted", victim)
     causes, _, effects = page.partition("<h2>Events that this event caused</h2>")
-    assert "preempted by the placement" in causes
+    assert "placement of the task that preempted this task" in causes
     assert "other/urgent" in causes
     assert "job urgent was submitted with priority 200" in causes, "the cause of the placement"
     assert "task 0 was placed on m2 as incarnation 2" in effects
@@ -314,7 +314,7 @@ def test_a_drain_and_its_evictions_are_linked_both_ways(cell) -> None:
     machines_drain(principal=system("sre"), cell=cell, machines=[machine], reason="new disks")
     assert tasks_drain(cell.id, 10, patience_s=600.0) == 1
     page = event_page("sre", "task.evicted", job)
-    assert "requested by" in page
+    assert "direct cause of this event" in page
     assert "m1 is draining: new disks" in page
     effects = event_page("sre", "machine.state").partition("<h2>Events that this event caused</h2>")[2]
     assert "task 0 was evicted" in effects
@@ -326,7 +326,7 @@ def test_the_page_of_a_task_lists_its_incarnations() -> None:
     assert "preempted by a task with priority 200 (production)" in page
     assert "?incarnation=1" in page
     page = signed_in("sre").get("/jobs/cc/ubar/batch/0/").text
-    assert "preempted by other/urgent/0, priority 200 (production)" in page
+    assert "preempted by other/urgent/0 with priority 200 (production)" in page
     page = signed_in("sre").get("/jobs/cc/other/urgent/0/").text
     assert "-10.75" in page or "−10.75" in page
-    assert "ubar/batch/0, priority 110 (batch)" in page
+    assert "ubar/batch/0 with priority 110 (batch)" in page

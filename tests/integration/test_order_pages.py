@@ -111,7 +111,7 @@ def test_a_change_is_shown_before_it_is_done_and_done_once(market) -> None:
     assert format_credits(before - available(market)) == took[1]
     assert tuple(new.amounts)[:2] == (4_000, 2**34)
     page = client.get(f"/orders/{order.pk}/").text
-    assert "Changed to" in page
+    assert "Newer order (change)" in page
     assert f'href="/orders/{new.pk}/"' in page
 
 
@@ -212,7 +212,7 @@ def test_grants_say_when_they_end_and_how_long_they_count(market) -> None:
     order = market_world.ordered(market.tenant, cores(2), days=30)
     client = signed_in("viewer")
     assert "in force" in client.get("/quota/").text
-    for days, told in ((26, "ends soon"), (31, "running jobs may use it until"), (34, "are rejected")):
+    for days, told in ((26, "ends soon"), (31, "running jobs may use the quota until"), (34, "are rejected")):
         with clock.at(order.ends_at + dt.timedelta(days=days - 30)):
             orders_advance(clock.now())
             assert told in client.get("/quota/").text, days

@@ -172,7 +172,7 @@ def test_the_plan_of_an_update_says_what_happens_to_tasks_and_names(world) -> No
     for told in ("will be restarted, at most 1 at a time", "for 60 s, 5 s until now"):
         assert told in answer.text
     kept = submit(client, GOOD + "\noverrides: {'1': {weight: 0}}")
-    for told in ("will not change", "will be changed in place", "Task 1 has weight 0"):
+    for told in ("will not change", "will be changed without a restart", "Task 1 has weight 0"):
         assert told in kept.text
 
 
@@ -187,7 +187,7 @@ def test_the_plan_of_an_update_says_what_happens_to_tasks_and_names(world) -> No
         ("name: Web!\ntask: {command: [sleep]}", "name", "Web!"),
         ("name: web\ncolour: red\ntask: {command: [sleep]}", "colour", "colour"),
         ("{", "file", "not valid JSON"),
-        ("- a\n- b", "file", "this is not a job"),
+        ("- a\n- b", "file", "does not describe a job"),
         ("a: &x [1]\nb: *x", "file", "aliases"),
         ("name: web\ntask: {command: [sleep], restart: {on: sometimes}}", "task.restart.on", "sometimes"),
         ("name: web\ntask: [", "file", "line 2: "),

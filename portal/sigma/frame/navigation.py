@@ -37,8 +37,8 @@ SECTIONS: tuple[Section, ...] = (
         _("Jobs"),
         (
             NavigationLink("jobs", _("Jobs"), ("job", "job_events", "update", "task", "shell", "specs")),
-            NavigationLink("submit", _("Submit")),
-            NavigationLink("names", _("Names"), ("service",)),
+            NavigationLink("submit", _("Submit a job")),
+            NavigationLink("names", _("DNS names"), ("service",)),
             NavigationLink("packages", _("Packages")),
         ),
     ),
@@ -63,7 +63,7 @@ SECTIONS: tuple[Section, ...] = (
         (
             NavigationLink("billing", _("Billing"), ("budget", "hand-down", "invoice", "draft")),
             NavigationLink("costs", _("Costs")),
-            NavigationLink("planning", _("Planning")),
+            NavigationLink("planning", _("Quota planning")),
         ),
     ),
     Section(

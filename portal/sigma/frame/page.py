@@ -121,7 +121,7 @@ def number_among(fields: Mapping[str, str], name: str, choices: Sequence[int]) -
     """Return the number in the field `name`. Raises `Rejected` if it is not one of `choices`."""
     number = whole_number(fields.get(name, ""))
     if number is None or number not in choices:
-        raise invalid(name, _("choose one of %s") % ", ".join(map(str, choices)))
+        raise invalid(name, _("the value is not in the list; choose one of %s") % ", ".join(map(str, choices)))
     return number
 
 

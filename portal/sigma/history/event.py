@@ -29,10 +29,10 @@ def event(request: HttpRequest, principal: Principal, cell: str, place: str) -> 
     shown = chain.event.event
     outside = Empty(_("The journal has no cause of this event: a person or a program requested it."))
     if chain.causes_archived:
-        outside = Empty(_("The cause is not in PostgreSQL. It may be only in the archive."))
+        outside = Empty(_("The cause of this event is not in PostgreSQL. It may be in the archive."))
     nothing = Empty(_("The journal has no effect of this event yet."))
     if chain.effects_archived:
-        nothing = Empty(_("No effect is in PostgreSQL. Effects may be only in the archive."))
+        nothing = Empty(_("PostgreSQL contains no effect of this event. Effects may be in the archive."))
     context = {
         "cell": row,
         "place": f"{revision}.{seq}",
@@ -40,8 +40,8 @@ def event(request: HttpRequest, principal: Principal, cell: str, place: str) -> 
         "event": shown,
         "sentence": sentence_of(chain.event, hostnames([shown.machine_id] if shown.machine_id else [])),
         "job": dict(zip(("tenant", "name"), chain.event.job.split("/"), strict=False)) if chain.event.job else None,
-        "causes": link_table(_("Causes, the nearest first"), row, chain.causes, outside),
-        "effects": link_table(_("Effects"), row, chain.effects, nothing),
+        "causes": link_table(_("Causes of this event, the most direct first"), row, chain.causes, outside),
+        "effects": link_table(_("Effects of this event"), row, chain.effects, nothing),
         "data": json.dumps(shown.data, indent=2, ensure_ascii=False),
     }
     return render(request, "sigma/event.html", context)

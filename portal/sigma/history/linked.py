@@ -29,17 +29,17 @@ def link_title(link: Link | None) -> str:
     """
     return {
         None: "",
-        Link.REQUESTED: _("requested by"),
-        Link.PREEMPTED_BY: _("preempted by the placement"),
-        Link.QUEUED_BY: _("pending since"),
-        Link.PLACED_BY: _("on this machine since"),
-        Link.UPDATED_BY: _("part of the update"),
-        Link.LAST_TASK: _("end of the last task"),
-        Link.CAUSED: _("caused"),
-        Link.PREEMPTED: _("preempted"),
-        Link.ENDED: _("ended with"),
-        Link.PLACED: _("then"),
-        Link.GONE: _("processes ended"),
+        Link.REQUESTED: _("direct cause of this event"),
+        Link.PREEMPTED_BY: _("placement of the task that preempted this task"),
+        Link.QUEUED_BY: _("event that made the task pending"),
+        Link.PLACED_BY: _("placement of the task on this machine"),
+        Link.UPDATED_BY: _("start of this update"),
+        Link.LAST_TASK: _("end of the last task of the job"),
+        Link.CAUSED: _("direct effect of this event"),
+        Link.PREEMPTED: _("eviction of a preempted task"),
+        Link.ENDED: _("end of this placement"),
+        Link.PLACED: _("next event of the task"),
+        Link.GONE: _("end of the processes of the task"),
         Link.JOB_ENDED: _("end of the job"),
         Link.UPDATE_ENDED: _("end of the update"),
     }[link]
@@ -52,7 +52,7 @@ def event_link(cell: str, event: Event) -> str:
 
 def link_table(caption: str, cell: CellRow, events: Sequence[LinkedEvent], empty: Empty) -> Table:
     """Return a table of events that are causes or effects of one event. Makes at most one query."""
-    columns = (Column(_("Event")), Column(_("How")), Column(_("Time")), Column(_("Job")), Column(_("By")))
+    columns = (Column(_("Event")), Column(_("Relation")), Column(_("Time")), Column(_("Job")), Column(_("By")))
     names = hostnames(one.event.machine_id for one in events if one.event.machine_id)
     rows = []
     for one in events:
@@ -70,7 +70,7 @@ def sentence_of(one: LinkedEvent, names: dict[int, str]) -> str:
     if one.priority is None:
         return _("an event that you may not see")
     given = {"kind": one.event.kind, "priority": one.priority, "band": one.band}
-    return _("%(kind)s of a task with priority %(priority)d (%(band)s)") % given
+    return _("event %(kind)s of a task with priority %(priority)d (%(band)s)") % given
 
 
 def change_table(principal: Principal, cell: CellRow, revision: int) -> Table:
@@ -84,5 +84,5 @@ def change_table(principal: Principal, cell: CellRow, revision: int) -> Table:
         (Cell(sentences.of(event, names), event_link(cell.name, event)), owners.get(event.job_id or 0), event.actor)
         for event in events
     ]
-    empty = Empty(_("You may not see the events of this change, or they are only in the archive."))
+    empty = Empty(_("You may not see the events of this change, or the events are only in the archive."))
     return Table(_("The last change before this moment"), columns, rows, empty)

@@ -96,7 +96,7 @@ def _page(request: HttpRequest, name: str) -> int:
 def _machine_filters(given: Mapping[str, str], kept: Mapping[str, str]) -> Filters:
     fields = (
         search("machine", _("Machine"), given["machine"], placeholder=_("hostname, rack or platform")),
-        choice("machine_state", _("State"), given["machine_state"], MACHINE_STATES, everything=_("any")),
+        choice("machine_state", _("State"), given["machine_state"], MACHINE_STATES, everything=_("all states")),
     )
     return Filters(fields, _("Filter"), kept=_others(given, kept, "machine", "machine_state"))
 
@@ -104,7 +104,7 @@ def _machine_filters(given: Mapping[str, str], kept: Mapping[str, str]) -> Filte
 def _task_filters(given: Mapping[str, str], kept: Mapping[str, str]) -> Filters:
     fields = (
         search("job", _("Job"), given["job"], placeholder=_("tenant or job")),
-        choice("task_state", _("State of tasks"), given["task_state"], TASK_STATES, everything=_("any")),
+        choice("task_state", _("State of tasks"), given["task_state"], TASK_STATES, everything=_("all states")),
     )
     return Filters(fields, _("Filter"), kept=_others(given, kept, "job", "task_state"))
 

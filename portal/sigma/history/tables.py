@@ -45,8 +45,8 @@ def resource_table(picture: Picture) -> Table:
     columns = (
         Column(_("Resource")),
         Column(_("Capacity"), number=True),
-        Column(_("Limits"), number=True),
-        Column(_("Reserved"), number=True),
+        Column(_("Task limits"), number=True),
+        Column(_("Reserved for tasks"), number=True),
         Column(_("Free"), number=True),
     )
     rows = []
@@ -87,7 +87,7 @@ def queue_table(picture: Picture) -> Table:
         Column(_("Oldest task pending since")),
     )
     rows = [(one.band or "–", one.priority, one.jobs, one.tasks, shown_time(one.since)) for one in picture.queues]
-    return Table(_("Queue"), columns, rows, Empty(_("No task was pending.")))
+    return Table(_("Queue of pending tasks"), columns, rows, Empty(_("No task was pending.")))
 
 
 def pending_table(picture: Picture, cell: CellRow) -> Table:
@@ -98,8 +98,8 @@ def pending_table(picture: Picture, cell: CellRow) -> Table:
         Column(_("Job")),
         Column(_("Priority"), number=True),
         Column(_("Tasks pending"), number=True),
-        Column(_("Since")),
-        Column(_("Why")),
+        Column(_("Pending since")),
+        Column(_("Reason")),
     )
     rows = [
         (
@@ -130,12 +130,15 @@ def machine_table(picture: Picture) -> Table:
             _tag(one.state),
             one.rack or None,
             one.tasks,
-            *(Cell(describe(r, one.limits[r]), note=_("of %s") % describe(r, one.capacity[r])) for r in _SHOWN),
+            *(
+                Cell(describe(r, one.limits[r]), note=_("of %s capacity") % describe(r, one.capacity[r]))
+                for r in _SHOWN
+            ),
         )
         for one in picture.machines
     ]
     cleared: Changes = {"machine": None, "machine_state": None, "page": None}
-    empty = Empty(_("No machine matches."), actions=(EmptyAction(_("Show all machines"), changes=cleared),))
+    empty = Empty(_("No machine matches the filters."), actions=(EmptyAction(_("Show all machines"), changes=cleared),))
     return Table(_("Machines"), columns, rows, empty, paging=_paging(picture.machines_page, "page"))
 
 
@@ -149,7 +152,7 @@ def task_table(picture: Picture, cell: CellRow) -> Table:
         Column(_("Band")),
         Column(_("Machine")),
         Column(_("Incarnation"), number=True),
-        Column(_("Since")),
+        Column(_("In this state since")),
     )
     rows = []
     for one in picture.tasks:
@@ -157,7 +160,9 @@ def task_table(picture: Picture, cell: CellRow) -> Table:
         name = Cell(f"{one.tenant}/{one.job}/{one.index}", link)
         rows.append((name, _tag(one.state), one.band, one.machine or None, one.incarnation, shown_time(one.since)))
     cleared: Changes = {"job": None, "task_state": None, "tasks_page": None}
-    empty = Empty(_("No task of your teams matches."), actions=(EmptyAction(_("Show all tasks"), changes=cleared),))
+    empty = Empty(
+        _("No task of your teams matches the filters."), actions=(EmptyAction(_("Show all tasks"), changes=cleared),)
+    )
     return Table(_("Tasks"), columns, rows, empty, paging=_paging(picture.tasks_page, "tasks_page"))
 
 
@@ -184,7 +189,7 @@ def _why(job: PendingJob, picture: Picture, cell: CellRow) -> str:
         for why in job.whys
     ]
     if job.placeable:
-        texts.insert(0, _("The next pass would place %d of them.") % job.placeable)
+        texts.insert(0, _("The next scheduling pass would place %d of these tasks.") % job.placeable)
     if not texts:
         texts = [_("The reasons were not computed, because too many tasks were pending.")]
     return " ".join(texts)

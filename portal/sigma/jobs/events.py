@@ -45,7 +45,9 @@ def events(request: HttpRequest, principal: Principal, cell: str, tenant: str, n
         "events": event_sentences(found) if found else [],
         "paging": by_cursor(newer=_cursor(newer), older=_cursor(older)),
         "filters": Filters(
-            (choice("kind", _("Kind"), kind, KINDS, everything=_("all")),), _("Filter"), kept={"uid": str(job.uid)}
+            (choice("kind", _("Kind"), kind, KINDS, everything=_("all kinds")),),
+            _("Filter"),
+            kept={"uid": str(job.uid)},
         ),
         "empty": _empty(kind),
     }
@@ -106,5 +108,7 @@ def _position(request: HttpRequest, name: str) -> tuple[int, int] | None:
         return None
     revision, seq = map(whole_number, given.partition(".")[::2])
     if revision is None or seq is None or seq >= 2**31:
-        raise invalid(name, _("%r is not a position in the journal; use the links on this page") % given[:40])
+        raise invalid(
+            name, _("%r is not a position in the journal; open the list of events again and use its links") % given[:40]
+        )
     return revision, seq

@@ -83,7 +83,7 @@ def incarnation_table(
         Column(_("From")),
         Column(_("Until")),
         Column(_("Score"), number=True),
-        Column(_("Preempted for it")),
+        Column(_("Tasks that it preempted")),
         Column(_("How it ended")),
         Column(_("Log")),
     )
@@ -122,9 +122,10 @@ def _ending(one: Incarnation, parties: dict[tuple[int, int], Party]) -> str:
 def _named(party: Party) -> str:
     if party.job is None and not party.band:
         return _("an unknown task")
-    given = {"priority": party.priority, "band": party.band}
-    about = _("priority %(priority)d (%(band)s)") % given
-    return f"{party.job}/{party.index}, {about}" if party.job else _("a task with %s") % about
+    given = {"job": party.job, "index": party.index, "priority": party.priority, "band": party.band}
+    if party.job:
+        return _("%(job)s/%(index)d with priority %(priority)d (%(band)s)") % given
+    return _("a task with priority %(priority)d (%(band)s)") % given
 
 
 def _timed(job: Job, event: Event | None) -> Cell | None:

@@ -119,7 +119,7 @@ def kill(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
     row = reads.job_named(principal, cell, tenant, name, uid=request.POST.get("uid", ""))
     index = whole_number(request.POST.get("index", ""))
     if index is None and request.POST.get("index"):
-        raise invalid("index", _("give the number of a task"))
+        raise invalid("index", _("%r is not the index of a task; give a number such as 0") % request.POST["index"][:20])
     killed = job_kill(
         principal=principal,
         job=row,
@@ -148,7 +148,8 @@ def undo(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         )
     done = job_undo(principal=principal, job=row)
     messages.success(
-        request, _("The undo started: version %d, a copy of the previous spec, is rolling out.") % done.version
+        request,
+        _("The undo started. Version %d, which is a copy of the previous spec, is being rolled out.") % done.version,
     )
     return _back(row)
 

@@ -81,7 +81,7 @@ def package_list(request: HttpRequest, principal: Principal) -> HttpResponse:
         Column(_("Package")),
         Column(_("Tags")),
         Column(_("Size"), number=True),
-        Column(_("Format")),
+        Column(_("Download format")),
         Column(_("Used by jobs")),
         Column(_("Uploaded")),
         Column(_("Digest")),
@@ -100,8 +100,8 @@ def _filters(principal: Principal, chosen: dict[str, str], *more: FilterField) -
         (
             search("q", _("Search"), chosen["q"], placeholder=_("part of a name")),
             *more,
-            choice("cell", _("Cell"), chosen["cell"], cell_names(principal), everything=_("any")),
-            choice("tenant", _("Tenant"), chosen["tenant"], tenants_of(principal), everything=_("any")),
+            choice("cell", _("Cell"), chosen["cell"], cell_names(principal), everything=_("all cells")),
+            choice("tenant", _("Tenant"), chosen["tenant"], tenants_of(principal), everything=_("all tenants")),
         ),
         _("Filter"),
     )

@@ -36,7 +36,7 @@ def timeline_of(history: Sequence[EventSentence], *, until: dt.datetime) -> Time
     if state:
         states.append(State(state, begin, None, tone))
     return timeline(
-        _("Incarnations over time"),
+        _("Placements (incarnations) over time"),
         [Track(_("task"), states, marks)],
         name="incarnations",
         since=timezone.localtime(min(history[-1].event.time, until - SHORTEST)),

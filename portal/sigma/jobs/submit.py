@@ -84,22 +84,25 @@ def file_of(text: str) -> dict[str, Any]:
     if (size := len(text.encode())) > most:
         form = "JSON" if is_json else "YAML"
         raise _unreadable(
-            _("the file has %(size)d bytes; this page accepts at most %(most)d bytes of %(form)s")
+            _("the file has %(size)d bytes; this page accepts at most %(most)d bytes of %(form)s; shorten the file")
             % {"size": size, "most": most, "form": form}
         )
     try:
         given = json.loads(text) if is_json else plainyaml.load(text)
     except plainyaml.NotPlain as error:
-        place = _("line %d: ") % error.line if error.line else ""
-        raise _unreadable(_("this is not valid YAML: %s") % f"{place}{error}") from error
+        if error.line:
+            text = _("the job file is not valid YAML; correct line %(line)d: %(error)s")
+        else:
+            text = _("the job file is not valid YAML; correct the file: %(error)s")
+        raise _unreadable(text % {"line": error.line, "error": error}) from error
     except RecursionError as error:
         raise _unreadable(TOO_DEEP) from error
     except ValueError as error:
-        raise _unreadable(_("this is not valid JSON: %s") % error) from error
+        raise _unreadable(_("the job file is not valid JSON; correct the file: %s") % error) from error
     if too_deep(given):
         raise _unreadable(TOO_DEEP)
     if not isinstance(given, dict):
-        raise _unreadable(_("this is not a job; a job has at least the fields name and task"))
+        raise _unreadable(_("the file does not describe a job; add at least the fields name and task"))
     return given
 
 
@@ -115,7 +118,7 @@ def _steps_of(plan: JobPlan) -> list[tuple[str, int, str]]:
         "added": _("will be added"),
         "removed": _("will be ended"),
         "restarted": _("will be restarted, at most %d at a time") % max(plan.max_down, 1),
-        "in_place": _("will be changed in place"),
+        "in_place": _("will be changed without a restart"),
         "kept": _("will not change"),
     }
     return [

@@ -79,7 +79,9 @@ def hand_down(request: HttpRequest, principal: Principal) -> HttpResponse:
         amount = _amount("amount", given["amount"]) or 0
         other = next((row for row in _related(tenant) if row.name == given["to"]), None)
         if other is None:
-            raise invalid("to", _("choose the organisation or a team from the list"))
+            raise invalid(
+                "to", _("credits cannot be transferred to this tenant; choose the organisation or a team from the list")
+            )
         budget_hand_down(
             principal=principal, from_tenant=tenant, to_tenant=other, amount=amount, text=given["text"][:200]
         )
@@ -159,15 +161,15 @@ def _plots(tenant: Tenant, days: list[RevenueDay], month: dt.date, limit: int | 
     times = [day.begins_at for day in days]
     short = partial(format_credits, places=2)
     shared: dict[str, Any] = {"since": since, "until": until, "step": dt.timedelta(days=1), "format_value": short}
-    spent = [plots.Series(_("spent"), [one.spent for one in days])]
+    spent = [plots.Series(_("credits spent"), [one.spent for one in days])]
     parts = [
-        plots.Series(_("quota"), [one.orders for one in days]),
+        plots.Series(_("orders of quota"), [one.orders for one in days]),
         plots.Series(_("measured usage"), [one.usage for one in days]),
     ]
-    title = _("Spent since the first of the month")
+    title = _("Credits spent since the first day of the month")
     return [
         plots.lines(title, times, spent, limit=limit, headroom=True, unknown=short(0), **shared),
-        plots.bars(_("By day"), times, parts, label=lambda at: f"{at:%F}", **shared),
+        plots.bars(_("Credits spent per day"), times, parts, label=lambda at: f"{at:%F}", **shared),
     ]
 
 
@@ -241,11 +243,11 @@ def _back(tenant: Tenant) -> HttpResponse:
 
 _KINDS = {
     "budget": gettext_lazy("Credits granted"),
-    "hold": gettext_lazy("Held for"),
-    "unhold": gettext_lazy("No longer held for"),
-    "charge": gettext_lazy("Charged for"),
-    "refund": gettext_lazy("Refunded for"),
-    "usage": gettext_lazy("Measured usage"),
+    "hold": gettext_lazy("Credits held for"),
+    "unhold": gettext_lazy("Credits released for"),
+    "charge": gettext_lazy("Credits charged for"),
+    "refund": gettext_lazy("Credits refunded for"),
+    "usage": gettext_lazy("Credits charged for measured usage"),
     "settle": gettext_lazy("Debt paid"),
     "transfer": gettext_lazy("Credits transferred"),
 }

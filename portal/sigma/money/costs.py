@@ -130,9 +130,9 @@ def _page_table(request: HttpRequest, found: list[Cost], chosen: CostsFilter) ->
         Column(_("Cost")),
         Column(_("Quota"), number=True, order="quota", descending=True),
         Column(_("Usage"), number=True, order="usage", descending=True),
-        Column(_("Not requested"), number=True, order="unused", descending=True),
+        Column(_("Quota that no job requested"), number=True, order="unused", descending=True),
         Column(_("Total"), number=True, order="total", descending=True),
-        Column(_("Share"), number=True),
+        Column(_("Share of the total"), number=True),
     )
     sorting = sorting_of(request.GET.dict(), columns, default="-total")
     keys: dict[str, Callable[[Cost], Any]] = {
@@ -156,11 +156,7 @@ def _rows(found: list[Cost], by: str) -> list[dict[str, Any]]:
     """Return the rows of the table of costs. `bar`: the colour, the start and the width of each part of a bar; the
     longest bar has the width 1000.
     """
-    names = {
-        "job": _("bought, but not requested by any job"),
-        "label": _("without this label"),
-        "band": _("free priority"),
-    }
+    names = {"job": _("quota that no job requested"), "label": _("jobs without this label"), "band": _("free priority")}
     most = max((cost.total for cost in found), default=0) or 1
     total = sum(cost.total for cost in found) or 1
     rows = []

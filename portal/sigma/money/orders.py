@@ -79,8 +79,8 @@ def _order_list(
     cells = orders_visible(principal).order_by("cell").values_list("cell", flat=True).distinct()[:200]
     fields = (
         choice("state", _("State"), chosen["state"], [(state, order_state_name(state)) for state in STATES]),
-        choice("tenant", _("Tenant"), chosen["tenant"], tenants_of(principal), everything=_("any")),
-        choice("cell", _("Cell"), chosen["cell"], cells, everything=_("any")),
+        choice("tenant", _("Tenant"), chosen["tenant"], tenants_of(principal), everything=_("all tenants")),
+        choice("cell", _("Cell"), chosen["cell"], cells, everything=_("all cells")),
     )
     table = Table(
         _("Orders"), columns, list(found), empty, paging=paging_of(found), row_template="sigma/rows/order.html"
@@ -150,7 +150,7 @@ def transfer(principal: Principal, row: Order, post: QueryDict) -> tuple[Order, 
     tenant = tenant_named(principal, post.get("tenant", "").strip())
     note = post.get("note", "").strip()
     done = order_transfer(principal=principal, order=row, tenant=tenant, note=note, key=f"transfer-{row.pk}")
-    text = _("The rest of order %(old)d now belongs to %(tenant)s as order %(new)d.")
+    text = _("The remaining quota of order %(old)d now belongs to %(tenant)s, as order %(new)d.")
     return done, text % {"old": row.pk, "tenant": done.tenant.name, "new": done.pk}
 
 

@@ -120,9 +120,9 @@ def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> lis
         )
 
     series = _series(points, chosen.resource)
-    charts = [drawn(_("Owned, requested, reserved and used"), series)]
+    charts = [drawn(_("Quota owned, requested, reserved and used"), series)]
     if spare:
-        names = (_("owned, not requested"), _("requested, not reserved"), _("reserved, not used"))
+        names = (_("owned, but not requested"), _("requested, but not reserved"), _("reserved, but not used"))
         gaps = {
             name: [max(0, upper - lower) for upper, lower in zip(*two, strict=True)]
             for name, two in zip(names, itertools.pairwise(series.values()), strict=True)
@@ -134,10 +134,10 @@ def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> lis
 def _series(points: list[Planned], place: int) -> dict[str, list[int]]:
     """Return the values over time of each line in the plot. `place`: the index of the plotted resource."""
     return {
-        _("owned"): [point.owned[place] for point in points],
-        _("requested"): [point.asked[place] for point in points],
-        _("reserved"): [point.reserved[place] for point in points],
-        _("used"): [point.used[place] for point in points],
+        _("quota owned"): [point.owned[place] for point in points],
+        _("requested by jobs"): [point.asked[place] for point in points],
+        _("reserved for tasks"): [point.reserved[place] for point in points],
+        _("used by tasks"): [point.used[place] for point in points],
     }
 
 

@@ -119,10 +119,10 @@ def cell_table(cells: Sequence[Cell], *, paging: Paging | None = None) -> tables
         tables.Column(_("Cell")),
         tables.Column(_("Site")),
         tables.Column(_("Machines up"), number=True),
-        tables.Column(_("Draining"), number=True),
-        tables.Column(_("Down"), number=True),
+        tables.Column(_("Machines draining"), number=True),
+        tables.Column(_("Machines down"), number=True),
         tables.Column(_("Tasks running"), number=True),
-        tables.Column(_("Pending"), number=True),
+        tables.Column(_("Tasks pending"), number=True),
     )
     names = ("machines_up", "machines_draining", "machines_down", "tasks_up", "tasks_pending")
     rows = [

@@ -13,8 +13,8 @@ from portal.sigma.reads.market import zone_of
 from quota.models import Market, Order, OrderState, Quota
 
 _STATES = {
-    "": gettext_lazy("any"),
-    "waiting": gettext_lazy("waiting"),
+    "": gettext_lazy("all states"),
+    "waiting": gettext_lazy("waiting for approval or start"),
     "draft": gettext_lazy("draft"),
     "pending": gettext_lazy("waiting for approval"),
     "approved": gettext_lazy("approved"),
@@ -88,13 +88,13 @@ def grant_standing(grant: Quota, now: dt.datetime) -> GrantStatus:
     if grant.starts_at > now:
         return GrantStatus("plain", _("not begun yet"), _("begins on %s") % day(grant.starts_at))
     if grant.ends_at is None:
-        return GrantStatus("good", _("in force"), _("without an end"))
+        return GrantStatus("good", _("in force"), _("has no end date"))
     if grant.ends_at > now:
         tone, label = ("wait", _("ends soon")) if (grant.ends_at - now).days < 7 else ("good", _("in force"))
-        return GrantStatus(tone, label, _("until %s") % day(grant.ends_at))
+        return GrantStatus(tone, label, _("ends on %s") % day(grant.ends_at))
     until = grant.grace_until or grant.ends_at
     if until > now:
-        return GrantStatus("wait", _("ended"), _("running jobs may use it until %s") % day(until))
+        return GrantStatus("wait", _("ended"), _("running jobs may use the quota until %s") % day(until))
     return GrantStatus(
-        "plain", _("expired"), _("since %s; new jobs that exceed the remaining quota are rejected") % day(until)
+        "plain", _("expired"), _("ended on %s; new jobs that exceed the remaining quota are rejected") % day(until)
     )

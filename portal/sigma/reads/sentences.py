@@ -55,10 +55,14 @@ def _tail(*parts: str | None) -> str:
 
 
 def _task_placed(facts: _Data) -> str:
-    text = _("%(task)s was placed on %(machine)s as incarnation %(incarnation)d") % facts
-    if victims := len(facts.get("victims") or ()):
-        text += ngettext(", which preempted %d task", ", which preempted %d tasks", victims) % victims
-    return text
+    if not (victims := len(facts.get("victims") or ())):
+        return _("%(task)s was placed on %(machine)s as incarnation %(incarnation)d") % facts
+    text = ngettext(
+        "%(task)s was placed on %(machine)s as incarnation %(incarnation)d, and preempted %(number)d task",
+        "%(task)s was placed on %(machine)s as incarnation %(incarnation)d, and preempted %(number)d tasks",
+        victims,
+    )
+    return text % {**facts, "number": victims}
 
 
 def _task_reported(facts: _Data) -> str:
@@ -77,7 +81,9 @@ def _shell_closed(facts: _Data) -> str:
 
 
 def _alloc_kept(facts: _Data) -> str:
-    text = _("%(task)s left %(machine)s, which keeps the task's files until %(number)d log savers have copied them")
+    text = _(
+        "%(task)s left %(machine)s, which keeps the task's files until %(number)d tasks that save logs have copied them"
+    )
     return text % {**facts, "number": len(facts.get("savers", ()))}
 
 
@@ -103,26 +109,26 @@ def _by(field: str, sentences: Mapping[Any, Promise], other: Promise | str = "")
 SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, ...]]] = {
     "cell.set": (gettext_lazy("the settings of the cell changed"),),
     "cell.copied": (gettext_lazy("the cell was created as a copy of cell %(cell)s at revision %(revision)d"),),
-    "cell.restored": (gettext_lazy("the cell was set back to its state at revision %(revision)d"),),
+    "cell.restored": (gettext_lazy("the cell was restored to its state at revision %(revision)d"),),
     "cell.lease": (gettext_lazy("%(holder)s took the lease of scheduler %(scheduler)s (epoch %(epoch)d)"),),
     "cell.brake": (
         _by(
             "brake",
             {
-                "lost": gettext_lazy("the brake on moving tasks away from lost machines is %(state)s"),
-                "stops": gettext_lazy("the brake on stopping tasks automatically is %(state)s"),
+                "lost": gettext_lazy("the safety brake on moving tasks away from lost machines is %(state)s"),
+                "stops": gettext_lazy("the safety brake on stopping tasks automatically is %(state)s"),
             },
         ),
         "detail",
     ),
-    "machine.set": (gettext_lazy("machine %(hostname)s joined or changed"),),
+    "machine.set": (gettext_lazy("machine %(hostname)s joined the cell, or its properties changed"),),
     "machine.state": (gettext_lazy("%(machine)s is %(state)s"), "reason"),
     "machine.removed": (gettext_lazy("%(machine)s was removed"), "reason"),
     "machine.credential": (
         _by(
             "step",
             {
-                "asked": gettext_lazy("%(machine)s has to create a new secret"),
+                "asked": gettext_lazy("%(machine)s was asked to create a new secret"),
                 "offered": gettext_lazy(
                     "%(machine)s has a new secret; the old one is valid until the first use of the new one"
                 ),
@@ -148,7 +154,7 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
     "packages.held": (_packages_held,),
     "job.submitted": (gettext_lazy("job %(name)s was submitted with priority %(priority)d"),),
     "job.rejected": (gettext_lazy("a submission of %(name)s was rejected: %(detail)s"),),
-    "job.changed": (gettext_lazy("the job has version %(spec_version)d of its spec and priority %(priority)d"),),
+    "job.changed": (gettext_lazy("the job now has version %(spec_version)d of its spec and priority %(priority)d"),),
     "job.ended": (gettext_lazy("the job ended: %(how)s"),),
     "tasks.added": (gettext_lazy("version %(spec_version)d of the spec added tasks"),),
     "task.placed": (_task_placed,),
@@ -166,8 +172,8 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
         gettext_lazy("%(machine)s no longer runs processes of incarnation %(incarnation)d of %(task)s"),
         "exit",
     ),
-    "task.revived": (gettext_lazy("%(task)s will run again"),),
-    "task.updated": (gettext_lazy("%(task)s has version %(spec_version)d of the spec"),),
+    "task.revived": (gettext_lazy("%(task)s was dead and is pending again"),),
+    "task.updated": (gettext_lazy("%(task)s now has version %(spec_version)d of the spec"),),
     "task.reported": (_task_reported,),
     "reservations.set": (
         lambda facts: _("the reservations of %d tasks changed") % (facts.get("number") or len(facts.get("tasks", ()))),
@@ -175,8 +181,12 @@ SENTENCES: dict[str, tuple[str | Promise | Callable[[_Data], str], *tuple[str, .
     "update.started": (
         _by(
             "undo",
-            {True: gettext_lazy("an undo of version %(from_version)d started, as version %(to_version)d")},
-            gettext_lazy("an update from version %(from_version)d to %(to_version)d started"),
+            {
+                True: gettext_lazy(
+                    "an undo of version %(from_version)d of the spec started; the new version is %(to_version)d"
+                )
+            },
+            gettext_lazy("an update from version %(from_version)d of the spec to version %(to_version)d started"),
         ),
     ),
     "update.ended": (gettext_lazy("the update ended: %(how)s"), "detail"),

@@ -58,7 +58,7 @@ def _order(request: HttpRequest, principal: Principal, row: Quote, placed: Order
             "tampered",
             _("The price in the form is not the price of this quote. Check the price below, then order again."),
             status=409,
-            fields={"price": _("not the price of this quote")},
+            fields={"price": _("this is not the price of the quote; reload the page")},
         )
     if placed is None and not post.get("again") and _same(row) is not None:
         raise Rejected(

@@ -109,12 +109,12 @@ class QuotaOffer:
     @property
     def short(self) -> dict[str, str]:
         """Return an error text for each form field whose amount is more than what is left, by the name of the field."""
-        return {NAMES[index]: _("only %s free on these days") % left for index, left in self._short}
+        return {NAMES[index]: _("the cell has only %s free on these days") % left for index, left in self._short}
 
     @property
     def shortage(self) -> str:
         """Return a sentence that lists the resources of which not enough is left."""
-        text = _("%(left)s free of %(asked)s requested")
+        text = _("%(asked)s requested, but only %(left)s free")
         amounts = self.wish.amounts
         short = [text % {"left": left, "asked": described(index, amounts[index])} for index, left in self._short]
         return _("The cell does not have enough free quota: %s.") % "; ".join(short)
@@ -209,7 +209,7 @@ def _candidates(offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime) ->
     here = bands[wish.band]
     for row in sorted(bands.values(), key=lambda row: row.price_milli):
         if row.name != wish.band and market.is_sold(row) and row.price_milli < here.price_milli:
-            tried.append((_("as %s") % row.name, band_words(row), _changed(wish, now=now, band=row.name)))
+            tried.append((_("in band %s") % row.name, band_words(row), _changed(wish, now=now, band=row.name)))
     later = [7 * DAY, 28 * DAY] if offer.fits else [7 * DAY]
     firsts = [wish.period.first + step for step in later]
     if offer.first_fit is not None:
@@ -220,11 +220,11 @@ def _candidates(offer: QuotaOffer, cells: Sequence[str], *, now: dt.datetime) ->
             "first": date_format(period.first, "j M"),
             "last": date_format(period.last, "j M Y"),
         }
-        tried.append((dates, _("the same length, but later"), _changed(wish, now=now, period=period)))
+        tried.append((dates, _("a period of the same length, but later"), _changed(wish, now=now, period=period)))
     for cell in cells:
         if cell != wish.cell:
-            comment = _("another cell, where your jobs would have to run")
-            tried.append((_("in %s") % cell, comment, _changed(wish, now=now, cell=cell)))
+            comment = _("another cell; your jobs would have to run there")
+            tried.append((_("in cell %s") % cell, comment, _changed(wish, now=now, cell=cell)))
     return tried[:OTHERS]
 
 

@@ -58,7 +58,7 @@ def day_read(text: str, zone: ZoneInfo, *, ends: bool = False) -> dt.date:
     except (ValueError, OverflowError):
         raise DayError(_("%r is not a day; give a day such as 2026-12-31") % given[:40]) from None
     if not dt.date(2000, 1, 1) <= day <= FARTHEST:
-        raise DayError(_("%s is too early or too late; give a day from 2000-01-01 to 9998-12-31") % given[:40])
+        raise DayError(_("the day %s is too early or too late; give a day from 2000-01-01 to 9998-12-31") % given[:40])
     return day
 
 

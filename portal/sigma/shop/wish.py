@@ -100,10 +100,10 @@ def known_only(given: Mapping[str, str], known: set[str]) -> None:
     """Raise `Rejected` if a field is not one of `known`. Such a field does not come from the shop's page."""
     other = sorted(set(given) - known)
     if other:
-        detail = _("the form does not have this field")
+        detail = _("the form does not have this field; reload the page")
         raise Rejected(
             "tampered",
-            _("%s: the form does not have this field. Nothing was ordered. Reload the page.") % ", ".join(other)[:200],
+            _("The form does not have the field %s. Nothing was ordered. Reload the page.") % ", ".join(other)[:200],
             fields={name[:60]: detail for name in other[:20]},
         )
 

@@ -55,8 +55,10 @@ SENTENCES: Mapping[str, str | Promise] = {
     "budget.resumed": gettext_lazy("The tenant has available budget again."),
     "budget.dropped": gettext_lazy("Jobs were demoted to the free priority, because the budget is spent."),
     "quota.granted": gettext_lazy("An SRE granted %(amounts)s in the band %(band)s of cell %(cell)s: %(reason)s"),
-    "quota.ended": gettext_lazy("An SRE ended a grant in the band %(band)s of cell %(cell)s."),
-    "quota.grace": gettext_lazy("Quota in the band %(band)s of cell %(cell)s ended; its grace ends at %(until)s."),
+    "quota.ended": gettext_lazy("An SRE ended a quota grant in the band %(band)s of cell %(cell)s."),
+    "quota.grace": gettext_lazy(
+        "Quota in the band %(band)s of cell %(cell)s ended; its grace period ends at %(until)s."
+    ),
     "quota.grace-over": gettext_lazy("The grace period in the band %(band)s of cell %(cell)s ended at %(over_at)s."),
     "quota.dropped": gettext_lazy("Jobs that exceed the quota in cell %(cell)s were demoted to the free priority."),
     "order.placed": gettext_lazy("Order %(order)s was placed."),

@@ -70,12 +70,12 @@ def record_list(request: HttpRequest, principal: Principal, tenant: str) -> Http
         ),
         "filters": Filters(
             (
-                choice("kind", _("Kind"), chosen["kind"], GROUPS, everything=_("all kinds")),
+                choice("kind", _("Kind of change"), chosen["kind"], GROUPS, everything=_("all kinds")),
                 search("actor", _("By"), chosen["actor"]),
-                day("since", _("From (UTC)"), chosen["since"]),
-                day("until", _("Until (included, UTC)"), chosen["until"]),
+                day("since", _("First day (UTC)"), chosen["since"]),
+                day("until", _("Last day (UTC)"), chosen["until"]),
             ),
-            _("Show"),
+            _("Filter"),
         ),
     }
     return render(request, "sigma/team/records.html", context)
@@ -92,5 +92,7 @@ def _day(chosen: dict[str, str], name: str) -> dt.datetime | None:
     except ValueError:
         day = None
     if day is None or not 2000 <= day.year <= 9000:
-        raise invalid(name, _("give a day from 2000 to 9000, for example 2026-11-21"))
+        raise invalid(
+            name, _("%r is not a day from the year 2000 to 9000; give a day such as 2026-11-21") % chosen[name][:20]
+        )
     return day

@@ -98,7 +98,11 @@ def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -
             messages.success(request, _("The changes were saved."))
         case "disable" | "enable" as verb:
             service_account_set(principal=principal, account=found, enabled=verb == "enable")
-            text = _("%s is enabled.") if verb == "enable" else _("%s is disabled. The portal rejects its tokens.")
+            text = (
+                _("The service account %s is enabled.")
+                if verb == "enable"
+                else _("The service account %s is disabled. The portal rejects its tokens.")
+            )
             messages.success(request, text % name)
         case "revoke":
             keys = people.tokens_of_account(principal, found).filter(key=post.get("key", "")[:16])
@@ -107,7 +111,7 @@ def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -
             messages.success(request, _("The token was revoked. The portal no longer accepts it."))
         case "remove":
             service_account_remove(principal=principal, account=found)
-            messages.success(request, _("%s and its tokens were removed.") % name)
+            messages.success(request, _("The service account %s and its tokens were removed.") % name)
             return redirect("sigma:service-accounts", found.tenant.name)
         case _:
             raise unknown_action()

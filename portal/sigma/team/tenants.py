@@ -78,7 +78,7 @@ def frame(principal: Principal, row: Tenant) -> dict[str, Any]:
 
 def unknown_action() -> Rejected:
     """Return the rejection of a form whose field `do` has an unknown value."""
-    return invalid("do", _("this action is not known; reload the page and try again"))
+    return invalid("do", _("the page sent an action that the portal does not have; reload the page and try again"))
 
 
 def _roles(principal: Principal, name: str) -> tuple[str, str]:
