@@ -173,7 +173,7 @@ def _with_labels(rows: QuerySet[M], labels: Iterable[str]) -> QuerySet[M]:
     for label in labels:
         key, equals, value = label.partition("=")
         if not equals:
-            raise invalid("label", f"{label!r} has no '='; write key=value")
+            raise invalid("label", f"the label {label!r} has no '='; write it as key=value")
         rows = rows.filter(labels__contains={key: value})
     return rows
 
@@ -354,4 +354,4 @@ def tasks_there() -> Coalesce:
 
 def _check_state(state: str, known: list[str]) -> None:
     if state not in known:
-        raise invalid("state", f"{state!r} is unknown; give one of {', '.join(known)}")
+        raise invalid("state", f"the state {state!r} is unknown; give one of {', '.join(known)}")

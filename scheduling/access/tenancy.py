@@ -38,4 +38,4 @@ def own_tenant(principal: Principal) -> str:
     if len(principal.roles) == 1:
         return next(iter(principal.roles))
     known = ", ".join(sorted(principal.roles))
-    raise invalid("tenant", f"is missing; name the tenant{f', one of {known}' if known else ''}", "invalid-spec")
+    raise invalid("tenant", f"the tenant is missing; give {f'one of {known}' if known else 'its name'}", "invalid-spec")

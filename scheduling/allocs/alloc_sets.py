@@ -94,9 +94,11 @@ def refusal(job_spec: spec.JobSpecification, alloc_set: spec.JobSpecification | 
     `alloc_set`: the spec of the set, or None if there is no such set.
     """
     if alloc_set is None:
-        detail = f"tenant {job_spec.tenant} has no live alloc set {job_spec.alloc_set!r} in cell {job_spec.cell}"
-        cure = "submit the alloc set first (kind: AllocSet), or remove alloc_set"
-        return invalid("alloc_set", f"{detail}; {cure}", "no-such-alloc-set")
+        detail = (
+            f"tenant {job_spec.tenant} has no live alloc set {job_spec.alloc_set!r} in cell {job_spec.cell}; submit the"
+            " alloc set first (kind: AllocSet), or remove alloc_set"
+        )
+        return invalid("alloc_set", detail, "no-such-alloc-set")
     problems = misfits(alloc_set, job_spec)
     return rejection(problems) if problems else None
 
@@ -115,7 +117,8 @@ def check_kill(job: Job, indexes: Sequence[int] | None) -> None:
         return
     inside = [inner.name for inner in inner_jobs(job)]
     if inside:
-        raise _in_use(job, inside, f"its last alloc cannot end while jobs are inside; kill {_listed(inside)} first")
+        detail = f"the last alloc of a set cannot end while jobs are inside the set; kill {_listed(inside)} first"
+        raise _in_use(job, inside, detail)
 
 
 def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
@@ -132,7 +135,10 @@ def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
         problems = misfits(alloc_set, parser.load(row.spec, extra=alloc_set.extra))
         if problems:
             path, what = next(iter(problems.items()))
-            detail = f"job {row.job.name} inside it would no longer fit ({path}: {what})"
+            detail = (
+                f"job {row.job.name} inside the alloc set would no longer fit ({path}: {what}); update or kill this job"
+                " first"
+            )
             raise _in_use(job, [row.job.name], detail)
     held = _held(job)
     names = (*NAMES, *alloc_set.extra)
@@ -140,8 +146,8 @@ def check_change(job: Job, alloc_set: spec.JobSpecification) -> None:
         if position != PORTS and used > room:
             extra = alloc_set.extra
             detail = (
-                f"the tasks inside it use {describe(position, used, extra=extra)} of {names[position]}, and all allocs"
-                f" together would have {describe(position, room, extra=extra)}; make"
+                f"the tasks inside the alloc set use {describe(position, used, extra=extra)} of {names[position]}, and"
+                f" all allocs together would have {describe(position, room, extra=extra)}; make"
                 f" {_listed([inner.name for inner in inside])} smaller first"
             )
             raise _in_use(job, [inner.name for inner in inside], detail)

@@ -156,7 +156,7 @@ def kept_release(*, principal: Principal, kept: KeptAlloc, reason: str = "") -> 
     with journal.write(kept.machine.cell_id, principal) as entry:
         row = KeptAlloc.objects.select_for_update().filter(pk=kept.pk, released=False).first()
         if row is None:
-            detail = f"{kept.name} is no longer kept on {kept.machine.hostname}; reload the page"
+            detail = f"alloc {kept.name} is no longer kept on machine {kept.machine.hostname}; reload the page"
             raise Conflict("already-released", detail, fields={"alloc": detail})
         _release(entry, [row], DROPPED, reason)
 

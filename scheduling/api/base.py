@@ -119,12 +119,12 @@ def whole(request: Request, name: str, default: int, *, low: int, high: int) -> 
     except ValueError:
         number = low - 1
     if not low <= number <= high:
-        raise invalid(name, f"{given[:50]!r} is not accepted; give an integer from {low} to {high}")
+        raise invalid(name, f"the value {given[:50]!r} is not accepted; give an integer from {low} to {high}")
     return number
 
 
 def _decode_cursor(cursor: str) -> tuple[int, int]:
     revision, _, seq = cursor.partition(".")
     if not (revision.isdecimal() and seq.isdecimal() and len(revision) <= 18 and len(seq) <= 9):
-        raise invalid("cursor", f"{cursor[:50]!r} is malformed; use the cursor in `next` of the page before")
+        raise invalid("cursor", f"{cursor[:50]!r} is not a cursor; use the value of `next` in the answer before")
     return int(revision), int(seq)

@@ -108,7 +108,8 @@ def _chosen(cell: Cell, *, machines: list[str] | None = None, rack: str = "", po
     found = list(rows.filter(**{field: value}).order_by("id")[: MOST + 1])
     if not 1 <= len(found) <= MOST:
         number = f"more than {MOST}" if found else "no"
-        raise invalid(field, f"{value!r} has {number} machines; choose one that has 1 to {MOST}")
+        kind = field.replace("_", " ")
+        raise invalid(field, f"the {kind} {value!r} has {number} machines; choose one with 1 to {MOST} machines")
     return found
 
 

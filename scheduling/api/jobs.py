@@ -295,7 +295,8 @@ def _key(request: Request) -> str:
     """
     given: str = request.headers.get(_KEY, "")
     if len(given) > 64 or not (given.isascii() and given.isprintable()):
-        raise invalid(_KEY, f"{given[:70]!r} is not accepted; give at most 64 printable ASCII characters")
+        detail = f"the idempotency key {given[:70]!r} is not accepted; give at most 64 printable ASCII characters"
+        raise invalid(_KEY, detail)
     return given
 
 

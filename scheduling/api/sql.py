@@ -129,7 +129,7 @@ def values_of(given: dict[str, str]) -> dict[str, str | dt.datetime]:
     `Rejected` if a time is not valid.
     """
     if len(given) > _MOST_PARAMETERS:
-        raise invalid("parameters", f"{len(given)} are given; give at most {_MOST_PARAMETERS}")
+        raise invalid("parameters", f"{len(given)} parameters are given; give at most {_MOST_PARAMETERS}")
     return {name: _time(name, value) if name in _TIMES else value for name, value in given.items()}
 
 

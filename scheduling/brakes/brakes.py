@@ -177,9 +177,9 @@ def stops_pass(entry: JournalEntry, number: int, *, what: str) -> bool:
         return True
     brake.pulled_at = entry.time
     detail = (
-        f"{what} would stop {number} tasks at once, but only {decision.left:.0f} may stop: of {decision.running}"
-        f" running tasks the cell itself stops at most {decision.allowed:.0f} in {brakes.WINDOW_S / 60:g} minutes. It"
-        " stops none until an SRE releases the brake"
+        f"{what} would stop {number} tasks at once, but only {decision.left:.0f} may stop now: the cell automatically"
+        f" stops at most {decision.allowed:.0f} of its {decision.running} running tasks in {brakes.WINDOW_S / 60:g}"
+        " minutes. It stops no more tasks until an SRE releases the brake"
     )
     _turn(entry, brake, BrakeState.HELD, wanted=number, detail=detail)
     return False
@@ -231,7 +231,7 @@ def brake_release(*, principal: Principal, cell: Cell, kind: str, reason: str, s
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not 1 <= seconds <= _MOST_RELEASED_S:
-        raise invalid("seconds", f"{seconds:g} is out of range; give 1 to {_MOST_RELEASED_S:g}")
+        raise invalid("seconds", f"{seconds:g} s is out of range; give 1 to {_MOST_RELEASED_S:g} seconds")
     return _decide(principal, cell, kind, BrakeState.RELEASED, reason, seconds)
 
 
@@ -249,11 +249,11 @@ def _decide(
     if kind not in {known.value for known in BrakeKind}:
         raise NotFound("brake", kind, known=[known.value for known in BrakeKind])
     if not reason.strip():
-        raise invalid("reason", "is missing; give a reason, which is stored with the decision")
+        raise invalid("reason", "the reason is missing; give a reason, which is stored with the decision")
     with journal.write(cell.id, principal) as entry:
         brake = _row(entry, BrakeKind(kind))
         if BrakeState(brake.state) not in (BrakeState.HELD, BrakeState.KEPT, BrakeState.RELEASED):
-            detail = f"the brake {kind} of cell {cell.name} is {brake.state}; an SRE decides only on a held brake"
+            detail = f"the brake {kind} of cell {cell.name} is {brake.state}; only a held brake can be released or kept"
             raise Conflict("nothing-held", detail, fields={"brake": detail})
         brake.decided_by = principal.name
         if state is BrakeState.RELEASED and kind == STOPS.value and seconds is not None:

@@ -30,6 +30,6 @@ def require(cell: Cell, number: int, confirmed: int | None, *, what: str) -> Non
     raise Conflict(
         "confirm",
         detail,
-        fields={"confirm": f"{number} tasks would stop"},
+        fields={"confirm": f"{number} tasks would stop; to confirm, repeat the request with confirm={number}"},
         figures={"tasks": number, "running": running, "unconfirmed_most": int(most)},
     )

@@ -56,7 +56,7 @@ def check_new(cell: Cell) -> None:
         detail = "; ".join(f"{field}: {what}" for field, what in fields.items())
         raise Rejected("invalid", detail, fields=fields) from error
     if name in RESERVED_NAMES:
-        raise invalid("name", f"{name!r} is reserved for the DNS zone itself; choose another name", "reserved-name")
+        raise invalid("name", f"the name {name!r} is reserved for the DNS zone; choose another name", "reserved-name")
     if Cell.objects.filter(name=name).exists():
         raise Conflict("cell-exists", f"cell {name} already exists; choose another name", fields={"name": "taken"})
 
@@ -82,15 +82,21 @@ def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not _RESOURCE.fullmatch(name):
-        cure = "use at most 63 lower-case letters, digits and '_', and begin with a letter"
-        raise invalid("name", f"{name[:80]!r} is not the name of a resource; {cure}")
+        detail = (
+            f"{name[:80]!r} is not the name of a resource; use at most 63 lower-case letters, digits and '_', and"
+            " begin with a letter"
+        )
+        raise invalid("name", detail)
     with journal.write(cell.id, principal) as entry:
         row = Cell.objects.only("extra_resources", "settings").get(pk=cell.id)
         if name in (*NAMES, *row.extra_resources):
             detail = f"cell {cell.name} already has a resource {name}; choose another name"
             raise Conflict("resource-exists", detail, fields={"name": "taken"})
         if len(row.extra_resources) >= MAX_EXTRA_RESOURCES:
-            detail = f"cell {cell.name} already has {MAX_EXTRA_RESOURCES} own resources, the maximum; use one of these"
+            detail = (
+                f"cell {cell.name} already has {MAX_EXTRA_RESOURCES} own resources, which is the maximum; use one of"
+                " these"
+            )
             raise Rejected("too-many-resources", detail, fields={"name": detail})
         extra = [*row.extra_resources, name]
         Cell.objects.filter(pk=cell.id).update(extra_resources=extra)

@@ -91,10 +91,10 @@ def session_open(
     """
     require(principal, Action.CELL_ADMIN)
     if not _NAME.fullmatch(name):
-        raise invalid("name", f"{name[:40]!r} is not accepted; use up to 20 small letters, digits and '-'")
+        raise invalid("name", f"{name[:40]!r} is not a valid name; use up to 20 lower-case letters, digits and '-'")
     folder = _home(principal) / name
     if len(str(folder / _SOCKET)) > _LONGEST_PATH:
-        raise invalid("name", f"the path {folder} is too long for a socket; use a shorter BORG_HOME")
+        raise invalid("name", f"the path {folder} is too long for a Unix socket; set BORG_HOME to a shorter path")
     with _lock():
         _check_free(principal, name)
         shutil.rmtree(folder, ignore_errors=True)
@@ -114,7 +114,7 @@ def _check_free(principal: Principal, name: str) -> None:
     """Raise `Conflict` if the name is in use, or if too many sessions are open."""
     own = {one.name: one for one in sessions_of(principal)}
     if name in own and own[name].state != "ended":
-        raise Conflict("session-exists", f"session {name} is open already; choose another name, or close it")
+        raise Conflict("session-exists", f"session {name} is open already; choose another name, or close this session")
     running = [one for one in own.values() if one.state != "ended"]
     everybody = sum(one.state != "ended" for one in _read_all(_root().glob(f"*/*/{_ABOUT}")))
     if len(running) >= MOST_PER_PERSON or everybody >= MOST:
@@ -143,14 +143,15 @@ def session_ask(
             with client.makefile("rb") as reader:
                 line = reader.readline()
         except TimeoutError:
-            detail = f"session {name} still computes after {wait_s:g} s; look again later, or ask for fewer hours"
+            detail = f"session {name} is still computing after {wait_s:g} s; look again later, or ask for fewer hours"
             raise Rejected("session-busy", detail, status=503) from None
         except OSError:
             line = b""
     if not line:
         now = _read(folder)
-        detail = "it is still opening; try again in a few seconds" if now.state == "opening" else now.problem
-        raise Conflict("session-ended", f"session {name} did not answer: {detail}")
+        why = "it is still opening" if now.state == "opening" else now.problem or "it closed the connection"
+        detail = f"session {name} did not answer ({why}); try again in a few seconds, or open a new session"
+        raise Conflict("session-ended", detail)
     answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise Rejected("session", str(answer["error"]))

@@ -61,8 +61,8 @@ def ensure_authority() -> Path:
         if certificate.exists() != key.exists() and not given:
             there, missing = (certificate, key) if certificate.exists() else (key, certificate)
             raise AuthorityBroken(
-                f"{there} exists, but {missing} is missing. Restore it from a backup. Machines trust only this"
-                " authority, so a new one would lock all of them out"
+                f"{there} exists, but {missing} is missing. Restore {missing.name} from a backup. Machines trust only"
+                " this authority, so no machine could connect with a new one"
             )
         if not certificate.exists():
             write_pair(home, "ca", *make_authority())
@@ -172,7 +172,9 @@ def load_pair(home: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurve
     certificate = load_certificate(home / f"{name}.pem")
     private = load_key(home / f"{name}.key")
     if private.public_key() != certificate.public_key():
-        raise AuthorityBroken(f"{home}: {name}.key is not the key of {name}.pem; restore the two files that match")
+        raise AuthorityBroken(
+            f"{home}: {name}.key is not the key of {name}.pem; restore two files that belong together"
+        )
     return certificate, private
 
 
@@ -181,10 +183,10 @@ def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         private = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
-        cure = "put a key in PEM form, without a password, there"
-        raise AuthorityBroken(f"cannot read {path}: {error}; {cure}") from error
+        detail = f"cannot read {path}: {error}; put a private key in PEM form, without a password, there"
+        raise AuthorityBroken(detail) from error
     if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise AuthorityBroken(f"{path}: the key is not an elliptic-curve key; use one, such as P-256")
+        raise AuthorityBroken(f"{path} is not an elliptic-curve key; use such a key, for example of the curve P-256")
     return private
 
 

@@ -100,13 +100,17 @@ def switch(*, principal: Principal, leave_behind: bool = False) -> str:
     home = ensure_authority().parent
     following = home / "next.pem"
     if not following.exists():
-        raise Conflict("no-authority-staged", "no authority is staged; stage one first")
+        raise Conflict(
+            "no-authority-staged", "no authority is staged; stage one with `manage.py authority stage` first"
+        )
     behind = standing().behind
     if behind and not leave_behind:
         names = ", ".join(behind[:5]) + (f" and {len(behind) - 5} more" if len(behind) > 5 else "")
-        detail = f"{len(behind)} machines do not trust the staged authority yet: {names}"
-        cure = "wait until these machines have reconnected, replace their secrets, or switch without them"
-        raise Conflict("machines-behind", f"{detail}; {cure}", figures={"machines": len(behind)})
+        detail = (
+            f"{len(behind)} machines do not trust the staged authority yet: {names}; wait until these machines have"
+            " reconnected, replace their secrets, or switch without them"
+        )
+        raise Conflict("machines-behind", detail, figures={"machines": len(behind)})
     with locked(home):
         found = fingerprint_of(load_certificate(following))
         write_whole(home / "old.pem", (home / "ca.pem").read_bytes(), 0o644)
@@ -152,4 +156,6 @@ def _given(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise invalid(str(path), f"cannot read this file: {error.strerror}; give a readable file") from error
+        raise invalid(
+            str(path), f"cannot read this file: {error.strerror}; give a file that exists and is readable"
+        ) from error

@@ -78,7 +78,7 @@ def _read(
         ("name", read.name, name),
     ):
         if found and wanted and found != wanted:
-            detail = f"the file has {found!r} and the request has {wanted!r}; use the same value in both"
+            detail = f"the {path} is {found!r} in the file and {wanted!r} in the request; use the same value in both"
             raise invalid(path, detail, "invalid-spec")
     owner = read.tenant or tenant or own_tenant(principal)
     job_spec = read.at(cell=cell.name, tenant=owner)
@@ -198,13 +198,11 @@ def job_kill(
         known = set(Task.objects.filter(job=job, index__in=indexes).values_list("index", flat=True))
         unknown = sorted(set(indexes) - known)
         if unknown:
-            raise Rejected(
-                "no-such-task",
+            detail = (
                 f"job {job.name} has no task {', '.join(map(str, unknown[:10]))}; give indexes from 0 to"
-                f" {job.tasks_total - 1}",
-                fields={"indexes": f"the job has no task {', '.join(map(str, unknown[:10]))}"},
-                status=404,
+                f" {job.tasks_total - 1}"
             )
+            raise Rejected("no-such-task", detail, fields={"indexes": detail}, status=404)
         tasks = tasks.filter(index__in=indexes)
     running = tasks.filter(state=TaskState.RUNNING.value).count()
     confirmation.require(job.cell, running, confirm, what=f"kill tasks of {job.name}")

@@ -37,7 +37,7 @@ def _check(path: str, longest: str) -> None:
     if len(longest) <= MAX_DNS_NAME:
         return
     detail = (
-        f"{longest[:32]!r}… would have {len(longest)} characters, and a DNS name has at most {MAX_DNS_NAME}; "
-        f"shorten it by {len(longest) - MAX_DNS_NAME}"
+        f"the DNS name {longest[:32]!r}… would have {len(longest)} characters, and at most {MAX_DNS_NAME} are possible;"
+        f" shorten it by {len(longest) - MAX_DNS_NAME} characters"
     )
     raise invalid(path, detail, "invalid-spec")

@@ -54,7 +54,7 @@ class JobPlan:
             return f"Nothing changes: job {self.name} already has this spec."
         words = {"added": "start", "removed": "stop", "restarted": "restart", "in_place": "change in place"}
         parts = [f"{self.tasks[key].count} {word}" for key, word in words.items() if key in self.tasks]
-        detail = f"Job {self.name}, version {self.version}: of its tasks {', '.join(parts) or 'none changes'}"
+        detail = f"Job {self.name}, version {self.version}: changes of its tasks: {', '.join(parts) or 'none'}"
         return f"{detail}, at most {self.max_down} down at once." if "restarted" in self.tasks else f"{detail}."
 
 

@@ -209,10 +209,15 @@ def _end_if_over(entry: JournalEntry, update: Update, target: job_spec.JobSpecif
         return
     hopeless = _hopeless(update) if update.disruptions else 0
     if hopeless and (hopeless >= update.max_down or (left == 0 and hopeless >= down)):
-        detail = f"{hopeless} tasks of version {update.to_version} do not come up; undo the update, or update again"
+        detail = (
+            f"{hopeless} tasks of version {update.to_version} crash again and again; undo the update, or update again"
+        )
         _end(entry, update, Update.STOPPED, detail)
     elif left and update.max_disruptions and update.disruptions >= update.max_disruptions and down == 0:
-        detail = f"{left} tasks keep their version, because at most {update.max_disruptions} disruptions were allowed"
+        detail = (
+            f"{left} tasks keep their old version, because the update may cause at most {update.max_disruptions}"
+            " disruptions"
+        )
         _end(entry, update, Update.STOPPED, detail)
 
 

@@ -115,7 +115,7 @@ def spec_of(job: Job, version: int | None = None) -> spec.JobSpecification:
 def spec_before(job: Job) -> spec.JobSpecification:
     """Return the version of the spec before the current one. Raises `Conflict` if the job has never been updated."""
     if job.spec_version < 2:
-        raise Conflict("nothing-to-undo", f"cannot undo job {job.name}: it has never been updated; update it first")
+        raise Conflict("nothing-to-undo", f"cannot undo an update of job {job.name}, because it has never been updated")
     return spec_of(job, job.spec_version - 1)
 
 
@@ -244,7 +244,7 @@ def _check_fixed(job: Job, job_spec: spec.JobSpecification) -> None:
         ("alloc_set", inside, job_spec.alloc_set),
     ):
         if old != new:
-            detail = f"cannot change from {old!r} to {new!r} while the job is live; submit a new job"
+            detail = f"the {path} cannot change from {old!r} to {new!r} while the job is live; submit a new job"
             raise invalid(path, detail, "invalid-spec")
 
 

@@ -213,7 +213,7 @@ def crash_sentences(tasks: Sequence[Task], words: Words = ENGLISH) -> list[str]:
         )
         for task in tasks[:_MOST_CRASHES]
     ]
-    return detail + ([words.gettext("More tasks crash as well.")] if len(tasks) > _MOST_CRASHES else [])
+    return detail + ([words.gettext("More tasks of this job crash as well.")] if len(tasks) > _MOST_CRASHES else [])
 
 
 def _why_sentences(whys: list[Why], job: Job, principal: Principal, names: Mapping[int, str]) -> list[str]:

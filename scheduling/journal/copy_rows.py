@@ -89,7 +89,8 @@ def _value(value: Any) -> str:
         for kind, as_text in _TEXTS.items():
             if isinstance(value, kind):
                 return as_text(value)
-        raise TypeError(f"cannot write a value of type {type(value).__name__} in the text format of COPY")
+        kind_name = type(value).__name__
+        raise TypeError(f"cannot write a value of type {kind_name} in the text format of COPY; report this as a bug")
     return as_text(value)
 
 

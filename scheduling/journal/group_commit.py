@@ -88,7 +88,7 @@ class GroupCommit(Generic[Item]):
                 if withdrawn:
                     self._waiting.remove(own)
             if withdrawn:
-                detail = "the cell is busy with earlier submissions, and nothing was stored; try again in some seconds"
+                detail = "the cell is busy with earlier submissions, and nothing was stored; try again in a few seconds"
                 raise Rejected("cell-busy", detail, status=503)
             own.turn.wait()  # a transaction that may contain it is under way
         if not own.done:

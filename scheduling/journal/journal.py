@@ -162,11 +162,14 @@ def _begin(cell_id: int, principal: Principal) -> JournalEntry:
         [cell_id],
     )
     if not rows:
-        raise LookupError(f"no cell with id {cell_id}")
+        raise LookupError(f"there is no cell with id {cell_id}; it may have been deleted")
     revision, time, name, is_study = rows[0]
     if is_study:
-        cure = "make the change in another cell, or simulate it with `borgctl faux`"
-        raise Conflict("study-cell", f"cell {name} is a study cell, which nobody can change; {cure}")
+        detail = (
+            f"cell {name} is a study cell, which nobody can change; make the change in another cell, or simulate it"
+            " with `borgctl faux`"
+        )
+        raise Conflict("study-cell", detail)
     if revision % PARTITION == _LATEST:
         query("SELECT scheduling_event_partition_make(%s, %s)", [cell_id, revision + PARTITION])
     return JournalEntry(cell_id, revision, time, principal)
@@ -213,7 +216,7 @@ def newest(cell_id: int) -> int:
     """Return the newest revision of the cell."""
     rows = query("SELECT revision FROM scheduling_cell WHERE id = %s", [cell_id])
     if not rows:
-        raise LookupError(f"no cell with id {cell_id}")
+        raise LookupError(f"there is no cell with id {cell_id}; it may have been deleted")
     return int(rows[0][0])
 
 

@@ -140,7 +140,9 @@ class Waiter:
             # The answers to SUBSCRIBE must not look like news.
             for _ in self._channels:
                 if pubsub.get_message(timeout=HURRY_S) is None:
-                    raise redis.TimeoutError("no answer to SUBSCRIBE")
+                    raise redis.TimeoutError(
+                        f"Redis did not confirm SUBSCRIBE within {HURRY_S:g} s; the process tries again"
+                    )
         except redis.RedisError:
             self._retry_at = time.monotonic() + _RETRY_S
             pubsub.close()

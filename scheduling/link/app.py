@@ -262,17 +262,19 @@ class LinkApp:
                 Refusal("no-hello", "type", f"the machine sent no hello within {HELLO_WITHIN_S:g} s; connect again")
             ) from error
         if not isinstance(message, Hello):
-            raise HelloRejected(Refusal("no-hello", "type", "the first message is not a hello; send a hello first"))
+            raise HelloRejected(
+                Refusal("no-hello", "type", "the first message is not a hello; send a hello message first")
+            )
         if common_protocol(message) is None:
             detail = (
-                f"this shard speaks protocols {OLDEST_PROTOCOL} to {PROTOCOL}, and the Borglet speaks"
-                f" {message.protocol}; upgrade the older of the two"
+                f"this link shard supports the protocol versions {OLDEST_PROTOCOL} to {PROTOCOL}, and the Borglet uses"
+                f" version {message.protocol}; upgrade the older of the two"
             )
             raise HelloRejected(Refusal("protocol", "protocol", detail, retry=False))
         if message.hostname != known.hostname:
             detail = (
-                f"the credentials belong to {known.hostname}, and the hello names {message.hostname[:80]!r};"
-                " send the hostname of the credentials"
+                f"the credentials belong to {known.hostname}, but the hello message has hostname"
+                f" {message.hostname[:80]!r}; send the hostname of the credentials"
             )
             raise HelloRejected(Refusal("other-machine", "hostname", detail, retry=False))
         try:

@@ -48,7 +48,7 @@ def void(machine: Machine) -> None:
 def must_be_there(machine: Machine) -> None:
     """Raise `Conflict` if the machine was removed."""
     if machine.state == REMOVED:
-        detail = f"machine {machine.hostname} was removed; join it again first"
+        detail = f"machine {machine.hostname} was removed from the cell; join it again first"
         raise Conflict("machine-removed", detail, fields={"machine": detail})
 
 

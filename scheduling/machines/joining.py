@@ -106,7 +106,9 @@ def machines_join(requests: Sequence[JoinRequest]) -> list[JoinAnswer]:
 
 def _token_of(requests: Sequence[JoinRequest]) -> JoinToken:
     if len({request.token for request in requests}) > 1:
-        raise invalid("[1].token", "it differs from the first token; use one token for all machines of a request")
+        raise invalid(
+            "[1].token", "the token differs from the first token; use one token for all machines of a request"
+        )
     parts = requests[0].token.split(".")
     if len(parts) != 4 or parts[0] != TOKEN_PREFIX:
         raise _rejected_token(
@@ -115,7 +117,7 @@ def _token_of(requests: Sequence[JoinRequest]) -> JoinToken:
     token = JoinToken.objects.select_related("cell").filter(key=parts[1][:16]).first()
     digest = token.digest if token else "0" * 64
     if not hmac.compare_digest(secret_digest(parts[2]), digest) or token is None:
-        raise _rejected_token("unknown", "no cell has issued this token; issue a new token")
+        raise _rejected_token("unknown", "no cell has issued this join token; issue a new token")
     return token
 
 
@@ -128,10 +130,10 @@ def _use(token: JoinToken, uses: int) -> None:
         return
     token.refresh_from_db()
     if token.expires_at <= timezone.now():
-        raise _rejected_token("expired", f"the token expired at {token.expires_at:%F %T} UTC; issue a new token")
+        raise _rejected_token("expired", f"the join token expired at {token.expires_at:%F %T} UTC; issue a new token")
     raise _rejected_token(
         "spent",
-        f"the token has {token.uses_left} uses left, and this request needs {uses}; issue a new token",
+        f"the join token has {token.uses_left} uses left, and this request needs {uses}; issue a new token",
         figures={"uses_left": token.uses_left, "asked": uses},
     )
 

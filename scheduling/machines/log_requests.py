@@ -119,7 +119,7 @@ class _Listener:
         try:
             self._pubsub.subscribe(self._channel)
             if self._pubsub.get_message(timeout=self._timeout_s) is None:
-                raise redis.TimeoutError("the subscription was not confirmed")
+                raise redis.TimeoutError(f"Redis did not confirm the subscription within {self._timeout_s:g} s")
         except BaseException:
             self.__exit__()
             raise

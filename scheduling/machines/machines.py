@@ -66,7 +66,7 @@ def machine_grow(*, principal: Principal, machine: Machine, capacity: Mapping[st
     """
     require(principal, Action.MACHINE_ADMIN, cell=machine.cell.name)
     if not capacity:
-        raise invalid("capacity", 'it is empty; name the resources to change, for example {"cpu": 8}')
+        raise invalid("capacity", 'the capacity is empty; name the resources to change, for example {"cpu": 8}')
     extra = machine.cell.extra_resources
     try:
         amounts = as_mapping(parse_vector(capacity, extra=extra), extra=extra)
@@ -90,7 +90,7 @@ def set_facts(machine: Machine, changed: Mapping[str, Any], *, extra: Sequence[s
     if after is None:
         raise wrong_facts(problems)
     if after.hostname != before.hostname:
-        raise invalid("hostname", "the name of a machine cannot change; leave it out")
+        raise invalid("hostname", "the hostname of a machine cannot change; remove this field")
     if after == before:
         return False
     for name, value in after.columns().items():
@@ -175,7 +175,10 @@ def _check_deadline(deadline_s: float | None, *, break_budgets: bool) -> None:
     if deadline_s is not None and not 0 <= deadline_s <= MAX_DEADLINE_S:
         raise invalid("deadline_s", f"{deadline_s:g} s is out of range; give 0 to {MAX_DEADLINE_S:g}, or leave it out")
     if break_budgets and deadline_s is None:
-        raise invalid("break_budgets", "this option needs a deadline; give deadline_s too, or 0 for at once")
+        raise invalid(
+            "break_budgets",
+            "break_budgets needs a deadline; give deadline_s too, for example 0 to break budgets at once",
+        )
 
 
 def _confirm_drain(cell: Cell, rows: Sequence[Machine], drains: Mapping[int, Drain], confirm: int | None) -> None:
@@ -267,13 +270,13 @@ def quarantine_release(
     the row of the cell, then the row of the machine.
     """
     if action not in ("stop", "keep"):
-        raise invalid("action", f"{action!r} is unknown; give stop or keep")
+        raise invalid("action", f"the action {action!r} is unknown; give stop or keep")
     with locked_machine(principal, machine) as (entry, row):
         known = {item["key"] for item in row.quarantined}
         undecided = {item["key"] for item in row.quarantined if not item.get("release")}
         wanted = undecided if keys is None else set(keys)
         if unknown := sorted(wanted - known):
-            detail = f"tasks {', '.join(unknown[:5])} are not in quarantine on {row.hostname}; list them again"
+            detail = f"tasks {', '.join(unknown[:5])} are not in quarantine on {row.hostname}; reload the list"
             raise Rejected("not-in-quarantine", detail, fields={"keys": detail})
         quarantine_set(
             entry,

@@ -37,13 +37,15 @@ def task_log(
     """
     require_tenant(principal, Action.JOB_VIEW, job.tenant.name, job.cell.name)
     if stream not in STREAMS:
-        raise invalid("stream", f"{stream[:50]!r} is unknown; give one of {', '.join(STREAMS)}")
+        raise invalid("stream", f"the stream {stream[:50]!r} is unknown; give one of {', '.join(STREAMS)}")
     if len(search) > MAX_SEARCH:
-        raise invalid("search", f"the text is too long; give at most {MAX_SEARCH} characters")
+        raise invalid("search", f"the text to search for is too long; give at most {MAX_SEARCH} characters")
     if search and offset < 0:
         offset = 0
     if not 0 <= incarnation <= task.incarnation:
-        raise invalid("incarnation", f"there is no incarnation {incarnation}; give 1 to {task.incarnation}, or 0")
+        raise invalid(
+            "incarnation", f"there is no incarnation {incarnation}; give 1 to {task.incarnation}, or 0 for the newest"
+        )
     number = incarnation or task.incarnation
     machine = task.machine if task.machine is not None and number == task.incarnation else None
     machine = machine or _machine_of(job, task, number)

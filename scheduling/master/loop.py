@@ -298,9 +298,12 @@ class Master:
         for record in records:
             if record.revision > state.revision + 1:
                 # A new history, or a part is archived: what is warm may never have been.
-                raise _Unfollowable("the journal can't be followed")
+                raise _Unfollowable(
+                    f"the journal in PostgreSQL has no event of revision {state.revision + 1}, so the rows are read"
+                    " again"
+                )
             if _widens(record.event, state):
-                raise _Unfollowable("the cell has a new resource")
+                raise _Unfollowable("a resource was added to the cell, so the rows are read again")
             time = record.time.timestamp()
             if self._explainer.seen is not None:
                 self._explainer.seen.observe(state, record.event, time)

@@ -25,7 +25,9 @@ def check(path: Path, format: str) -> str:
         try:
             inspect(file, found)
         except OSError as error:
-            raise ArchiveRefused(f"the archive cannot be read as {found}: {error}; send it again") from error
+            raise ArchiveRefused(
+                f"the archive cannot be read as {found}: {error}; pack it again, and send it again"
+            ) from error
     return found
 
 

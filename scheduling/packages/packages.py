@@ -107,7 +107,10 @@ def package_upload(
                 raise _over_quota(tenant, draft.size_bytes, left)
             if not dry_run and store.size(cell.name, draft.digest) != draft.size_bytes:
                 # A sweep deleted the archive before its row existed. This is rare.
-                raise Conflict("store-busy", "the cell is sweeping its package store; send the package again")
+                raise Conflict(
+                    "store-busy",
+                    "the cell has just deleted this archive, because no package used it; send the package again",
+                )
             package, made = Package.objects.get_or_create(
                 cell=cell,
                 tenant=owner,

@@ -82,8 +82,11 @@ class Draft:
         Raises `Rejected` if the check fails; the error names the wrong field and the wrong entry of the archive.
         """
         if digest and digest != self.digest:
-            found = f"the archive has {self.digest} ({self.size_bytes} bytes)"
-            raise invalid("digest", f"the request names {digest}, and {found}; send it again", "digest-mismatch")
+            detail = (
+                f"the request names {digest}, but the received archive has {self.digest} ({self.size_bytes} bytes);"
+                " send it again"
+            )
+            raise invalid("digest", detail, "digest-mismatch")
         try:
             self.format = archive.check(self._path, format)
         except ArchiveRefused as error:
@@ -98,7 +101,7 @@ def too_large(size: int, most: int) -> Rejected:
     """Return the rejection of an archive that is too large. `size`: the archive's bytes. `most`: the cell's limit in
     bytes.
     """
-    detail = f"the archive has {size} bytes or more, and this cell accepts {most}; split it, or ask an SRE for more"
+    detail = f"the archive has at least {size} bytes, and this cell accepts at most {most}; split it, or ask an SRE"
     return Rejected("too-large", detail, fields={"archive": detail}, figures={"most_bytes": most}, status=413)
 
 

@@ -131,25 +131,25 @@ def load(settings: dict[str, object]) -> CellSettings:
         detail, fields = _misread(settings, error)
         raise Rejected("invalid-settings", detail, fields=fields) from error
     problems = {
-        name: "must be 0 or more"
+        name: f"{name} must be 0 or more"
         for name in CellSettings.__struct_fields__
         if isinstance(value := getattr(loaded, name), float) and value < 0
     }
     for name, known in _CHOICES.items():
         if getattr(loaded, name) not in known:
-            problems[name] = f"must be {' or '.join(known)}"
+            problems[name] = f"{name} must be {' or '.join(known)}"
     if loaded.shortage_at > 1:
-        problems["shortage_at"] = "must be between 0 and 1"
+        problems["shortage_at"] = "shortage_at must be between 0 and 1"
     for name in ("suspect_share", "believed_share", "vanished_most_share", "stop_share", "confirm_share"):
         if not 0 < getattr(loaded, name) <= 1:
-            problems[name] = "must be greater than 0 and at most 1"
+            problems[name] = f"{name} must be greater than 0 and at most 1"
     if problems:
         raise _rejection(problems)
     return loaded
 
 
 def _rejection(problems: Mapping[str, str]) -> Rejected:
-    detail = "; ".join(f"{name} {what}" for name, what in problems.items())
+    detail = "; ".join(problems.values())
     return Rejected("invalid-settings", detail, fields={f"settings.{name}": what for name, what in problems.items()})
 
 
@@ -161,17 +161,19 @@ def accept(settings: dict[str, object]) -> CellSettings:
     least = POLLS_MISSED * (loaded.poll_interval_s or LONGEST_POLL_S)
     if loaded.down_after_s < least:
         what = (
-            f"is {loaded.down_after_s:g}, which is too short for a poll every {least / POLLS_MISSED:g} s; give at least"
-            f" {least:g}, or lower poll_interval_s"
+            f"down_after_s is {loaded.down_after_s:g}, which is too short for a poll every {least / POLLS_MISSED:g} s;"
+            f" give at least {least:g}, or lower poll_interval_s"
         )
         raise _rejection({"down_after_s": what})
     if loaded.ended_jobs_keep_days < LEAST_ENDED_DAYS:
-        raise _rejection({"ended_jobs_keep_days": f"must be at least {LEAST_ENDED_DAYS:g}"})
+        raise _rejection({"ended_jobs_keep_days": f"ended_jobs_keep_days must be at least {LEAST_ENDED_DAYS:g}"})
     for name in ("journal_keep_days", "ended_jobs_keep_days"):
         if loaded.archive_keep_days < getattr(loaded, name):
-            raise _rejection({"archive_keep_days": f"must be at least {name}, {getattr(loaded, name):g}"})
+            what = f"archive_keep_days must be at least {name}, which is {getattr(loaded, name):g}"
+            raise _rejection({"archive_keep_days": what})
     if loaded.vanished_most_share < loaded.believed_share:
-        raise _rejection({"vanished_most_share": f"must be at least believed_share, {loaded.believed_share:g}"})
+        what = f"vanished_most_share must be at least believed_share, which is {loaded.believed_share:g}"
+        raise _rejection({"vanished_most_share": what})
     return loaded
 
 
@@ -180,13 +182,13 @@ def _misread(settings: object, error: msgspec.ValidationError) -> tuple[str, dic
     known = CellSettings.__struct_fields__
     every = f"the settings of a cell are {', '.join(known)}"
     if not isinstance(settings, dict):
-        detail = f"must be a JSON object such as {{}}; {every}"
-        return f"settings {detail}", {"settings": detail}
+        detail = f"the settings must be a JSON object such as {{}}; {every}"
+        return detail, {"settings": detail}
     if unknown := sorted(map(str, settings.keys() - set(known))):
-        detail = f"contain unknown names: {', '.join(unknown)}; {every}"
-        return f"settings {detail}", {"settings": detail}
+        detail = f"the settings contain unknown names: {', '.join(unknown)}; {every}"
+        return detail, {"settings": detail}
     name = str(error).rpartition("`$.")[2].rstrip("`")
     default = getattr(CellSettings(), name)
     wanted = {bool: "true or false", float: "a number", str: "text"}[type(default)]
-    detail = f"must be {wanted}, such as {json.dumps(default)}; remove it to use the default"
-    return f"{name} {detail}", {f"settings.{name}": detail}
+    detail = f"{name} must be {wanted}, such as {json.dumps(default)}; remove it to use the default"
+    return detail, {f"settings.{name}": detail}

@@ -49,17 +49,19 @@ def check(*, principal: Principal, wish: Wish) -> None:
     """
     require(principal, Action.CELL_ADMIN)
     if not 0 < wish.days <= MOST_DAYS:
-        raise invalid("days", f"{wish.days:g} is not accepted; give a number above 0, up to {MOST_DAYS:g}")
+        raise invalid("days", f"{wish.days:g} days are not accepted; give a number above 0, up to {MOST_DAYS:g}")
     if not 1 <= wish.machines <= MOST_MACHINES:
-        raise invalid("machines", f"{wish.machines} is not accepted; give a number from 1 to {MOST_MACHINES}")
+        raise invalid("machines", f"{wish.machines} machines are not accepted; give a number from 1 to {MOST_MACHINES}")
     if not 0 <= wish.seed < 2**32:
-        raise invalid("seed", f"{wish.seed} is not accepted; give a number from 0 to {2**32 - 1}")
+        raise invalid("seed", f"the seed {wish.seed} is not accepted; give a number from 0 to {2**32 - 1}")
     try:
         Cell._meta.get_field("name").clean(wish.name, None)
     except ValidationError as error:
         raise invalid("name", " ".join(error.messages)) from error
     if wish.name in RESERVED_NAMES:
-        raise invalid("name", f"{wish.name!r} is reserved for the DNS zone; choose another name", "reserved-name")
+        raise invalid(
+            "name", f"the name {wish.name!r} is reserved for the DNS zone; choose another name", "reserved-name"
+        )
     if Cell.objects.filter(name=wish.name).exists():
         detail = f"cell {wish.name} already exists; choose another name"
         raise Conflict("cell-exists", detail, fields={"name": "taken"})
@@ -71,7 +73,9 @@ def record_request(*, principal: Principal, name: str, machines: int, days: floa
     """
     check(principal=principal, wish=Wish(name=name, machines=machines, days=days, seed=seed))
     if not wakeups.answers():
-        raise Rejected("redis-unavailable", "the queue of the workers is unreachable; try again later", status=503)
+        raise Rejected(
+            "redis-unavailable", "Redis with the queue of the workers is unreachable; try again later", status=503
+        )
     wanted = {"name": name, "machines": machines, "days": days, "seed": seed}
     transaction.on_commit(lambda: current_app.send_task("scheduling.record", kwargs=wanted))
 
@@ -86,5 +90,5 @@ def record_in_child(*, name: str, machines: int, days: float, seed: int) -> str:
     command += ["--machines", str(machines), "--days", str(days), "--seed", str(seed)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
     if done.returncode:
-        raise RuntimeError(f"cannot record cell {name}: {done.stderr.strip()[-1000:]}")
+        raise RuntimeError(f"cannot record cell {name}; the process printed: {done.stderr.strip()[-1000:]}")
     return done.stdout.strip()

@@ -74,7 +74,7 @@ def shell_ask(
             standing = held.phase or held.state
             raise Conflict(
                 "not-running",
-                f"task {held.index} of job {job.name} is {standing}; open a shell when it is up",
+                f"task {held.index} of job {job.name} is {standing}; open a shell when it is running",
                 fields={"index": standing},
             )
         _check_number(job, held, principal)
@@ -154,9 +154,11 @@ def shell_grant(session: uuid.UUID, *, machine_id: int) -> ShellGrant:
             .first()
         )
         if row is None or row.state != ShellSession.ASKED:
-            raise Conflict("no-such-shell", "no shell with this number waits for a grant; request a new shell")
+            raise Conflict("no-such-shell", "no requested shell has this number; request a new shell")
         if now - row.asked_at > dt.timedelta(seconds=GRANT_S):
-            raise Conflict("no-such-shell", f"the request is older than {GRANT_S:g} s; request a new shell")
+            raise Conflict(
+                "no-such-shell", f"the request for this shell is older than {GRANT_S:g} s; request a new shell"
+            )
         if not _still_there(row):
             raise Conflict("not-running", "the task has just left its machine; request a new shell")
         row.state = ShellSession.GRANTED

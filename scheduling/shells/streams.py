@@ -119,7 +119,9 @@ class ShellStream:
         """
         waiting = await self._redis.eval(_PUT, 1, self._key, _TTL_S, *frames)
         if waiting > MAX_WAITING:
-            raise Overrun(f"{waiting} frames wait for the other side, and at most {MAX_WAITING} may wait")
+            raise Overrun(
+                f"{waiting} frames of the shell are not yet read, and at most {MAX_WAITING} may wait; open a new shell"
+            )
 
     async def take(self) -> list[bytes]:
         """Wait up to `TAKE_S` seconds for frames, and return them in order. Return an empty list if no frames came.
@@ -170,10 +172,13 @@ async def relay(
     try:
         number = uuid.UUID(session)
     except ValueError as error:
-        detail = f"session: {session[:50]!r} is not the number of a shell; use the number in the grant"
+        detail = f"session: {session[:50]!r} is not the number of a shell; use the number that the link sent"
         raise Rejected("not-found", detail, status=404) from error
     if not await in_thread(shell_connected, number, machine_id=machine_id):
-        detail = f"session: no shell {number.hex} waits for this machine; use the number in the grant"
+        detail = (
+            f"session: no shell {number.hex} waits for this machine; use the number that the link sent, or request"
+            " a new shell"
+        )
         raise Rejected("not-found", detail, status=404)
     return await _Relay(ShellStream(pool, session, "in"), ShellStream(pool, session, "out"), receive, send).run()
 
@@ -223,7 +228,10 @@ class _Relay:
             raw = frame.encode() if isinstance(frame, str) else frame
             kind, payload = shell_frame_of(raw)
             if len(payload) > SHELL_FRAME_BYTES:
-                raise MalformedMessage(f"a frame has {len(payload)} bytes, and at most {SHELL_FRAME_BYTES} are allowed")
+                raise MalformedMessage(
+                    f"a frame of the shell has {len(payload)} bytes, and at most {SHELL_FRAME_BYTES} are allowed; send"
+                    " smaller frames"
+                )
             await self._output.put(raw)
             self._last = kind
 

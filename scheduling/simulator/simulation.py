@@ -190,7 +190,7 @@ class Simulation:
         at, step = self._queue[0][:2] if self._queue else (math.inf, Step.PASS)
         if change <= at and change <= arrival:
             if change == math.inf:
-                raise IndexError("nothing will happen any more in this simulation")
+                raise IndexError("this simulation has ended, because no event follows; start a new simulation")
             self._change_machine()
         elif (arrival, _ARRIVAL) < (at, step):
             self._submit()

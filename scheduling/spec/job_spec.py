@@ -73,7 +73,7 @@ class JobSpecification(JobFields, frozen=True, kw_only=True, dict=True):
     def task(self, index: int) -> TaskSpec:
         """Return the spec of task `index`. Raises `IndexError` if the job has no such task."""
         if not 0 <= index < self.tasks:
-            raise IndexError(f"job {self.name} has tasks 0 to {self.tasks - 1}, not {index}")
+            raise IndexError(f"job {self.name} has no task {index}; give 0 to {self.tasks - 1}")
         position = bisect.bisect_right(self._starts, index) - 1
         if position >= 0 and index <= self.overrides[position].last:
             return self.overrides[position].task

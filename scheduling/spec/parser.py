@@ -94,11 +94,13 @@ def decode(data: bytes | Mapping[str, Any]) -> Any:
     if not isinstance(data, bytes | bytearray):
         return data
     if len(data) > MAX_BYTES:
-        raise invalid("file", f"has {len(data)} bytes; send at most {MAX_BYTES}", "invalid-spec")
+        raise invalid("file", f"the file has {len(data)} bytes; send at most {MAX_BYTES}", "invalid-spec")
     try:
         given = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise invalid("file", f"is not JSON: {error}; correct it at this place"[:500], "invalid-spec") from None
+        raise invalid(
+            "file", f"the file is not JSON: {error}; correct it at this place"[:500], "invalid-spec"
+        ) from None
     except RecursionError:
         raise invalid("file", TOO_DEEP, "invalid-spec") from None
     if too_deep(given):
@@ -168,7 +170,7 @@ def _check_inside(file: JobFile, problems: Problems) -> None:
     """Add a problem for each field that a job inside an alloc set cannot have."""
     for name in ("max_per_rack", "max_per_power_domain"):
         if getattr(file.spread, name):
-            detail = f"the tasks run where the allocs are; set it in the alloc set {file.alloc_set} instead"
+            detail = f"the tasks run inside allocs; set this field in the alloc set {file.alloc_set} instead"
             problems.add(f"spread.{name}", detail)
     if file.saves_for_s and file.task.get("ports"):
         problems.add("saves_for_s", "a task that runs after its alloc has left cannot have ports; remove task.ports")

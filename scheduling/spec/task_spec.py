@@ -210,8 +210,10 @@ def read_task(
     limit = _read_limit(file.limit, len(ports), problems, f"{path}.limit", extra)
     _check_place(file, limit, problems, path)
     if file.whole_cores and role.batch and not role.stored:
-        detail = "only latency-sensitive tasks can have whole cores; set appclass: latency-sensitive"
-        problems.add(f"{path}.whole_cores", f"{detail}, or remove this field")
+        detail = (
+            "only latency-sensitive tasks can have whole cores; set appclass: latency-sensitive, or remove this field"
+        )
+        problems.add(f"{path}.whole_cores", detail)
     if not role.stored:
         _check_variables(file, problems, path)
         _check_accelerators(limit[ACCELERATORS], problems, f"{path}.limit.accelerators")
@@ -252,7 +254,7 @@ def _check_env(env: dict[str, Any], problems: Problems, path: str, *, stored: bo
             problems.add(f"{path}.{name}", f"{value!r} is not text; put it between quotes")
             continue
         if MASK in value and not stored:
-            detail = f"{MASK!r} hides the stored value, and the cell does not replace it; give the value itself"
+            detail = f"{MASK!r} hides the stored value, and would replace it; give the value itself"
             problems.add(f"{path}.{name}", detail)
         problems.text(f"{path}.{name}", value, MAX_ENV_BYTES)
         size += len(name.encode()) + len(value.encode()) + 2

@@ -30,7 +30,7 @@ def open_files(url: str, *, setting: str) -> FileStore:
         if not parts.netloc or query.keys() - {"endpoint", "region"}:
             raise ValueError(
                 f"{setting}={url!r}: the bucket is missing or a parameter is unknown; write s3://bucket/prefix,"
-                " then only ?endpoint=… and &region=…"
+                " with no parameters except ?endpoint=… and &region=…"
             )
         return S3Store(
             parts.netloc,

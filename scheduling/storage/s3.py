@@ -51,7 +51,9 @@ class S3Store:
         with self._translated_errors():
             folder.mkdir(mode=0o700, exist_ok=True)
             if folder.lstat().st_uid != os.getuid():  # another user could read and replace drafts
-                raise StoreAway(f"cannot use {folder}: another user owns it; delete it, or set TMPDIR")
+                raise StoreAway(
+                    f"cannot use {folder}: another user owns it; delete it, or set TMPDIR to another folder"
+                )
         return folder
 
     def put(self, key: str, draft: Path) -> None:
@@ -112,5 +114,7 @@ class S3Store:
             detail = error.response.get("Error", {}) if isinstance(error, ClientError) else {}
             where = f"s3://{self._bucket}"
             if detail.get("Code") in _ABSENT:
-                raise NotThere(f"{where}: {detail.get('Message', '')}") from error
-            raise StoreAway(f"cannot use {where}: {error}; check {self._setting} and the keys") from error
+                raise NotThere(
+                    f"{where} has no such file ({detail.get('Message', '')}); check {self._setting}"
+                ) from error
+            raise StoreAway(f"cannot use {where}: {error}; check {self._setting} and the access keys of S3") from error

@@ -47,7 +47,7 @@ def read_keys(text: str) -> tuple[bytes, ...]:
     except binascii.Error:
         keys = (b"",)
     if any(len(key) != KEY_BYTES for key in keys):
-        raise ValueError(f"a key does not have {KEY_BYTES} bytes in base64")
+        raise ValueError(f"a key of the list does not have {KEY_BYTES} bytes in base64")
     return keys
 
 
@@ -120,7 +120,9 @@ class SealedStore:
                     copy.writelines(self._content(key, iter(lambda: file.read(CHUNK_BYTES), b"")))
                     copy.flush()
                 except OSError as error:
-                    raise StoreAway(f"cannot decrypt {key}: {error.strerror}; check the disk") from error
+                    raise StoreAway(
+                        f"cannot write the decrypted copy of {key}: {error.strerror}; check the disk"
+                    ) from error
                 yield Path(f"/proc/{os.getpid()}/fd/{copy.fileno()}")
 
     def listing(self, prefix: str) -> Iterator[StoredFile]:
@@ -155,15 +157,19 @@ class SealedStore:
             for number, frame, last in _numbered(_blocks(stored, CHUNK_BYTES + _TAG_BYTES)):
                 yield cipher.decrypt(_nonce(number, last), frame, context)
         except InvalidTag as error:
-            raise DamagedFile(f"{name} is damaged: its bytes are not those that were stored") from error
+            raise DamagedFile(
+                f"{name} is damaged, because its bytes are not those that were stored; restore the file from a backup"
+            ) from error
 
     def _cipher(self, name: str, header: bytes) -> tuple[AESGCM, bytes]:
         """Return the cipher of a file, and the bytes that are authenticated with each of its frames."""
         if len(header) < _HEADER.size:
-            raise DamagedFile(f"{name} is damaged: its header is not complete")
+            raise DamagedFile(f"{name} is damaged, because its header is not complete; restore it from a backup")
         _, version, identity, salt = _HEADER.unpack(header)
         if version != _FORMAT:
-            raise UnknownKey(f"{name} is encrypted in format {version}, which this release does not read; upgrade")
+            raise UnknownKey(
+                f"{name} is encrypted in format {version}, which this release cannot read; upgrade Borg Portal"
+            )
         if identity not in self._keys:
             known = ", ".join(key.hex() for key in self._keys) or "no key"
             raise UnknownKey(

@@ -179,7 +179,7 @@ def test_a_drain_has_a_deadline_and_its_page_tells_how_far_it_is(sre, world) -> 
     given = {"reason": "new disk", "minutes": "30", "break_budgets": "on"}
     assert 'name="minutes"' in act(sre, "scheduling_machine", "drain", world.machine).text
     wrong = act(sre, "scheduling_machine", "drain", world.machine, **{**given, "minutes": ""})
-    assert "this option needs a deadline" in wrong.text
+    assert "break_budgets needs a deadline" in wrong.text
     assert Machine.objects.get().state == "up"
     act(sre, "scheduling_machine", "drain", world.machine, **given)
     drain = Drain.objects.get()

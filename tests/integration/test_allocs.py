@@ -242,7 +242,7 @@ def test_the_last_alloc_of_a_set_stays_while_jobs_live_inside(cell, ann, shelf, 
 @pytest.mark.parametrize(
     "changes, what",
     [
-        ({"cpu": "50m"}, "job web inside it would no longer fit"),
+        ({"cpu": "50m"}, "job web inside the alloc set would no longer fit"),
         ({"priority": "batch"}, "higher than the priority of alloc set shelf"),
         ({"tasks": 1, "cpu": "250m"}, "0.3 cores of cpu"),
     ],

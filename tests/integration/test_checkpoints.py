@@ -100,7 +100,7 @@ def _check_a_journal_without_beginning(cell: Cell) -> None:
         execute("SET LOCAL session_replication_role = replica")  # the journal is append-only
         execute("DELETE FROM scheduling_event WHERE cell_id = %s AND revision <= %s", [cell.id, newest - 5])
     assert state_at(cell, revision=oldest).revision == oldest  # this state needs no journal
-    with pytest.raises(Rejected, match=f"the journal begins at {newest - 4}"):
+    with pytest.raises(Rejected, match=f"the next revision in PostgreSQL is {newest - 4}"):
         state_at(cell, revision=oldest + 1)
     assert state_at(cell, revision=newest + 1).revision == newest + 1
     assert validate(cell.id, load=load_recorded, replay=replay) == []

@@ -74,7 +74,7 @@ def sre(tmp_path, url, cell) -> Cli:
 def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     file = ann.file(world.a_file())
     assert ann.out("plan", file).splitlines() == [
-        "Dry run: Job web, version 1: of its tasks 3 start.",
+        "Dry run: Job web, version 1: changes of its tasks: 3 start.",
         "  start           3 tasks: 0-2",
     ]
     assert ann.out("submit", file, "--dry-run") == "cc/ubar/web would be admitted: 3 tasks.\n"
@@ -99,7 +99,9 @@ def test_a_job_from_its_plan_to_its_end(ann, cell) -> None:
     file = ann.file(world.with_task(command=["other"], tasks=4))
     assert "restart         3 tasks: 0-2" in ann.out("plan", file)
     assert ann.out("update", file, "--dry-run").startswith("Dry run: Job web, version 2")
-    assert ann.out("update", file).startswith("Job web, version 2: of its tasks 1 start, 3 restart, at most 1 down")
+    assert ann.out("update", file).startswith(
+        "Job web, version 2: changes of its tasks: 1 start, 3 restart, at most 1 down"
+    )
     assert "update    version 1 to 2" in ann.out("status", "web")
     assert ann.out("undo", "web").startswith("Job web, version 3")
 

@@ -189,7 +189,7 @@ def test_the_archiver_and_an_erasure_do_not_run_together(job) -> None:
     with other.cursor() as cursor:
         for number in (job.cell_id, USAGE_LOCK):
             cursor.execute("SELECT pg_advisory_lock(hashtext('scheduling_archive'), %s)", [number])
-            with pytest.raises(CommandError, match=r"the archiver( of cell cc)? runs; try again"):
+            with pytest.raises(CommandError, match=r"the archiver( of cell cc)? is running; try again"):
                 call_command("erase", "--user", "ann")
             cursor.execute("SELECT pg_advisory_unlock(hashtext('scheduling_archive'), %s)", [number])
     other.close()

@@ -85,7 +85,7 @@ def test_the_number_of_sessions_is_limited_and_failures_are_shown(home: Path, mo
     monkeypatch.setattr(sessions, "MOST_PER_PERSON", 0)
     with pytest.raises(Conflict, match="close a session first"):
         sessions.session_open(principal=principal, name="more", cell=None)
-    with pytest.raises(Rejected, match="small letters"):
+    with pytest.raises(Rejected, match="lower-case letters"):
         sessions.session_open(principal=principal, name="../up", cell=None)
     with pytest.raises(Forbidden):
         sessions.session_open(principal=people.principal("ann"), name="mine", cell=None)

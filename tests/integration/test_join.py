@@ -73,7 +73,7 @@ def test_a_token_is_used_once(cell) -> None:
     machine_join(a_join(token))
     before = journal.newest(cell.id)
     with pytest.raises(
-        Rejected, match="the token has 0 uses left, and this request needs 1; issue a new token"
+        Rejected, match="the join token has 0 uses left, and this request needs 1; issue a new token"
     ) as caught:
         machine_join(a_join(token, "m2"))
     assert caught.value.code == "join-token-spent"

@@ -205,7 +205,7 @@ def test_a_request_that_ends_the_process_is_not_repeated(monkeypatch) -> None:
     with pytest.raises(Rejected, match="process that rebuilds past states has ended"):
         process.moment(MomentRequest(cell_id=1))
     assert len(started) == 1
-    with process._lock, pytest.raises(Rejected, match="other moments are being rebuilt"):
+    with process._lock, pytest.raises(Rejected, match="other past states are being rebuilt"):
         process.moment(MomentRequest(cell_id=1))
 
 

@@ -139,9 +139,9 @@ def test_wrong_wishes_are_rejected_and_leave_nothing(home: Path) -> None:
         (Wish(name="taken"), "already exists"),
         (Wish(name="Bad_Name"), "name"),
         (Wish(name="ns"), "reserved for the DNS zone"),
-        (Wish(name="one", days=0), "days: 0 is not accepted"),
-        (Wish(name="one", machines=0), "machines: 0 is not accepted"),
-        (Wish(name="one", seed=-1), "seed: -1 is not accepted"),
+        (Wish(name="one", days=0), "days: 0 days are not accepted"),
+        (Wish(name="one", machines=0), "machines: 0 machines are not accepted"),
+        (Wish(name="one", seed=-1), "seed: the seed -1 is not accepted"),
     ):
         with pytest.raises((Rejected, Conflict), match=problem):
             record(principal=SRE, wish=wish, now=NOW)

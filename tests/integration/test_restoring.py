@@ -348,7 +348,7 @@ def test_a_job_that_cannot_come_back_is_a_problem_and_no_error(cell, ann, tenant
     assert Job.objects.get(pk=new.pk).state == "dead"
     assert Job.objects.get(pk=other.pk).spec_version == 3
     assert query("SELECT count(*) FROM scheduling_event WHERE kind = 'job.rejected'") == [(1,)]
-    with pytest.raises(Conflict, match="the first of 3 is ubar/old: its job file"):
+    with pytest.raises(Conflict, match="the first is job ubar/old: its job file"):
         restore(cell, good)
     monkeypatch.setattr(restoring, "MOST_NAMES", 2)
     few = restore(cell, good, dry_run=True)

@@ -208,7 +208,7 @@ def test_an_update_stops_when_its_tasks_do_not_come_up(cell, machine, ann, job) 
     updates.updates_advance(cell.id)
     done.update.refresh_from_db()
     assert done.update.state == Update.STOPPED
-    assert "do not come up" in done.update.detail
+    assert "crash again and again" in done.update.detail
     assert world.versions(job) == [2, 1, 1]
     assert not updates.updates_advance(cell.id)
 
@@ -230,7 +230,7 @@ def test_no_more_tasks_are_disrupted_than_the_job_allows(cell, machine, ann, job
         updates.updates_advance(cell.id)
     done.update.refresh_from_db()
     assert (done.update.state, done.update.disruptions) == (Update.STOPPED, 2)
-    assert "1 tasks keep their version" in done.update.detail
+    assert "1 tasks keep their old version" in done.update.detail
     assert world.versions(job) == [2, 2, 1]
 
 

@@ -36,9 +36,17 @@ def test_bad_settings_are_refused_by_name(settings: Any, field: str, told: str) 
 @pytest.mark.parametrize(
     "settings, field, told",
     [
-        ({"ended_jobs_keep_days": 1.0}, "ended_jobs_keep_days", "must be at least 2"),
-        ({"archive_keep_days": 10.0}, "archive_keep_days", "must be at least journal_keep_days, 14"),
-        ({"archive_keep_days": 20.0}, "archive_keep_days", "must be at least ended_jobs_keep_days, 30"),
+        ({"ended_jobs_keep_days": 1.0}, "ended_jobs_keep_days", "ended_jobs_keep_days must be at least 2"),
+        (
+            {"archive_keep_days": 10.0},
+            "archive_keep_days",
+            "archive_keep_days must be at least journal_keep_days, which is 14",
+        ),
+        (
+            {"archive_keep_days": 20.0},
+            "archive_keep_days",
+            "archive_keep_days must be at least ended_jobs_keep_days, which is 30",
+        ),
     ],
 )
 def test_settings_of_the_archive_that_contradict_each_other_are_rejected(

@@ -148,11 +148,17 @@ class Archiver:
                 written = parquet.write(draft, table, cell.name, groups)
                 self._at("written")
                 if parquet.read_back(draft) != written:
-                    raise ArchiveFailed(f"the draft of {file.key} does not contain the rows that were written to it")
+                    raise ArchiveFailed(
+                        f"the draft of {file.key} does not contain the rows that were written to it; check the disk."
+                        " The next run of the archiver writes the file again"
+                    )
             except (OSError, UnreadableArchive) as error:
                 raise ArchiveFailed(f"cannot write {file.key} to {draft.parent}: {error}; check the disk") from error
             if written.rows and not (wanted.first <= written.first and written.last <= wanted.last):
-                raise ArchiveFailed(f"{file.key} contains rows of {written.first} to {written.last}")
+                raise ArchiveFailed(
+                    f"{file.key} contains rows of {written.first} to {written.last}, but should contain only rows of"
+                    f" {wanted.first} to {wanted.last}; report this as a bug"
+                )
             file.rows, file.content = written.rows, written.content
             file.bytes, file.sha256 = draft.stat().st_size, parquet.sha256(draft)
             file.schema_version, file.written_at = table.version, timezone.now()

@@ -74,7 +74,10 @@ def read_columns(types: Mapping[str, pa.DataType], select: str) -> pa.Table:
         else:
             arrays.append(_texts(_values(next(fields), ">i4"), next(fields)))
         if len(arrays[-1]) != rows:
-            raise ValueError(f"PostgreSQL sent {rows} rows, and {len(arrays[-1])} values of {name} could be read")
+            raise ValueError(
+                f"PostgreSQL sent {rows} rows, but {len(arrays[-1])} values of column {name} could be read; report this"
+                " as a bug"
+            )
     return pa.table(arrays, names=list(types))
 
 

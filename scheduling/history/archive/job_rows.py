@@ -123,7 +123,8 @@ def read_rows(file: ArchiveFile, jobs: Collection[int], kinds: Collection[str]) 
                 if mask.combine_chunks().true_count:
                     found += opened.read_row_group(number, use_threads=False).filter(mask).to_pylist()
     except (StoreAway, UnreadableArchive) as error:
-        raise Rejected("archive-away", f"the archive with this job cannot be read: {error}", status=503) from error
+        detail = f"the archive with this job cannot be read; try again later, or ask an SRE: {error}"
+        raise Rejected("archive-away", detail, status=503) from error
     return found
 
 

@@ -99,7 +99,10 @@ def open_file(path: Path, *, name: str = "") -> pq.ParquetFile:
     metadata = file.schema_arrow.metadata or {}
     table = ARCHIVE_TABLES.get(metadata.get(_TABLE, b"").decode())
     if table is None or not metadata.get(_VERSION, b"").isdigit():
-        raise UnreadableArchive(f"{name} is not a file of the archive: it names no table and version in its metadata")
+        raise UnreadableArchive(
+            f"{name} is not a file of the archive, because its metadata does not contain a table and a version; restore"
+            " the file from a backup of the archive"
+        )
     version = int(metadata[_VERSION])
     if version > table.version:
         raise UnreadableArchive(
@@ -125,7 +128,7 @@ def read_back(path: Path) -> Contents:
             for group in range(file.num_row_groups):
                 summary.add(file.read_row_group(group, use_threads=False))
         except (pa.ArrowException, OSError) as error:
-            raise UnreadableArchive(f"{path} is damaged: {error}") from error
+            raise UnreadableArchive(f"{path} is damaged: {error}; restore the file from a backup") from error
         return summary.contents()
 
 

@@ -93,7 +93,7 @@ class ArchivedEvents:
                 except NotThere:  # it has just expired
                     continue
         except (StoreAway, UnreadableArchive) as error:
-            detail = f"the archive with the older events cannot be read: {error}"
+            detail = f"the archive with the older events cannot be read; try again later, or ask an SRE: {error}"
             raise Rejected("archive-away", detail, status=503) from error
         return ArchivePage(found)
 

@@ -34,8 +34,8 @@ class CheckpointError(ValueError):
     itself is damaged.
     """
 
-    def __init__(self, section: str, problem: str, cure: str) -> None:
-        super().__init__(f"Cannot read the checkpoint: {problem}. {cure}")
+    def __init__(self, section: str, problem: str) -> None:
+        super().__init__(f"Cannot read the checkpoint: {problem}")
         self.section = section
 
 
@@ -100,18 +100,22 @@ def read_header(file: BinaryIO) -> Header:
     """
     prefix = file.read(_PREFIX.size)
     if len(prefix) < _PREFIX.size or not prefix.startswith(MAGIC):
-        raise CheckpointError("header", "the file does not begin like a checkpoint", "Give another file")
+        raise CheckpointError("header", "the file does not begin like a checkpoint; give another file")
     _, version, length, checksum = _PREFIX.unpack(prefix)
     if version > FORMAT:
-        problem = f"its header has format version {version}, and this software reads versions up to {FORMAT}"
-        raise CheckpointError("header", problem, "Upgrade Borg Portal")
+        problem = (
+            f"the file has format version {version}, and this release reads versions up to {FORMAT}; upgrade Borg"
+            " Portal"
+        )
+        raise CheckpointError("header", problem)
     encoded = file.read(length) if length <= _LARGEST_HEADER else b""
     if version < 1 or len(encoded) < length or zlib.crc32(encoded) != checksum:
-        raise CheckpointError("header", "its header is damaged", "Use another copy or an earlier checkpoint")
+        raise CheckpointError("header", "the header of the file is damaged; use another copy or an earlier checkpoint")
     try:
         return msgspec.json.decode(encoded, type=Header)
     except msgspec.MsgspecError as error:
-        raise CheckpointError("header", f"its header is unusual ({error})", "Save the checkpoint again") from error
+        problem = f"the header of the file does not have the expected form ({error}); save the checkpoint again"
+        raise CheckpointError("header", problem) from error
 
 
 def read(file: BinaryIO) -> tuple[Header, dict[str, pyarrow.Table]]:
@@ -134,19 +138,25 @@ def verify(file: BinaryIO) -> Header:
 
 
 def _payloads(file: BinaryIO, header: Header) -> Iterator[tuple[Section, bytes]]:
-    cure = "Use another copy or an earlier checkpoint"
     for section in header.sections:
         packed = file.read(section.bytes)
         if len(packed) < section.bytes:
-            problem = f"the section {section.name} has {len(packed)} of {section.bytes} bytes; the file is truncated"
-            raise CheckpointError(section.name, problem, cure)
+            problem = (
+                f"the file is truncated, because its section {section.name} has only {len(packed)} of {section.bytes}"
+                " bytes; use another copy or an earlier checkpoint"
+            )
+            raise CheckpointError(section.name, problem)
         if hashlib.sha256(packed).hexdigest() != section.sha256:
-            problem = f"the section {section.name} is damaged, because its checksum differs"
-            raise CheckpointError(section.name, problem, cure)
+            problem = (
+                f"the section {section.name} is damaged, because its checksum differs; use another copy or an earlier"
+                " checkpoint"
+            )
+            raise CheckpointError(section.name, problem)
         yield section, packed
     if file.read(1):
         last = header.sections[-1].name if header.sections else "header"
-        raise CheckpointError(last, f"the file continues after its last section, {last}", cure)
+        problem = f"the file has more bytes after its last section, {last}; use another copy or an earlier checkpoint"
+        raise CheckpointError(last, problem)
 
 
 def _pack(table: pyarrow.Table) -> tuple[bytes, int]:
@@ -163,14 +173,17 @@ def _unpack(section: Section, packed: bytes) -> pyarrow.Table:
     import pyarrow
 
     if section.raw_bytes > _LARGEST_SECTION:
-        problem = f"the section {section.name} claims {section.raw_bytes} bytes, which is too large"
-        raise CheckpointError(section.name, problem, "Give another file")
+        problem = (
+            f"the section {section.name} would have {section.raw_bytes} bytes without compression, and at most"
+            f" {_LARGEST_SECTION} are read; give another file"
+        )
+        raise CheckpointError(section.name, problem)
     try:
         raw = pyarrow.decompress(packed, decompressed_size=section.raw_bytes, codec="zstd")
         with pyarrow.ipc.open_stream(raw) as stream:
             table = stream.read_all()
         table.validate(full=True)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        problem = f"the section {section.name} is not a table ({error})"
-        raise CheckpointError(section.name, problem, "Save the checkpoint again") from error
+        problem = f"the section {section.name} is not a valid table ({error}); save the checkpoint again"
+        raise CheckpointError(section.name, problem) from error
     return table

@@ -73,8 +73,8 @@ def write_following(
         floor = Cell.objects.values_list("journal_floor", flat=True).get(pk=cell.pk)
         if revision is not None and floor >= revision:
             detail = (
-                f"{revision} of cell {cell.name} has no time in PostgreSQL, because events up to revision {floor} are"
-                " only in the archive; give a later revision, or a time"
+                f"revision {revision} of cell {cell.name} has no time in PostgreSQL, because events up to revision"
+                f" {floor} are only in the archive; give a later revision, or a time"
             )
             raise invalid("revision", detail, "history-missing")
         if revision is not None or time is not None:

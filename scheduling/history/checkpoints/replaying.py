@@ -110,9 +110,12 @@ def _check_beginning(cell: Cell, after: int) -> None:
         "SELECT revision FROM scheduling_event WHERE cell_id = %s AND revision > %s ORDER BY revision LIMIT 1",
         [cell.id, after],
     )
-    begins = rows[0][0] if rows else "no revision"
+    begins = rows[0][0] if rows else "none"
     if begins != after + 1:
-        raise EventsMissing(f"the journal begins at {begins}, and the archive does not have the events before")
+        raise EventsMissing(
+            f"the events after revision {after} are missing: the next revision in PostgreSQL is {begins}, and the"
+            " archive does not contain the revisions between"
+        )
 
 
 def _archived_news(cell: Cell, position: Position, upto: int, tags: list[str]) -> Iterator[list[News]]:
@@ -158,7 +161,7 @@ def _opened(file: ArchiveFile) -> Iterator[pq.ParquetFile]:
     except NotThere:
         raise EventsMissing(missing) from None
     except (StoreAway, UnreadableArchive, OSError) as error:
-        detail = f"the archive with the older events cannot be read: {error}"
+        detail = f"the archive with the older events cannot be read; try again later, or ask an SRE: {error}"
         raise Rejected("archive-away", detail, status=503) from error
 
 

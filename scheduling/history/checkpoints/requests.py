@@ -41,7 +41,9 @@ def checkpoint_request(*, principal: Principal, cell: Cell) -> int:
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if not wakeups.answers():
-        raise Rejected("redis-unavailable", "the queue of the workers is unreachable; try again later", status=503)
+        raise Rejected(
+            "redis-unavailable", "Redis with the queue of the workers is unreachable; try again later", status=503
+        )
     transaction.on_commit(lambda: current_app.send_task("scheduling.checkpoint_save", args=[cell.name]))
     return cell.revision
 
@@ -73,7 +75,9 @@ def checkpoint_redacted(*, principal: Principal, cell: Cell, revision: int) -> B
         done = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
     if done.returncode:
         out.close()
-        raise RuntimeError(f"cannot redact {found.key}: {done.stderr.strip()[-1000:]}")
+        raise RuntimeError(
+            f"cannot redact the checkpoint {found.key}; its process printed: {done.stderr.strip()[-1000:]}"
+        )
     return out  # type: ignore[return-value]
 
 
@@ -97,9 +101,9 @@ def checkpoint_of_moment(
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if revision is not None and time is not None:
-        raise invalid("time", "a revision and a time are given; give one of them")
+        raise invalid("time", "a revision and a time are given; give only one of them")
     if not 0 <= hours <= MOST_HOURS:
-        raise invalid("hours", f"{hours:g} is not accepted; give a number from 0 to {MOST_HOURS}")
+        raise invalid("hours", f"{hours:g} hours are not accepted; give a number from 0 to {MOST_HOURS}")
     out = tempfile.NamedTemporaryFile(prefix="borg-moment-")  # noqa: SIM115 - the caller closes it
     command = [sys.executable, "-m", "django", "checkpoint", cell.name, "--output", out.name, "--hours", str(hours)]
     if revision is not None:
@@ -129,4 +133,5 @@ def _reachable() -> Iterator[None]:
     try:
         yield
     except StoreAway as error:
-        raise Rejected("archive-away", f"the checkpoints cannot be read: {error}", status=503) from error
+        detail = f"the checkpoints cannot be read; try again later, or ask an SRE: {error}"
+        raise Rejected("archive-away", detail, status=503) from error

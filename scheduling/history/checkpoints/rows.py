@@ -94,7 +94,7 @@ def header_of(cell_id: int) -> Header:
         [cell_id],
     )
     if not rows:
-        raise LookupError(f"no cell with id {cell_id}")
+        raise LookupError(f"there is no cell with id {cell_id}; it may have been deleted")
     name, revision, taken_at, history, extra, settings = rows[0]
     return Header(
         cell=name,
@@ -274,7 +274,7 @@ def _copy_numbers(columns: Sequence[tuple[str, str]], source: str) -> NDArray[An
     kind = np.dtype(row)
     number, rest = divmod(len(data) - _BEFORE - _AFTER, kind.itemsize)
     if rest:
-        raise RuntimeError("PostgreSQL sent rows of unequal lengths; a column is null")
+        raise RuntimeError("PostgreSQL sent rows of unequal lengths, because a column is null; report this as a bug")
     return np.frombuffer(data, dtype=kind, count=number, offset=_BEFORE)
 
 

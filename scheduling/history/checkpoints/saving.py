@@ -71,7 +71,8 @@ def checkpoint_save(cell: Cell) -> None:
     command = [sys.executable, "-m", "django", "checkpoint", cell.name]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
     if done.returncode:
-        raise RuntimeError(f"cannot save a checkpoint of cell {cell.name}: {done.stderr.strip()[-1000:]}")
+        printed = done.stderr.strip()[-1000:]
+        raise RuntimeError(f"cannot save a checkpoint of cell {cell.name}; its process printed: {printed}")
 
 
 def due(cell: Cell, *, now: dt.datetime) -> bool:

@@ -72,7 +72,10 @@ class SpecRequirements:
         Raises `LookupError` if the spec is unknown.
         """
         if (job_id, version) not in self._rows:
-            raise LookupError(f"job {job_id} has tasks of version {version}, but this version of its spec is missing")
+            raise LookupError(
+                f"job {job_id} has tasks of version {version}, but this version of its spec is missing in the database;"
+                " run `manage.py validate`"
+            )
         spec, packages = self._rows[job_id, version]
         file = msgspec.json.decode(spec)
         unimportant = dict.fromkeys(_NAMES if file.get("overrides") else (*_NAMES, "tasks"))

@@ -41,14 +41,14 @@ def state_at(cell: Cell, *, revision: int | None = None, time: dt.datetime | Non
         follow(state, news_between(cell, after=checkpoint, upto=wanted, kinds=list(state._handlers)), upto=wanted)
     except EventsMissing as missing:
         detail = (
-            f"{wanted} of cell {cell.name} cannot be rebuilt: the nearest checkpoint before it is at revision"
+            f"revision {wanted} of cell {cell.name} cannot be rebuilt: the nearest checkpoint before it is at revision"
             f" {checkpoint}, and {missing}; give the revision of a checkpoint, or a later one"
         )
         raise invalid("revision", detail, "history-missing") from None
     except LookupError as error:
         detail = (
-            f"{wanted} of cell {cell.name} cannot be rebuilt, because the journal contradicts the checkpoint at"
-            f" revision {checkpoint}: {error}; look at the report of `manage.py validate`"
+            f"revision {wanted} of cell {cell.name} cannot be rebuilt, because the journal contradicts the checkpoint"
+            f" at revision {checkpoint} ({error}); look at the report of `manage.py validate`"
         )
         raise invalid("revision", detail, "history-damaged") from error
     return state
@@ -89,7 +89,8 @@ def revision_at(cell: Cell, time: dt.datetime, *, newest: int) -> int:
     try:
         low = archived_revision_at(cell, time, after=low)
     except EventsMissing as missing:
-        raise invalid("time", f"the revision at {time.isoformat()} is unknown: {missing}", "history-missing") from None
+        detail = f"the revision at {time.isoformat()} is unknown, because {missing}; give a later time"
+        raise invalid("time", detail, "history-missing") from None
     if low == 0 and not known and time < cell.created_at:
         raise invalid("time", f"{time.isoformat()} is before cell {cell.name} was created; give a later time")
     return low

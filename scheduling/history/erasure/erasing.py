@@ -104,7 +104,7 @@ class Eraser:
             # All locks are taken first: otherwise the archiver could copy rows of PostgreSQL that still have the name.
             for number, which in [*((cell.id, f" of cell {cell.name}") for cell in cells), (USAGE_LOCK, "")]:
                 if not locks.enter_context(archive_lock(number)):
-                    raise Conflict("archiver-runs", f"the archiver{which} runs; try again when it ends")
+                    raise Conflict("archiver-runs", f"the archiver{which} is running; try again when it has ended")
             for cell in cells:
                 self._erase_cell(cell, identity, done)
             self._erase_rows(identity, done)
@@ -191,18 +191,25 @@ class Eraser:
                 cleared = (identity.erased(group)[0] for group in groups)
                 written = parquet.write(draft, table, file.cell.name, cleared)
             if written.rows != file.rows or parquet.read_back(draft) != written:
-                raise ArchiveFailed(f"the draft of {before} does not contain the rows that were written to it")
+                raise ArchiveFailed(
+                    f"the draft of {before} does not contain the rows that were written to it; check the disk, and try"
+                    " again"
+                )
             self._at("written")
             file.generation += 1
             file.bytes, file.sha256, file.content = draft.stat().st_size, parquet.sha256(draft), written.content
             self._files.put(file.key, draft)
             self._at("stored")
         except OSError as error:
-            raise ArchiveFailed(f"cannot write {before} again: {error}; check the disk") from error
+            raise ArchiveFailed(
+                f"cannot write the file {before} without the erased name: {error}; check the disk, and try again"
+            ) from error
         finally:
             draft.unlink(missing_ok=True)
         if sha256_of(self._files, file.key) != file.sha256:
-            raise ArchiveFailed(f"{file.key} in the archive is damaged or missing; check the store of BORG_ARCHIVE")
+            raise ArchiveFailed(
+                f"{file.key} in the archive is damaged or missing; check the store of BORG_ARCHIVE, and try again"
+            )
         file.save(update_fields=["generation", "bytes", "sha256", "content"])
         self._at("recorded")
         self._files.delete(before)

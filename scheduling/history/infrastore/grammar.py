@@ -128,7 +128,7 @@ def _parsed(text: str) -> exp.Expression:
         what = "it ends too early" if "SENTINEL" in what else "a part is missing" if "<class" in what else what
         near = str(first.get("highlight") or "")
         column = max(1, int(first.get("col") or 1) - max(len(near) - 1, 0))
-        detail = f"the query is not valid SQL: {what}{f', near {near!r}' if near else ''}; correct it there"
+        detail = f"the query is not valid SQL: {what}{f', near {near!r}' if near else ''}; correct this place"
         raise QueryError(detail, int(first.get("line") or 0), column) from error
     except (SqlglotError, ValueError) as error:
         raise QueryError(f"the query is not valid SQL: {_first_line(error)}; correct it") from error
@@ -182,18 +182,18 @@ def _check_tables(statement: exp.Expression, text: str) -> frozenset[str]:
     if taken := temporary & TABLES.keys():
         name = min(taken)
         place = position_of(text, name)
-        raise QueryError(f"WITH {name} has the name of a table; choose another name", *place)
+        raise QueryError(f"{name} in WITH is already the name of a table; choose another name", *place)
     found = set()
     for table in statement.find_all(exp.Table):
         name = table.name.lower()
         if not isinstance(table.this, exp.Identifier):
             named = _names(table.this) if isinstance(table.this, exp.Func) else {table.this.sql("duckdb")}
             place = position_of(text, min(named))
-            raise QueryError(f"{min(named)} is not a table; read the tables of the schema", *place)
+            raise QueryError(f"{min(named)} is not a table; use one of {', '.join(TABLES)}", *place)
         if table.args.get("db") or table.args.get("catalog"):
             whole = ".".join(part.name for part in table.parts)
             place = position_of(text, table.parts[0].name)
-            raise QueryError(f"{whole!r} names another schema; write only the name of a table", *place)
+            raise QueryError(f"{whole!r} names another schema; write the name of a table without a schema", *place)
         if name in TABLES:
             found.add(name)
         elif name not in temporary:
@@ -218,9 +218,13 @@ def _with_value(node: exp.Expr, parameters: Mapping[str, Value], text: str) -> e
     if not isinstance(node, exp.Placeholder):
         return node
     if node.name not in parameters:
-        known = ", ".join(f":{name}" for name in parameters)
+        known = ", ".join(f":{name}" for name in parameters) or "none"
         line, column = position_of(text, node.name)
-        raise QueryError(f"the parameter :{node.name} has no value; known are {known}", line, max(column - 1, 0))
+        raise QueryError(
+            f"the parameter :{node.name} has no value; give it one (parameters with values: {known})",
+            line,
+            max(column - 1, 0),
+        )
     value = parameters[node.name]
     if isinstance(value, dt.datetime):
         return exp.cast(exp.Literal.string(_utc(value).isoformat(" ")), "timestamp")

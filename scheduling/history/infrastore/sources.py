@@ -157,8 +157,11 @@ def _copy(path: Path, statement: str, values: Mapping[str, Any], name: str) -> N
                 file.write(data)
         rows = cursor.rowcount
     if rows > MOST_ROWS:
-        detail = f"the query reads more than {MOST_ROWS:,} rows of {name} that are not archived yet"
-        raise Rejected("query-too-large", f"{detail}; limit the time, for example with time >= :since")
+        detail = (
+            f"the query reads more than {MOST_ROWS:,} rows of {name} that are not archived yet; limit the time, for"
+            " example with time >= :since"
+        )
+        raise Rejected("query-too-large", detail)
 
 
 _EVENT_COLUMNS = {

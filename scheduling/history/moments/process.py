@@ -55,7 +55,7 @@ class MomentProcess:
         """
         deadline = time.monotonic() + LONGEST_S
         if not self._lock.acquire(timeout=LONGEST_WAIT_S):
-            raise _unavailable("other moments are being rebuilt")
+            raise _unavailable(f"other past states are being rebuilt; try again in {_RETRY_AFTER_S} seconds")
         try:
             answer = self._answer(msgspec.json.encode(request), deadline)
         finally:
@@ -80,11 +80,13 @@ class MomentProcess:
             answer = self._exchanged(request, deadline)
         except TooSlow as error:
             self.close()
-            raise _unavailable(f"the state was not rebuilt within {LONGEST_S:g} s") from error
+            detail = f"the past state was not rebuilt within {LONGEST_S:g} s; try again in {_RETRY_AFTER_S} seconds"
+            raise _unavailable(detail) from error
         except ProcessEnded as error:
             self.close()
             log.error("the process of past moments failed", error=str(error))
-            raise _unavailable("the process that rebuilds past states has ended") from error
+            detail = f"the process that rebuilds past states has ended; try again in {_RETRY_AFTER_S} seconds"
+            raise _unavailable(detail) from error
         return msgspec.json.decode(answer, type=MomentAnswer)
 
     def _exchanged(self, request: bytes, deadline: float) -> bytes:
@@ -133,7 +135,9 @@ def _read(stream: IO[bytes], size: int, deadline: float) -> bytes:
             raise TooSlow
         part = os.read(stream.fileno(), min(size, _CHUNK))
         if not part:
-            raise ProcessEnded("it closed its output")
+            raise ProcessEnded(
+                "the process closed its output before its answer was complete; the next request starts a new process"
+            )
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
@@ -146,6 +150,5 @@ def _started() -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
 
-def _unavailable(why: str) -> Rejected:
-    detail = f"the past state cannot be shown now, because {why}; try again in {_RETRY_AFTER_S} seconds"
+def _unavailable(detail: str) -> Rejected:
     return Rejected("moment-unavailable", detail, figures={"retry_after_s": _RETRY_AFTER_S}, status=503)

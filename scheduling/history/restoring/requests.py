@@ -27,11 +27,11 @@ def restore_requested(
     """
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     if (revision is None) == (time is None):
-        raise invalid("revision", "give either a revision or a time")
+        raise invalid("revision", "exactly one of revision and time is needed; give only a revision or only a time")
     if revision is not None and revision > cell.revision:
         raise invalid("revision", f"{revision} is not a revision of cell {cell.name}; give 0 to {cell.revision}")
     if if_revision is None and not dry_run:
-        raise invalid("if_revision", "is missing; give the revision that the dry run shows")
+        raise invalid("if_revision", "if_revision is missing; give the revision that the dry run shows")
     arguments = ["restore", cell.name]
     arguments += ["--revision", str(revision)] if time is None else ["--time", time.isoformat()]
     arguments += [] if if_revision is None else ["--if-revision", str(if_revision)]

@@ -62,12 +62,12 @@ def cell_restore(
         detail = f"cell {cell.name} is a study cell, which nobody can change; give the name of another cell"
         raise Conflict("study-cell", detail)
     if if_revision is None and not dry_run:
-        raise invalid("if_revision", "is missing; give the revision that the dry run shows")
+        raise invalid("if_revision", "if_revision is missing; give the revision that the dry run shows")
     then, now = state_at(cell, revision=revision, time=time), load_recorded(cell.id)
     try:
         numbers = numbers_between(cell, after=then.revision, upto=now.revision)
     except EventsMissing as missing:
-        detail = f"{then.revision} is too long ago: {missing}; give a later one"
+        detail = f"revision {then.revision} is too long ago: {missing}; give a later revision"
         raise invalid("revision", detail, "history-missing") from None
     with transaction.atomic():
         # Rows that refer to the cell can still be inserted.
@@ -116,7 +116,8 @@ def _check_unchanged(cell: Cell, shown: int) -> None:
     """
     if not cell.journal_floor <= shown <= cell.revision:
         detail = (
-            f"{shown} is not a recent revision of cell {cell.name}, which is at {cell.revision}; do a dry run again"
+            f"{shown} is not a recent revision of cell {cell.name}, whose revision is {cell.revision} now; do a dry run"
+            " again"
         )
         raise invalid("if_revision", detail)
     rows = query(
@@ -136,11 +137,11 @@ def _check_unchanged(cell: Cell, shown: int) -> None:
 
 def _nothing_to_restore(cell: Cell, revision: int, problems: Sequence[Problem]) -> Conflict:
     if not problems:
-        detail = f"cell {cell.name} already requests what it requested at revision {revision}; nothing changes"
+        detail = f"cell {cell.name} already requests the same jobs as at revision {revision}; nothing is set back"
         return Conflict("nothing-to-restore", detail)
     first = problems[0]
     detail = (
-        f"cell {cell.name} was not set back to revision {revision}: jobs differ, but none of them can be set back; the"
-        f" first of {len(problems)} is {first.job}: {first.reason}"
+        f"cell {cell.name} was not set back to revision {revision}: {len(problems)} jobs differ, but none of them can"
+        f" be set back; the first is job {first.job}: {first.reason}"
     )
     return Conflict("nothing-to-restore", detail, figures={"problems": len(problems)})

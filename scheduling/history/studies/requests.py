@@ -41,7 +41,7 @@ def study_restore_requested(
     require(principal, Action.CELL_ADMIN, cell=cell.name)
     check_new(Cell(name=into))
     if (revision is None) == (time is None):
-        raise invalid("revision", "give either a revision or a time")
+        raise invalid("revision", "exactly one of revision and time is needed; give only a revision or only a time")
     if revision is not None and revision > cell.revision:
         raise invalid("revision", f"{revision} is not a revision of cell {cell.name}; give 0 to {cell.revision}")
     at = ["--revision", str(revision)] if time is None else ["--time", time.isoformat()]
@@ -86,10 +86,11 @@ def _run_child(principal: Principal, arguments: list[str], *, dry_run: bool) -> 
     try:
         done = subprocess.run(command, env=env, capture_output=True, timeout=_WITHIN_S, check=False)
     except subprocess.TimeoutExpired as error:
-        detail = f"this takes longer than {_WITHIN_S:g} s; run `manage.py {arguments[0]}` on the server"
+        detail = f"the command takes longer than {_WITHIN_S:g} s; run `manage.py {arguments[0]}` on the server instead"
         raise Rejected("too-slow", detail, status=503) from error
     if done.returncode:
-        raise RuntimeError(f"manage.py {arguments[0]} failed: {done.stderr.decode(errors='replace').strip()[-1000:]}")
+        printed = done.stderr.decode(errors="replace").strip()[-1000:]
+        raise RuntimeError(f"`manage.py {arguments[0]}` failed; it printed: {printed}")
     answer: dict[str, Any] = msgspec.json.decode(done.stdout.splitlines()[-1])  # log lines come before it
     if "code" in answer:
         raise Rejected(**answer)

@@ -95,27 +95,40 @@ def original_in(source: BinaryIO) -> Original:
     except CheckpointError as error:
         raise Rejected("checkpoint-damaged", str(error), fields={"section": error.section}) from error
     if len(header.extra_resources) > MAX_EXTRA_RESOURCES:
-        raise _unusual("header", f"it has {len(header.extra_resources)} resources")
+        problem = (
+            f"the header has {len(header.extra_resources)} own resources, and a cell has at most {MAX_EXTRA_RESOURCES};"
+            " use a checkpoint of another cell"
+        )
+        raise _unusual("header", problem)
     for section in _SECTIONS:
         tables[section] = _checked(section, tables)
     _check_tasks(tables)
     for section, column in _NAMES:
         for name in tables[section][column].to_pylist():
             if not re.fullmatch(DNS_LABEL, name):
-                raise _unusual(section, f"its column {column} contains {name[:80]!r}, which is not a name")
+                problem = (
+                    f"column {column} of section {section} contains {name[:80]!r}, which is not a valid name; export"
+                    " the checkpoint again"
+                )
+                raise _unusual(section, problem)
     for section, column in _TEXTS:
         for text in tables[section][column].to_pylist():
             try:
                 msgspec.json.decode(text, type=dict[str, str])
             except msgspec.MsgspecError as error:
-                raise _unusual(section, f"its column {column} contains {text[:80]!r}") from error
+                problem = (
+                    f"column {column} of section {section} contains {text[:80]!r}, which is not a JSON object; export"
+                    " the checkpoint again"
+                )
+                raise _unusual(section, problem) from error
     section = "requirements"
     try:
         tables = with_full_limits(tables, axis=SIZE + len(header.extra_resources))
         section = "specs"
         return Original(header, tables, specs_in(tables["specs"]) if "specs" in tables else {})
     except (ValueError, KeyError, msgspec.MsgspecError) as error:
-        raise _unusual(section, str(error)) from error
+        problem = f"section {section} is not valid ({error}); export the checkpoint again"
+        raise _unusual(section, problem) from error
 
 
 def _checked(section: str, tables: Tables) -> pyarrow.Table:
@@ -124,11 +137,12 @@ def _checked(section: str, tables: Tables) -> pyarrow.Table:
 
     wanted = schema(section)
     if section not in tables:
-        raise _unusual(section, "it is missing")
+        raise _unusual(section, f"section {section} is missing; export the checkpoint again")
     try:
         table = tables[section].select(wanted.names).cast(wanted)
     except (KeyError, pyarrow.ArrowException) as error:
-        raise _unusual(section, str(error)) from error
+        problem = f"section {section} is not valid ({error}); export the checkpoint again"
+        raise _unusual(section, problem) from error
     _check_nulls(section, table)
     return table
 
@@ -138,24 +152,32 @@ def _check_tasks(tables: Tables) -> None:
 
     for section in ("tasks", "requirements", "reservations"):
         if section not in tables:
-            raise _unusual(section, "it is missing")
+            raise _unusual(section, f"section {section} is missing; export the checkpoint again")
         _check_nulls(section, tables[section])
     fields = {field.name: field.type for field in tables["tasks"].schema}
     for name in _OF_TASKS:
         if name not in fields or not pyarrow.types.is_integer(fields[name]):
-            raise _unusual("tasks", f"its column {name} is missing, or contains no numbers")
+            problem = f"column {name} of section tasks is missing, or has no numbers; export the checkpoint again"
+            raise _unusual("tasks", problem)
     if not set(tables["tasks"]["state"].unique().to_pylist()) <= {PENDING, RUNNING, DEAD}:
-        raise _unusual("tasks", "its column state contains unknown states")
+        problem = (
+            f"column state of section tasks has other values than {PENDING}, {RUNNING} and {DEAD}; export the"
+            " checkpoint again"
+        )
+        raise _unusual("tasks", problem)
     if not pyarrow.types.is_floating(fields.get("since")) or not pyarrow.types.is_list(fields.get("ports")):
-        raise _unusual("tasks", "its column since or ports is missing, or contains other values")
+        problem = (
+            "column since of section tasks has no numbers, or column ports has no lists; export the checkpoint again"
+        )
+        raise _unusual("tasks", problem)
 
 
 def _check_nulls(section: str, table: pyarrow.Table) -> None:
     empty = [name for name in table.column_names if table[name].null_count]
     if empty:
-        raise _unusual(section, f"its column {empty[0]} contains empty values")
+        problem = f"column {empty[0]} of section {section} contains empty values; export the checkpoint again"
+        raise _unusual(section, problem)
 
 
 def _unusual(section: str, problem: str) -> Rejected:
-    detail = f"Cannot read the checkpoint: the section {section} is unusual: {problem}. Export the checkpoint again"
-    return Rejected("checkpoint-damaged", detail, fields={"section": section})
+    return Rejected("checkpoint-damaged", f"Cannot read the checkpoint: {problem}", fields={"section": section})

@@ -96,7 +96,7 @@ def study_import(*, principal: Principal, source: BinaryIO, into: str, dry_run: 
     try:
         return _create(principal, into, original, settings={}, dry_run=dry_run)
     except _CONTRADICTIONS as error:
-        detail = f"Cannot import the checkpoint: its sections contradict each other ({error}). Export it again"
+        detail = f"Cannot import the checkpoint: its sections contradict each other ({error}); export it again"
         raise Rejected("checkpoint-damaged", detail, fields={"section": "tasks"}) from error
 
 
@@ -170,4 +170,4 @@ def _check_equal(cell: Cell, wanted: Tables, found: Tables) -> None:
     extra = cell.extra_resources
     states = [state_of(tables, extra_resources=extra, revision=cell.revision) for tables in (wanted, found)]
     if differences := states[0].diff(states[1]):
-        raise ValueError(f"the copy differs from the original: {'; '.join(differences[:3])}")
+        raise ValueError(f"the study cell differs from its original: {'; '.join(differences[:3])}")

@@ -139,13 +139,16 @@ class PackageDoors:
         path = _PATH.fullmatch(scope["path"])
         door = (scope["method"], path.group(2) or "") if path else None
         if path is None or door not in _DOORS:
-            detail = f"this shard has no endpoint {scope['method']} {scope['path']}; see scheduling.link.packages.doors"
+            detail = (
+                f"this shard has no endpoint {scope['method']} {scope['path']}; use GET /packages/<digest>, or"
+                " GET /packages/<digest>/sources"
+            )
             raise Rejected("not-found", detail, status=404)
         header = dict(scope["headers"]).get(b"authorization", b"")
         machine = await authenticate(header.decode("latin-1"))
         entitled = await self._entitled(machine.machine_id, path.group(1))
         if entitled is None and door[1] != "have":
-            detail = f"no task on {machine.hostname} uses {path.group(1)}; ask only for packages of the machine's tasks"
+            detail = f"no task on {machine.hostname} uses package {path.group(1)}; request only packages of its tasks"
             raise Rejected("not-for-this-machine", detail, status=403)
         asked = _Request(path.group(1), machine, entitled or NOTHING, scope, receive, send)
         await _DOORS[door](self, asked)
@@ -175,7 +178,10 @@ class PackageDoors:
 
     async def _archive(self, asked: _Request) -> None:
         if self._busy >= self._streams:
-            detail = f"this shard already sends {self._streams} archives, its limit; ask for sources again"
+            detail = (
+                f"this shard already sends {self._streams} packages, its limit; request the sources of the package"
+                " again"
+            )
             raise Rejected("store-busy", detail, status=503)
         self._busy += 1
         try:
@@ -186,7 +192,10 @@ class PackageDoors:
     async def _have(self, asked: _Request) -> None:
         port = (await decoded_body(asked.receive, PackageHave, most_bytes=MAX_BODY_BYTES)).port
         if not 0 <= port < 2**16:
-            raise invalid("port", f"{port} is not a port; give 1 to 65535, or 0 to serve no peers")
+            raise invalid(
+                "port",
+                f"{port} is not a port; give 1 to 65535, or 0 if the machine sends no packages to other machines",
+            )
         machine, entitled = asked.machine, asked.entitled
         # A machine sends this request once after each welcome, for one of its packages. Its reports list the others.
         if entitled is not NOTHING:
@@ -367,7 +376,7 @@ class _Request:
         found = _RANGE.fullmatch(given)
         first, last = (int(found[1]), min(int(found[2] or size), size - 1)) if found else (size, 0)
         if first > last:
-            detail = f"the range {given[:50]!r} is not supported; give bytes=N- with N below {size}"
+            detail = f"the Range header {given[:50]!r} is not supported; give bytes=N- with N below {size}"
             raise Rejected("range-not-satisfiable", detail, fields={"Range": detail}, status=416)
         return first, last
 
@@ -437,7 +446,7 @@ def _translated_errors() -> Iterator[None]:
         yield
     except NotThere as error:
         log.error("a package is not in the store", digest=str(error))
-        detail = f"the cell's package store does not contain {error}; ask an SRE, or upload it again"
+        detail = f"the cell's package store does not contain the package ({error}); ask an SRE, or upload it again"
         raise Rejected("not-found", detail, status=404) from error
     except StoreAway as error:
         log.error("the package store is unreachable", error=str(error))

@@ -288,7 +288,10 @@ class LinkSocket(asyncio.BufferedProtocol):
             self.receive(content)
         elif self._waiting is not None:
             if len(self._waiting) == MOST_EARLY:
-                raise BadFrame(POLICY_VIOLATION, "too many messages before the welcome; wait for the welcome")
+                raise BadFrame(
+                    POLICY_VIOLATION,
+                    f"the machine sent more than {MOST_EARLY} messages before the welcome message; wait for it",
+                )
             self._waiting.append(content)
             self._wake_reader()
 

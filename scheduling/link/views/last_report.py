@@ -117,5 +117,8 @@ def _figures(wire: WireReport, tasks: int) -> tuple[int, array[int]]:
     if columns > _COLUMNS:
         columns, figures = _COLUMNS, [figure for n, figure in enumerate(figures) if n % wire.usage_columns < _COLUMNS]
     if len(figures) != columns * (1 + tasks):
-        raise MalformedMessage(f"Expected {columns * (1 + tasks)} figures, got {len(figures)} - at `$.usages`")
+        raise MalformedMessage(
+            f"Expected {columns * (1 + tasks)} numbers for {tasks} tasks and the machine, got {len(figures)};"
+            " report this as a bug of the Borglet - at `$.usages`"
+        )
     return columns, array("q", figures)

@@ -27,7 +27,7 @@ def run_on_dask(
     try:
         import distributed
     except ImportError as error:
-        raise ValueError("--dask needs the package distributed; install borg-portal[dask]") from error
+        raise ValueError("--dask needs the Python package distributed; install borg-portal[dask]") from error
     missing, take = unfinished(trials, store, progress)
     if not missing:
         return
@@ -35,7 +35,8 @@ def run_on_dask(
     try:
         client = dask.Client(address, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise ValueError(f"--dask {address}: cannot connect to a Dask scheduler there ({error})") from error
+        problem = f"--dask {address}: cannot connect to a Dask scheduler ({error}); check the address, and start one"
+        raise ValueError(problem) from error
     with client:
         if not client.nthreads():
             raise ValueError(f"--dask {address}: the cluster has no workers; start some with: dask worker {address}")

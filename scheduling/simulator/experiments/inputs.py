@@ -36,7 +36,9 @@ def checkpoint_input(path: Path) -> ExperimentInput:
     state = state_of(tables, extra_resources=header.extra_resources, revision=header.revision)
     work = soft_where_rare(running_work(state))
     if not work.machines or not work.jobs:
-        raise ValueError(f"{path}: no task runs on a machine that is up; give the checkpoint of a busy cell")
+        raise ValueError(
+            f"{path}: no task runs on a machine that is up; give the checkpoint of a cell with running tasks"
+        )
     usage = ReservedUsage.of(state, PRESETS[CellSettings().reclamation])
     source = f"a checkpoint of cell {header.cell} at revision {header.revision} ({header.taken:%Y-%m-%d %H:%M} UTC)"
     return ExperimentInput(work, usage, source=_described(work, source))

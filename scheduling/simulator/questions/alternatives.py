@@ -27,7 +27,7 @@ def what_if(simulation: Simulation, changes: Mapping[str, str], *, hours: float)
     Raises `ValueError` for a change that is wrong. `simulation` itself does not change.
     """
     if not 0 < hours <= 24 * 31:
-        raise ValueError(f"hours is {hours:g}; give a number from 0 (exclusive) to {24 * 31}")
+        raise ValueError(f"hours is {hours:g}; give a number above 0, up to {24 * 31}")
     usual, changed = simulation.copy(), simulation.copy()
     for name, value in changes.items():
         change(changed, name, value)

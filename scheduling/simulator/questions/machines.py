@@ -65,7 +65,9 @@ def machines_of(simulation: Simulation, *, racks: Sequence[str] = (), hostnames:
         missing = sorted(set(wanted) - known)
         if missing:
             example = min(known, default="")
-            raise LookupError(f"the cell has no {what} {', '.join(missing)}; one of its names is {example!r}")
+            raise LookupError(
+                f"the cell has no {what} {', '.join(missing)}; give names that exist, such as {example!r}"
+            )
     return sorted(one.machine_id for one in facts if one.rack in set(racks) or one.hostname in set(hostnames))
 
 

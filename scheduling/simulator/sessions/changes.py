@@ -47,7 +47,7 @@ def _change_cell(simulation: Simulation, name: str, value: str) -> None:
     known = msgspec.structs.asdict(settings.cell)
     if name not in known:
         names = ", ".join((*_OWN, "BAND.prod", "BAND.preempts_within", "add_machines", *known))
-        raise ValueError(f"{name!r} cannot be changed; the names are {names}")
+        raise ValueError(f"{name!r} is not a setting that can be changed; the names are {names}")
     given: object = value if isinstance(getattr(CellSettings(), name), str) else _json(name, value)
     given = float(given) if isinstance(given, int) and not isinstance(given, bool) else given
     try:
@@ -62,7 +62,7 @@ def _change_band(simulation: Simulation, name: str, value: str) -> None:
     bands = simulation.settings.bands
     if rule not in _BAND_RULES or band_name not in {band.name for band in bands}:
         names = ", ".join(f"{band.name}.{one}" for band in bands for one in _BAND_RULES)
-        raise ValueError(f"{name!r} cannot be changed; the rules of bands are {names}")
+        raise ValueError(f"{name!r} is not a rule of a band; the rules of bands are {names}")
     on = _json(name, value)
     if not isinstance(on, bool):
         raise ValueError(f"{name} is {value!r}; give true or false")

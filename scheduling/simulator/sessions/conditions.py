@@ -94,23 +94,23 @@ def parse(text: str) -> Condition:
         if not joint:
             return Condition(tuple(alternatives))
         if joint != "or":
-            raise _wrong(text, f"{joint!r} follows a comparison; write `and` or `or` there")
+            raise _wrong(text, f"{joint!r} follows a comparison; write `and` or `or` instead")
         at += 1
 
 
 def _comparison(text: str, tokens: list[str]) -> Comparison:
     if len(tokens) < 3:
-        raise _wrong(text, "a comparison is incomplete")
+        raise _wrong(text, "a comparison is incomplete; write NAME OPERATOR NUMBER")
     name, sign, number = tokens
     if name not in MEASURES:
-        raise _wrong(text, f"{name!r} is unknown; the names are {', '.join(MEASURES)}")
+        raise _wrong(text, f"the name {name!r} is unknown; the names are {', '.join(MEASURES)}")
     sign = "=" if sign == "==" else sign
     if sign not in _OPERATORS:
-        raise _wrong(text, f"{sign!r} follows {name}; write one of {' '.join(_OPERATORS)} there")
+        raise _wrong(text, f"{sign!r} follows {name}; write one of {' '.join(_OPERATORS)} instead")
     try:
         return Comparison(name, sign, float(number))
     except ValueError:
-        raise _wrong(text, f"{number!r} is not a number") from None
+        raise _wrong(text, f"{number!r} is not a number; write a number such as 100 after the operator") from None
 
 
 def _tokens(text: str) -> list[str]:
@@ -118,7 +118,9 @@ def _tokens(text: str) -> list[str]:
     while at < len(text.rstrip()):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise _wrong(text, f"{text[at:].strip()[:10]!r} cannot be read")
+            raise _wrong(
+                text, f"{text[at:].strip()[:10]!r} cannot be read; write comparisons with `and` or `or` between them"
+            )
         found.append(next(part for part in match.groups() if part is not None))
         at = match.end()
     return found

@@ -90,7 +90,7 @@ class SessionService:
         number = int(request.get("number", 1))
         unit = str(request.get("by", "event"))
         if number < 1 or unit not in ("event", "pass", "second"):
-            raise ValueError("a step needs a number from 1 on, and `by` must be event, pass or second")
+            raise ValueError("`number` must be 1 or more, and `by` must be event, pass or second")
         wanted = {"event": "events", "pass": "passes", "second": "seconds"}[unit]
         count = branch.simulation.cell.journal.count
         move: Callable[..., None] = branch.backwards if request.get("back") else branch.forwards
@@ -134,7 +134,9 @@ class SessionService:
     def _branch(self, request: _Request) -> Answer:
         name = str(request.get("name", ""))
         if not name.isidentifier():
-            raise ValueError(f"{name!r} cannot be the name of a branch; use letters, digits and _")
+            raise ValueError(
+                f"{name!r} cannot be the name of a branch; use letters, digits and _, and begin with a letter"
+            )
         changes = {str(key): str(value) for key, value in dict(request.get("set") or {}).items()}
         self.session.fork(name, source=str(request.get("branch") or MAIN), changes=changes)
         return answer([f"Branch {name} exists. The figures of both branches are counted from zero now."])
@@ -156,14 +158,16 @@ class SessionService:
         if question == "drain":
             racks, machines = list(request.get("racks") or ()), list(request.get("machines") or ())
             if not racks and not machines:
-                raise ValueError("a drain needs racks or machines; name at least one of them")
+                raise ValueError("the question drain needs racks or machines; name at least one of them")
             return answers.format_drained(drain(simulation, machines_of(simulation, racks=racks, hostnames=machines)))
         if question == "give-back":
             return answers.format_given_back(give_back(simulation))
         if question == "what-if":
             changes = {str(key): str(value) for key, value in dict(request.get("set") or {}).items()}
             if not changes:
-                raise ValueError("what-if needs at least one change, such as reclamation=aggressive")
+                raise ValueError(
+                    "the question what-if needs at least one change; give one, such as reclamation=aggressive"
+                )
             hours = float(request.get("hours", 24.0))
             return answers.format_alternative(what_if(simulation, changes, hours=hours))
         raise ValueError(f"question {question!r} is unknown; the questions are fit, evict, drain, give-back, what-if")
@@ -179,7 +183,7 @@ def _hours(request: _Request, usual: str) -> float:
     """
     hours = float(request.get("hours", usual))
     if not 0 < hours <= _MOST_HOURS:
-        raise ValueError(f"hours is {hours:g}; give a number from 0 (exclusive) to {_MOST_HOURS}")
+        raise ValueError(f"hours is {hours:g}; give a number above 0, up to {_MOST_HOURS}")
     return hours
 
 

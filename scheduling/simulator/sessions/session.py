@@ -164,7 +164,7 @@ class Session:
         zero, so that they can be compared. Raises `ValueError` if the name exists or a change is wrong.
         """
         if name in self.branches:
-            raise ValueError(f"branch {name!r} exists already; choose another name")
+            raise ValueError(f"branch {name!r} already exists; choose another name")
         origin = self.branch(source)
         copied = origin.simulation.copy()
         for key, value in (changes or {}).items():

@@ -58,9 +58,11 @@ def load(path: Path, *, seed: int = 2011) -> LoadedCell:
     try:
         settings = cell_settings.load(header.settings)
     except Rejected as error:
-        raise CheckpointError(
-            "header", error.detail, "Use the software with which it was saved, or a later one"
-        ) from error
+        problem = (
+            f"the settings of the cell in the header of the file are not valid ({error.detail}); use the release of"
+            " Borg Portal that saved the file, or a later one"
+        )
+        raise CheckpointError("header", problem) from error
     state = state_of(tables, extra_resources=header.extra_resources, revision=header.revision)
     since = dict(zip(tables["tasks"]["id"].to_pylist(), tables["tasks"]["since"].to_pylist(), strict=True))
     for pairs in state.crashed.values():

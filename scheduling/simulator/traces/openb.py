@@ -68,7 +68,10 @@ def requirement(row: dict[str, str]) -> Requirement:
     gpus = int(row["gpu_milli"]) if number == 1 else number * DEVICE
     model = row["gpu_spec"]
     if "|" in model:
-        raise ValueError(f"pod {row['name']} takes one of {model}: constraints have no `or`; use the default list")
+        raise ValueError(
+            f"pod {row['name']} accepts several GPU models ({model}), but a constraint can name only one; use the"
+            " default list of pods"
+        )
     constraints = (Constraint("gpu", Relation.EQUAL, model),) if model else ()
     limit = vector(cpu_milli=int(row["cpu_milli"]), memory_mib=int(row["memory_mib"]), accelerators=gpus)
     return Requirement(limit, constraints)

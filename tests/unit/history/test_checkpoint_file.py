@@ -71,7 +71,7 @@ def test_a_file_of_a_later_format_is_rejected() -> None:
     error = rejected(bytes(content))
     assert error.section == "header"
     assert "format version 2" in str(error)
-    assert "Upgrade Borg Portal" in str(error)
+    assert "upgrade Borg Portal" in str(error)
 
 
 def test_a_file_that_continues_is_rejected() -> None:

@@ -69,7 +69,7 @@ def test_branches_differ_only_by_their_setting() -> None:
     assert changed["tasks running, mean"][0] > changed["tasks running, mean"][1]
     with pytest.raises(LookupError, match="the branches are main, same, off"):
         session.diff("main", "wrong")
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match="already exists"):
         session.fork("off")
 
 

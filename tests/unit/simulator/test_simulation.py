@@ -171,5 +171,5 @@ def test_tasks_inside_an_alloc_leave_with_it() -> None:
 def test_a_simulation_without_anything_to_do_says_so() -> None:
     settings = dataclasses.replace(Settings(), look_every_s=0.0)
     one = simulation(settings=settings)
-    with pytest.raises(IndexError, match="nothing will happen"):
+    with pytest.raises(IndexError, match="no event follows"):
         one.step()

@@ -126,16 +126,16 @@ def _seal(database: duckdb.DuckDBPyConnection, files: list[str]) -> None:
 def _run(database: duckdb.DuckDBPyConnection, request: ChildRequest) -> Result:
     statements = duckdb.extract_statements(request.sql)
     if len(statements) != 1 or statements[0].type is not duckdb.StatementType.SELECT:
-        raise duckdb.InvalidInputException("only one SELECT is accepted")
+        raise duckdb.InvalidInputException("the query is not one SELECT statement; send only one SELECT")
     return write_result(database, statements[0], request.form, request.limits)
 
 
 def _failure(error: BaseException, limits: Limits) -> AnswerHead:
     if isinstance(error, duckdb.InterruptException):
-        detail = f"the query took longer than {limits.seconds:g} s; read a shorter time with :since, or fewer tables"
+        detail = f"the query took longer than {limits.seconds:g} s; read a shorter period with :since, or fewer tables"
         return AnswerHead(code="query-too-slow", detail=detail)
     if isinstance(error, MemoryError | duckdb.OutOfMemoryException):
-        detail = f"the query needs more than {limits.memory_mib} MiB of memory; read a shorter time, or fewer columns"
+        detail = f"the query needs more than {limits.memory_mib} MiB of memory; read a shorter period, or fewer columns"
         return AnswerHead(code="query-too-large", detail=detail)
     if isinstance(error, OSError | duckdb.IOException | duckdb.PermissionException):
         # The message may contain the path of a file.
