@@ -1,5 +1,5 @@
 """Deletion of old rows. Postings, entries, invoices, orders, grants, price lists and records are never deleted. The
-archiver moves metered hours to the archive (`quota.metered_hours`).
+archiver moves metered hours to the archive (`quota.models.metered_hours`).
 
 Each statement deletes at most `AT_ONCE` rows in its own transaction, so that other transactions do not wait for long.
 In tables whose ids grow with time, only the oldest rows are read.

@@ -16,8 +16,8 @@ from django.db import connection
 
 from quota import clock
 from quota.admission.admission import granted_now
-from quota.metered_hours import HoursWanted, metered_hours
 from quota.models import PriorityBand, Tenant
+from quota.models.metered_hours import HoursWanted, metered_hours
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import NAMES, PORTS, SIZE

@@ -8,8 +8,8 @@ cost of unused quota. A job also pays for its own usage. Quota that an SRE grant
 The costs of a month are the sum of the costs of its hours. This sum differs from the total of the invoice, which lists
 the postings of the month: the whole price of an order for three months is on one invoice.
 
-Metered hours come from PostgreSQL and from the archive (`quota.metered_hours`). Costs are computed when they are read,
-so a refund also changes the costs of archived hours.
+Metered hours come from PostgreSQL and from the archive (`quota.models.metered_hours`). Costs are computed when they are
+read, so a refund also changes the costs of archived hours.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from django.db import connection
 
-from quota.metered_hours import HoursWanted, metered_hours
 from quota.models import Tenant
+from quota.models.metered_hours import HoursWanted, metered_hours
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.resources import NAMES
 

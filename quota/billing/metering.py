@@ -21,9 +21,9 @@ from django.db import connection
 
 from quota import clock, records
 from quota.billing import ledger
-from quota.metered_hours import HoursWanted, archived_hours
 from quota.models import MeteredHour, Posting, PriorityBand, Tenant
 from quota.models.fields import WideVectorField
+from quota.models.metered_hours import HoursWanted, archived_hours
 from quota.pricing.arithmetic import FULL_MILLI, UNIT
 from quota.pricing.price_lists import price_list_at
 from quota.vocabulary import months

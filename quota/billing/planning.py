@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from django.db import connection
 
 from quota import clock
-from quota.metered_hours import HoursWanted, metered_hours
 from quota.models import PriorityBand, Tenant
+from quota.models.metered_hours import HoursWanted, metered_hours
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import SIZE, Vector
 

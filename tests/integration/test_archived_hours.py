@@ -22,8 +22,8 @@ from quota.billing.invoices import invoices_close_due
 from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import MeteredRow, meter, usage_charge
 from quota.billing.planning import places_of, planned
-from quota.metered_hours import held
 from quota.models import MeteredHour, PriorityBand
+from quota.models.metered_hours import held
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal, Scope
 from scheduling.history.archive import metered

@@ -1,4 +1,4 @@
-"""Metered hours in the archive: the archiver moves them there, and `quota.metered_hours` reads them there.
+"""Metered hours in the archive: the archiver moves them there, and `quota.models.metered_hours` reads them there.
 
     month that ended long ago, charged and on a closed invoice ─► file ─► manifest and deletion, one transaction
     HoursWanted ─► manifest ─► files ─► row groups that may contain the hours ─► CSV for a temporary table
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quota.metered_hours import HoursWanted, held
+from quota.models.metered_hours import HoursWanted, held
 from quota.vocabulary import months
 from quota.vocabulary.errors import Rejected
 from scheduling.history.archive.ranges import METERED, DayRange, midnight

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 
-from quota.metered_hours import held
 from quota.models import Tenant
+from quota.models.metered_hours import held
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
