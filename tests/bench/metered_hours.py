@@ -29,12 +29,13 @@ SELECT %(tenant)s, 'bench', %(band)s, md5(%(tenant)s || '-' || n || '-' || day),
     jsonb_build_object('team', 'team-' || n %% 7, 'app', 'app-' || n), day + h * interval '1 hour',
     ARRAY[l * 3600000, l * 3600 * 1073741824::numeric, l * 3600 * 1073741824::numeric, 0, 0, 0],
     ARRAY[r * 3600000, r * 3600 * 1073741824::numeric, r * 3600 * 1073741824::numeric, 0, 0, 0],
-    ARRAY[u * 3600000, u * 3600 * 1073741824::numeric, u * 3600 * 1073741824::numeric, 0, 0, 0]::numeric(30)[],
-    (u * 1000)::bigint + 1, %(posting)s
+    ARRAY[round((u * random())::numeric * 3600000), round((u * random())::numeric * 3600 * 1073741824),
+        round((u * random())::numeric * 3600 * 1073741824), 0, 0, 0],
+    (u * 1000 * random())::bigint + 1, %(posting)s
 FROM generate_series(%(begin)s::timestamptz, %(end)s::timestamptz, '1 day') AS day, generate_series(0, 23) AS h,
     generate_series(1, %(jobs)s) AS n,
     LATERAL (SELECT 1 + n %% 5 AS l, round((1 + n %% 5) * (0.4 + h / 100.0), 3) AS r,
-        round(((1 + n %% 5) * (0.2 + 0.2 * random()))::numeric, 4) AS u) AS x"""
+        (1 + n %% 5) * 0.4 AS u) AS x"""
 
 
 def measure() -> Iterator[dict[str, Any]]:
