@@ -3,8 +3,8 @@
     spark-submit examples/spark_sql.py ARCHIVE/CELL evictions-by-cause.sql --since 2027-01-01
 
 The folder ARCHIVE/CELL contains one folder per table, such as `instance_usage`, with Parquet files. All Spark workers
-must be able to read the folder. The archiver writes no tables of the present state and no tables of money. Save these
-tables to the same folder, for example with
+must be able to read the folder. The archiver writes no tables of the present state, no orders, and only the old rows of
+`metered_hours`. Save these tables to the same folder, instead of any files of the archive, for example with
 
     borgctl sql "SELECT * FROM jobs" --parquet ARCHIVE/CELL/jobs/jobs.parquet
 

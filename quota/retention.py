@@ -1,4 +1,5 @@
-"""Deletion of old rows. Postings, entries, invoices, orders, grants, price lists and records are never deleted.
+"""Deletion of old rows. Postings, entries, invoices, orders, grants, price lists and records are never deleted. The
+archiver moves metered hours to the archive (`quota.models.metered_hours`).
 
 Each statement deletes at most `AT_ONCE` rows in its own transaction, so that other transactions do not wait for long.
 In tables whose ids grow with time, only the oldest rows are read.
@@ -14,8 +15,6 @@ from django.db import connection
 from quota import clock
 
 NOTICES_KEPT = dt.timedelta(days=180)
-# Twelve months and the current month, for costs by job and label, planning and price previews.
-HOURS_KEPT = dt.timedelta(days=400)
 ANSWERS_KEPT = dt.timedelta(days=400)
 QUOTES_KEPT = dt.timedelta(days=7)  # after the end of their validity
 
@@ -33,18 +32,6 @@ class _Rule(NamedTuple):
     statement: str
 
 
-def _oldest(table: str, over: str) -> str:
-    """Return SQL that reads a batch of the oldest rows of a table. Of these rows, the SQL deletes those that fulfil the
-    SQL condition `over`.
-
-    The table's ids must grow with time.
-    """
-    return (
-        f"WITH old AS (SELECT id FROM (SELECT * FROM {table} ORDER BY id LIMIT %(most)s) AS oldest WHERE {over})"
-        f" DELETE FROM {table} AS t USING old WHERE t.id = old.id"
-    )
-
-
 def _any(table: str, over: str) -> str:
     return f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} AS t WHERE {over} LIMIT %(most)s)"
 
@@ -56,12 +43,6 @@ _RULES = (
         "WITH old AS (SELECT id FROM (SELECT id, created_at FROM quota_notice ORDER BY id LIMIT %(most)s) AS oldest"
         " WHERE created_at < %(until)s), sent AS (DELETE FROM quota_noticedelivery AS d USING old"
         " WHERE d.notice_id = old.id) DELETE FROM quota_notice AS n USING old WHERE n.id = old.id",
-    ),
-    # An hour with a price but without a posting is not charged yet, so it is kept at any age.
-    _Rule(
-        "metered hours",
-        HOURS_KEPT,
-        _oldest("quota_meteredhour", "hour < %(until)s AND (price = 0 OR posting_id IS NOT NULL)"),
     ),
     _Rule(
         "quotes",

@@ -21,7 +21,7 @@ from quota.market.quota_expiry import expiries_watch
 from quota.vocabulary.errors import Rejected
 from scheduling.cells import capacity
 from scheduling.demotion import quota_expiry, spent_budgets
-from scheduling.history.archive import child, ended, old_specs, ranges
+from scheduling.history.archive import child, ended, metered, old_specs, ranges
 from scheduling.history.checkpoints import saving
 from scheduling.history.statistics import reader, retention
 from scheduling.jobs.health_watch import failing_jobs_watch
@@ -100,10 +100,10 @@ def masters_ensure() -> None:
 @shared_task(name="scheduling.archive", ignore_result=True)
 def archive_run() -> None:
     """Start the archiver if there is something to archive, and do not wait for it. It copies events and usage of past
-    days, and old ended jobs, to the archive. Then it deletes their rows.
+    days, old ended jobs and old metered hours to the archive. Then it deletes their rows.
     """
     now = timezone.now()
-    if ranges.due(now=now) or ended.due(now=now) or old_specs.due(now=now):
+    if any(part.due(now=now) for part in (ranges, ended, old_specs, metered)):
         child.start()
 
 

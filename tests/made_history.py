@@ -79,7 +79,8 @@ _RESERVATIONS = """
     SELECT time, epoch_us(time) AS time_us, "user", collection_id, instance_index, draw AS reserved_cpus,
         1000000 AS reserved_memory, revision, seq"""
 _HOURS = """
-    SELECT TIMESTAMP '{day}' + to_hours(CAST(i // {jobs} AS BIGINT)) AS time, 't' || (i % {jobs} % 40) AS "user",
+    SELECT {first} + i AS id, TIMESTAMP '{day}' + to_hours(CAST(i // {jobs} AS BIGINT)) AS time,
+        't' || (i % {jobs} % 40) AS "user",
         'job-' || (i % {jobs}) AS collection_name, 'batch' AS band, MAP {{'team': 'x' || (i % 9)}} AS labels,
         1.0 AS limit_cpu_hours, 1.0 AS limit_memory_hours, 0.5 AS reserved_cpu_hours, 0.5 AS reserved_memory_hours,
         0.375 AS used_cpu_hours, 0.375 AS used_memory_hours, 7 AS price_microcredits FROM range(24 * {jobs}) AS r(i)"""

@@ -74,6 +74,8 @@ BORG_ARCHIVE_KEYS = env.text("BORG_ARCHIVE_KEYS")
 BORG_LINK_CERTIFICATE, BORG_LINK_KEY = env.text("BORG_LINK_CERTIFICATE"), env.text("BORG_LINK_KEY")
 BORG_USAGE_KEEP_HOURS = env.number("BORG_USAGE_KEEP_HOURS")
 BORG_SQL_SECONDS, BORG_SQL_MEMORY_MIB = env.number("BORG_SQL_SECONDS"), env.number("BORG_SQL_MEMORY_MIB")
+# The function that reads archived metered hours (`quota.models.metered_hours`).
+QUOTA_ARCHIVED_HOURS = "scheduling.history.archive.metered.read_hours"
 # Whether past states of cells are rebuilt in a process of its own (`scheduling.history.moments`).
 BORG_MOMENT_PROCESS = True
 BORG_MAX_TASKS_PER_JOB = env.number("BORG_MAX_TASKS_PER_JOB")

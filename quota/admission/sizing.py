@@ -17,6 +17,7 @@ from django.db import connection
 from quota import clock
 from quota.admission.admission import granted_now
 from quota.models import PriorityBand, Tenant
+from quota.models.metered_hours import HoursWanted, metered_hours
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import NAMES, PORTS, SIZE
@@ -67,8 +68,9 @@ class UsageOf:
 def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: int = 14) -> UsageOf:
     """Return what the tenant's jobs requested and used at `band` in `cell` in the last `days` days.
 
-    Ports are omitted, because they are not sold. Makes three queries. Raises `Forbidden` if the principal may not see
-    the quota, `NotFound` if the band is unknown, and `Rejected` if `days` is out of range.
+    Ports are omitted, because they are not sold. Makes three queries, and six more if hours are in the archive. Raises
+    `Forbidden` if the principal may not see the quota, `NotFound` if the band is unknown, and `Rejected` if `days` is
+    out of range or the archive cannot be read.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     if not 1 <= days <= MOST_DAYS:
@@ -111,9 +113,11 @@ def _by_resource(tenant_id: int, cell: str, band_id: int, since: dt.datetime) ->
         f'sum("limit"[{i + 1}]) AS l{i}, sum(reserved[{i + 1}]) AS r{i}, sum(used[{i + 1}]) AS u{i}'
         for i in range(SIZE)
     )
-    with connection.cursor() as cursor:
+    columns = ["tenant_id", "cell", "band_id", "hour", "limit", "reserved", "used"]
+    wanted = HoursWanted(columns, since=since, tenants=[tenant_id], cell=cell)
+    with metered_hours(wanted) as stored, connection.cursor() as cursor:
         cursor.execute(
-            f"WITH hourly AS (SELECT hour, {sums} FROM quota_meteredhour WHERE tenant_id = %s AND cell = %s"
+            f"WITH hourly AS (SELECT hour, {sums} FROM {stored} AS m WHERE tenant_id = %s AND cell = %s"
             " AND band_id = %s AND hour >= %s GROUP BY hour)"
             " SELECT i, count(*), max(l), max(r), percentile_disc(0.5) WITHIN GROUP (ORDER BY u),"
             " percentile_disc(0.95) WITHIN GROUP (ORDER BY u), max(u)"

@@ -7,6 +7,9 @@ cost of unused quota. A job also pays for its own usage. Quota that an SRE grant
 
 The costs of a month are the sum of the costs of its hours. This sum differs from the total of the invoice, which lists
 the postings of the month: the whole price of an order for three months is on one invoice.
+
+Metered hours come from PostgreSQL and from the archive (`quota.models.metered_hours`). Costs are computed when they are
+read, so a refund also changes the costs of archived hours.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from django.db import connection
-from django.db.models import Sum
 
-from quota.models import MeteredHour, Tenant
+from quota.models import Tenant
+from quota.models.metered_hours import HoursWanted, metered_hours
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.resources import NAMES
 
@@ -29,7 +32,7 @@ _KEYS = {
     "team": ("m.tenant", "p.tenant"),
     "band": ("m.band", "p.band"),
     "cell": ("m.cell", "p.cell"),
-    "label": ("COALESCE(m.labels ->> %(label)s, '')", "''"),
+    "label": ("COALESCE(m.label, '')", "''"),
 }
 SPLITS = tuple(_KEYS)
 LONGEST = dt.timedelta(days=400)
@@ -68,9 +71,9 @@ WITH paid AS (
                                                   - greatest(h.hour, part.begins, %(since)s)) AS seconds) s
     GROUP BY t.name, part.tenant_id, part.cell, part.band_id, b.name, h.hour, part.place
 ), m AS (
-    SELECT m.tenant_id, t.name AS tenant, m.cell, m.band_id, COALESCE(b.name, '') AS band, m.job, m.labels, m.hour,
-        m."limit", m.price
-    FROM quota_meteredhour m JOIN quota_tenant t ON t.id = m.tenant_id
+    SELECT m.tenant_id, t.name AS tenant, m.cell, m.band_id, COALESCE(b.name, '') AS band, m.job, {label} AS label,
+        m.hour, m."limit", m.price
+    FROM {hours} m JOIN quota_tenant t ON t.id = m.tenant_id
     LEFT JOIN quota_priorityband b ON b.id = m.band_id
     WHERE m.tenant_id = ANY(%(tenants)s) AND m.hour > %(since)s - interval '1 hour' AND m.hour < %(until)s
 ), asked AS (
@@ -117,8 +120,9 @@ def costs(
 ) -> list[Cost]:
     """Return the costs of tenants in a period, highest first. `by`: job, team, band, cell or label.
 
-    Usage is counted for hours that begin in the period. Makes one query. Costs are rounded so that their sum is the
-    rounded total. Raises `Rejected` if an argument is not valid; the error names the argument.
+    Usage is counted for hours that begin in the period. Makes one query, and six more if hours are in the archive.
+    Costs are rounded so that their sum is the rounded total. Raises `Rejected` if an argument is not valid; the error
+    names the argument. Raises `Rejected` with status 503 if the archive cannot be read.
     """
     if by not in _KEYS:
         raise invalid("by", f"costs cannot be split by {by!r}; give one of {', '.join(SPLITS)}")
@@ -131,16 +135,18 @@ def costs(
     if not tenants:
         return []
     job, pool = _KEYS[by]
-    with connection.cursor() as cursor:
+    ids = [tenant.pk for tenant in tenants]
+    labels = ["labels"] if by == "label" else []
+    wanted = HoursWanted(
+        ["tenant_id", "cell", "band_id", "job", "hour", "limit", "price", *labels],
+        since=since - dt.timedelta(hours=1),
+        until=until,
+        tenants=ids,
+    )
+    with metered_hours(wanted) as hours, connection.cursor() as cursor:
         cursor.execute(
-            _COSTS.format(job=job, pool=pool),
-            {
-                "tenants": [tenant.pk for tenant in tenants],
-                "since": since,
-                "until": until,
-                "names": list(NAMES),
-                "label": label,
-            },
+            _COSTS.format(job=job, pool=pool, hours=hours, label="m.labels ->> %(label)s" if labels else "NULL"),
+            {"tenants": ids, "since": since, "until": until, "names": list(NAMES), "label": label},
         )
         rows = cursor.fetchall()
     whole = iter(_rounded([Decimal(value) for row in rows for value in row[1:]]))
@@ -148,12 +154,17 @@ def costs(
     return sorted(found, key=lambda cost: (-cost.total, cost.key))
 
 
-def job_usage_price(*, cell: str, job_uid: str) -> int:
-    """Return the price of all metered usage of a job, in micro-credits. `job_uid`: without hyphens. The cost of the
-    quota that the job requests is not included. Makes one query.
+def job_usage_price(*, cell: str, job_uid: str, since: dt.datetime) -> int:
+    """Return the price of all metered usage of a job, in micro-credits. `job_uid`: without hyphens; `since`: when the
+    job was created. The cost of the quota that the job requests is not included. Makes one query, and six more if hours
+    are in the archive. Raises `Rejected` with status 503 if the archive cannot be read.
     """
-    found = MeteredHour.objects.filter(cell=cell, job_uid=job_uid).aggregate(price=Sum("price"))
-    return int(found["price"] or 0)
+    columns = ["cell", "job_uid", "price"]
+    wanted = HoursWanted(columns, since=since - dt.timedelta(hours=1), cell=cell, job_uid=job_uid)
+    with metered_hours(wanted) as hours, connection.cursor() as cursor:
+        cursor.execute(f"SELECT sum(price) FROM {hours} AS m WHERE cell = %s AND job_uid = %s", [cell, job_uid])
+        (price,) = cursor.fetchone()
+    return int(price or 0)
 
 
 def _rounded(exact: Sequence[Decimal]) -> Iterator[int]:

@@ -4,7 +4,8 @@
 
 Only usage is charged, not reservations or requests. The price is: used quantity × hours × the usage price of that hour
 × the band's factor. The free priority is free. The price of each job and hour is rounded down to a whole micro-credit.
-Reports may arrive late and more than once: a later report replaces an earlier one until the hour is charged.
+Reports may arrive late and more than once: a later report replaces an earlier one until the hour is charged. The first
+report of a job and band is stored and charged at any time. If it is in the archive, later reports are ignored.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from quota import clock, records
 from quota.billing import ledger
 from quota.models import MeteredHour, Posting, PriorityBand, Tenant
 from quota.models.fields import WideVectorField
+from quota.models.metered_hours import HoursWanted, archived_hours
 from quota.pricing.arithmetic import FULL_MILLI, UNIT
 from quota.pricing.price_lists import price_list_at
 from quota.vocabulary import months
@@ -34,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 # The reports of a day's last hour have arrived after this time. Later ones are charged with the next day.
 SETTLE = dt.timedelta(hours=2)
+HOUR = dt.timedelta(hours=1)
 _MOST_SUM = 10**WideVectorField.DIGITS - 1
 
 
@@ -58,9 +61,10 @@ class MeteredRow(NamedTuple):
 def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
     """Store how much the jobs of a cell used in one hour, and return the number of stored rows.
 
-    A repeated report replaces the rows of this hour that are not charged yet. `hour`: the start of the hour, with a
-    time zone. Raises `Rejected` if a row is not valid; the error names the row. Makes four SQL statements for any
-    number of rows. Locks only the rows that it writes.
+    A repeated report replaces the rows of this hour that are neither charged nor archived. `hour`: the start of the
+    hour, with a time zone. Raises `Rejected` if a row is not valid; the error names the row. Makes four SQL statements
+    for any number of rows, and some more for an hour that may be in the archive. Locks only the rows that it writes.
+    Raises `Rejected` if the archive has to be searched and cannot be read.
     """
     if hour.tzinfo is None or hour.astimezone(dt.UTC) != hour.replace(minute=0, second=0, microsecond=0):
         raise invalid(
@@ -97,7 +101,9 @@ def meter(*, cell: str, hour: dt.datetime, rows: Sequence[MeteredRow]) -> int:
             price,
         )
         values.append(given)
-    return _upsert(hour, [list(column) for column in zip(*values, strict=True)])
+    wanted = HoursWanted(["job_uid", "band_id"], since=hour, until=hour + HOUR, cell=cell)
+    with archived_hours(wanted) as archived:
+        return _upsert(hour, [list(column) for column in zip(*values, strict=True)], archived)
 
 
 def usage_price(used: Sequence[int], usage: Mapping[str, int], band_milli: int) -> int:
@@ -207,7 +213,14 @@ def _claim(tenant: Tenant, cell: str, begin: dt.datetime, end: dt.datetime) -> t
     return int(pk), int(amount)
 
 
-def _upsert(hour: dt.datetime, columns: list[list[Any]]) -> int:
+def _upsert(hour: dt.datetime, columns: list[list[Any]], archived: str | None) -> int:
+    """Insert or replace the rows of an hour. `archived`: the table with the jobs and bands whose rows are archived."""
+    new = (
+        f"NOT EXISTS (SELECT FROM {archived} AS a WHERE a.job_uid = given.job_uid"
+        " AND a.band_id IS NOT DISTINCT FROM given.band)"
+        if archived
+        else "true"
+    )
     with connection.cursor() as cursor:
         cursor.execute(
             'INSERT INTO quota_meteredhour (tenant_id, cell, band_id, job_uid, job, labels, "limit", reserved, used,'
@@ -215,7 +228,7 @@ def _upsert(hour: dt.datetime, columns: list[list[Any]]) -> int:
             " SELECT DISTINCT ON (cell, job_uid, band) tenant, cell, band, job_uid, job, labels::jsonb, l::numeric[],"
             " r::numeric[], u::numeric[], price, %s FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::text[],"
             " %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[]) WITH ORDINALITY"
-            " AS given(tenant, cell, band, job_uid, job, labels, l, r, u, price, place)"
+            f" AS given(tenant, cell, band, job_uid, job, labels, l, r, u, price, place) WHERE {new}"
             " ORDER BY cell, job_uid, band, place DESC"
             " ON CONFLICT (cell, job_uid, band_id, hour) DO UPDATE SET"
             ' "limit" = excluded."limit", reserved = excluded.reserved, used = excluded.used, price = excluded.price,'

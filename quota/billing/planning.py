@@ -13,6 +13,7 @@ from django.db import connection
 
 from quota import clock
 from quota.models import PriorityBand, Tenant
+from quota.models.metered_hours import HoursWanted, metered_hours
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import SIZE, Vector
 
@@ -49,9 +50,10 @@ def planned(
 ) -> list[Planned]:
     """Return the time steps from `since` until `until` that have data, oldest first.
 
-    `band`: None for the free priority. Data begins with the tenant's first grant or metered hour in the cell and band,
-    and ends with the last metered hour. Hours in between without jobs count as zero. Makes one query. Raises
-    `Forbidden` if the caller may not see the quota of the tenant.
+    `band`: None for the free priority. Data begins with the tenant's first grant, or its first metered hour in the
+    period, in the cell and band, and ends with the last metered hour. Hours in between without jobs count as zero.
+    Makes one query, and six more if hours are in the archive. Raises `Forbidden` if the caller may not see the quota of
+    the tenant, and `Rejected` with status 503 if the archive cannot be read.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     last = clock.now() - METERED_AFTER
@@ -65,8 +67,10 @@ def planned(
         "step": step,
         "step_s": int(step.total_seconds()),
     }
-    with connection.cursor() as cursor:
-        cursor.execute(_PLANNED, given)  # type: ignore[arg-type]
+    columns = ["tenant_id", "cell", "band_id", "hour", *_METERED]
+    wanted = HoursWanted(columns, since=since, until=until, tenants=[tenant.id], cell=cell)
+    with metered_hours(wanted) as hours, connection.cursor() as cursor:
+        cursor.execute(_PLANNED.format(hours=hours), given)  # type: ignore[arg-type]
         return [
             Planned(at, seconds, *(tuple(map(int, sums[SIZE * i : SIZE * (i + 1)])) for i in range(4)))
             for at, seconds, *sums in cursor.fetchall()
@@ -74,14 +78,17 @@ def planned(
 
 
 def places_of(principal: Principal, tenant: Tenant, *, since: dt.datetime, until: dt.datetime) -> list[tuple[str, str]]:
-    """Return the pairs (cell, band) in which the tenant has grants, or had jobs between `since` and `until`. Makes one
-    query, which reads metered hours of this period only.
+    """Return the pairs (cell, band) in which the tenant has grants, or had jobs between `since` and `until`. The band
+    is empty for the free priority.
 
-    The band is empty for the free priority.
+    Makes one query, which reads metered hours of this period only, and six more if some of them are in the archive.
+    Raises `Rejected` with status 503 if the archive cannot be read.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name)
-    with connection.cursor() as cursor:
-        cursor.execute(_PLACES, [tenant.id, tenant.id, since, until])
+    columns = ["tenant_id", "cell", "band_id", "hour"]
+    wanted = HoursWanted(columns, since=since, until=until, tenants=[tenant.id])
+    with metered_hours(wanted) as hours, connection.cursor() as cursor:
+        cursor.execute(_PLACES.format(hours=hours), [tenant.id, tenant.id, since, until])
         return [(cell, band or "") for cell, band in cursor.fetchall()]
 
 
@@ -95,8 +102,9 @@ WITH span AS (
   SELECT greatest(%(since)s::timestamptz, least(
            (SELECT min(starts_at) FROM quota_quota
              WHERE tenant_id = %(tenant)s AND cell = %(cell)s AND band_id IS NOT DISTINCT FROM %(band)s),
-           (SELECT min(hour) FROM quota_meteredhour
-             WHERE tenant_id = %(tenant)s AND cell = %(cell)s AND band_id IS NOT DISTINCT FROM %(band)s)
+           (SELECT min(hour) FROM {{hours}} AS m
+             WHERE tenant_id = %(tenant)s AND cell = %(cell)s AND band_id IS NOT DISTINCT FROM %(band)s
+               AND hour >= %(since)s AND hour < %(until)s)
          )) AS first, %(metered)s::timestamptz AS last
 ), steps AS (
   SELECT at, greatest(at, first) AS begins, least(at + %(step)s, last) AS ends
@@ -106,7 +114,7 @@ WITH span AS (
   SELECT %(since)s::timestamptz
            + floor(extract(epoch FROM hour - %(since)s::timestamptz) / %(step_s)s) * %(step)s AS at,
          {_columns('sum("{name}"[{i}]) AS "{name}{i}"', *_METERED)}
-  FROM quota_meteredhour
+  FROM {{hours}} AS m
   WHERE tenant_id = %(tenant)s AND cell = %(cell)s AND band_id IS NOT DISTINCT FROM %(band)s
     AND hour >= %(since)s AND hour < %(metered)s
   GROUP BY 1
@@ -123,6 +131,6 @@ FROM steps LEFT JOIN metered USING (at) LEFT JOIN owned USING (at) ORDER BY step
 _PLACES = """
 SELECT DISTINCT place.cell, b.name FROM (
   SELECT cell, band_id FROM quota_quota WHERE tenant_id = %s
-  UNION SELECT cell, band_id FROM quota_meteredhour WHERE tenant_id = %s AND hour >= %s AND hour < %s
+  UNION SELECT cell, band_id FROM {hours} AS m WHERE tenant_id = %s AND hour >= %s AND hour < %s
 ) AS place LEFT JOIN quota_priorityband AS b ON b.id = place.band_id ORDER BY 1, 2
 """

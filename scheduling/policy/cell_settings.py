@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from quota.vocabulary.errors import Rejected
+from quota.vocabulary.months import LEAST_METERED_DAYS
 from scheduling.core.vocabulary.presets import PRESETS
 
 _CHOICES = {
@@ -103,6 +104,10 @@ class CellSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Older ones are only in the archive. At least 2, because the usage and the costs of the last hours are still being
     written."""
 
+    metered_hours_keep_days: float = 35.0
+    """Days for which PostgreSQL keeps metered hours after the end of their month (UTC). Older ones are only in the
+    archive, for ever. At least 31, so that the current and the last month are in PostgreSQL."""
+
     archive_keep_days: float = 400.0
     """Days for which the archive keeps events, usage and ended jobs."""
 
@@ -140,6 +145,8 @@ def load(settings: dict[str, object]) -> CellSettings:
             problems[name] = f"{name} must be {' or '.join(known)}"
     if loaded.shortage_at > 1:
         problems["shortage_at"] = "shortage_at must be between 0 and 1"
+    if loaded.metered_hours_keep_days < LEAST_METERED_DAYS:
+        problems["metered_hours_keep_days"] = f"metered_hours_keep_days must be at least {LEAST_METERED_DAYS}"
     for name in ("suspect_share", "believed_share", "vanished_most_share", "stop_share", "confirm_share"):
         if not 0 < getattr(loaded, name) <= 1:
             problems[name] = f"{name} must be greater than 0 and at most 1"

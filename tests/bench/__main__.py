@@ -24,6 +24,7 @@ BENCHES = {
     "reclaim": "tests.bench.reclaim",
     "archive": "tests.bench.archive",
     "ended-jobs": "tests.bench.ended_jobs",
+    "metered-hours": "tests.bench.metered_hours",
     "upgrade": "tests.bench.upgrade",
     "packages": "tests.bench.packages",
     "journal": "tests.bench.journal",

@@ -7,25 +7,19 @@ import datetime as dt
 import pytest
 
 from quota import clock
-from quota.billing.ledger_check import ledger_check
 from quota.models import (
     CapabilityRequest,
     Invitation,
-    Invoice,
-    LedgerEntry,
-    MeteredHour,
     Notice,
     NoticeChannel,
     NoticeDelivery,
     Order,
-    Posting,
     PriorityBand,
     Quote,
-    Record,
     Shortfall,
     Token,
 )
-from quota.retention import ANSWERS_KEPT, HOURS_KEPT, NOTICES_KEPT, QUOTES_KEPT, forget_old
+from quota.retention import ANSWERS_KEPT, NOTICES_KEPT, QUOTES_KEPT, forget_old
 from tests.integration import money_rows as market
 from tests.integration import rows, world
 
@@ -64,33 +58,6 @@ def test_notices_go_with_their_deliveries_a_few_at_a_time() -> None:
     assert forget_old(at_once=2) == {"notices": 3}
     assert (names(Notice, "subject"), names(NoticeDelivery, "notice__subject")) == (["3", "4"], ["3", "4"])
     assert forget_old() == {}
-
-
-def test_hours_go_once_they_are_charged_and_money_stays() -> None:
-    tenant = market.funded(amount=1000)
-    order = market.charged(tenant, 60, begin=NOW - 500 * DAY)
-    posting = Posting.objects.filter(order=order).first()
-    kept = (Posting, LedgerEntry, Order, Invoice, Record)
-    before = [model.objects.count() for model in kept]
-    hours = [(moment, 0, None) for moment in around(HOURS_KEPT)]
-    hours += [(NOW - HOURS_KEPT - DAY, 5, posting), (NOW - HOURS_KEPT - DAY, 5, None)]
-    for number, (hour, price, paid) in enumerate(hours):
-        MeteredHour.objects.create(
-            tenant=tenant,
-            cell="cc",
-            job_uid=f"{number:032}",
-            job=f"j{number}",
-            hour=hour,
-            price=price,
-            posting=paid,
-            limit=[0] * 6,
-            reserved=[0] * 6,
-            used=[0] * 6,
-        )
-    assert forget_old(at_once=3) == {"metered hours": 4}
-    assert names(MeteredHour, "job") == ["j3", "j4", "j6"], "what has a price and no posting waits for its charge"
-    assert [model.objects.count() for model in kept] == before
-    assert ledger_check() == []
 
 
 def test_quotes_without_an_order_and_what_was_answered_long_ago_go() -> None:

@@ -24,6 +24,7 @@ from scheduling.policy import cell_settings
         ({"shortage_at": 2}, "settings.shortage_at", "must be between 0 and 1"),
         ({"ended_jobs_keep_days": "x"}, "settings.ended_jobs_keep_days", "must be a number, such as 30.0"),
         ({"drain_patience_s": -1}, "settings.drain_patience_s", "must be 0 or more"),
+        ({"metered_hours_keep_days": 30.0}, "settings.metered_hours_keep_days", "must be at least 31"),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings: Any, field: str, told: str) -> None:

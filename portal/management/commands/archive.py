@@ -1,5 +1,5 @@
-"""Copy closed days of events and usage, and ended jobs, to the archive. Write the tables that are computed from events,
-and delete rows that are old and already in the archive.
+"""Copy closed days of events and usage, ended jobs and metered hours to the archive. Write the tables that are computed
+from events, and delete rows that are old and already in the archive.
 
 A Celery task starts this command when there is something to archive or to delete. An operator may start it at any time.
 """
@@ -21,7 +21,10 @@ from scheduling.storage.files import StoreAway
 
 
 class Command(BaseCommand):
-    help = "Archive events, usage and ended jobs that are due. Delete files that are too old. It is safe to repeat."
+    help = (
+        "Archive events, usage, ended jobs and metered hours that are due. Delete files that are too old."
+        " It is safe to repeat."
+    )
 
     def handle(self, *args: Any, **options: Any) -> None:
         failures = []

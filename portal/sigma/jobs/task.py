@@ -16,10 +16,11 @@ from portal.sigma.reads import sentences
 from portal.sigma.reads.journal import events_of, incarnations_of
 from portal.sigma.reads.names import names_of_task
 from quota.billing.costs import job_usage_price
+from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, may
 from scheduling.access.selectors import alloc_names, port_names, task_at
 from scheduling.core.vocabulary.states import TaskState
-from scheduling.models import Departure, PendingVerdict
+from scheduling.models import Departure, Job, PendingVerdict
 from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
 from scheduling.tasks import verdicts
 from scheduling.tasks.receipts import receipts
@@ -44,7 +45,7 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
     simulated = row.machine is not None and row.machine.attributes.get("runtime") == "simulated"
     logs = f"/api/v1/cells/{cell}/jobs/{tenant}/{name}/tasks/{index}/logs/"
     pays = may(principal, Action.BILLING_VIEW, tenant=tenant, cell=cell)
-    price = job_usage_price(cell=cell, job_uid=job.uid.hex) if pays else None
+    price, price_away = _usage_price(job) if pays else (None, False)
     windows = list(usage_windows.of_task(row, since=now - HISTORY))
     context = {
         "usage": usage_charts(windows, newest_sample(row), limit=row.limit, until=now),
@@ -62,6 +63,7 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "incarnations": incarnation_table(job, row, [one.event for one in history], sees=sees, logs=logs),
         "older": not archive and job.cell.journal_floor > 0 and not complete([one.event for one in history]),
         "price": price,
+        "price_away": price_away,
         "timeline": timeline_of(history, until=now),
         "events": events_of(job, index=index, limit=50),
         "departures": list(Departure.objects.filter(task=row).select_related("machine")),
@@ -71,6 +73,18 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "may_write": may(principal, Action.JOB_WRITE, tenant=tenant, cell=cell),
     }
     return render(request, "sigma/task.html", context)
+
+
+def _usage_price(job: Job) -> tuple[int | None, bool]:
+    """Return the price of all usage of a job in micro-credits, and whether it is unknown because a part of it is in the
+    archive, which cannot be read.
+    """
+    try:
+        return job_usage_price(cell=job.cell.name, job_uid=job.uid.hex, since=job.created_at), False
+    except Rejected as error:
+        if error.code != "archive-away":
+            raise
+        return None, True
 
 
 @page

@@ -1,9 +1,10 @@
-"""Copies closed days of the journal and of usage, and ended jobs, to the archive. Then deletes from PostgreSQL the rows
-that are in the archive and old.
+"""Copies closed days of the journal and of usage, ended jobs and metered hours to the archive. Then deletes from
+PostgreSQL the rows that are in the archive and old.
 
     rows ─► draft ─► read back ─► store ─► hashed in the store ─► manifest
     partition: all rows in the manifest, files hashed again ─► marked ─► detached ─► dropped
     ended jobs: in the manifest and in the index, file hashed again ─► marked ─► deleted, in bounded transactions
+    old specs, metered hours: file recorded in the manifest and rows deleted in one transaction
 
 The archiver may be killed at any point: the next run repeats the step. A file of a day has the same name when it is
 written again, and files that are not in the manifest are deleted. A row of the manifest is written only after the file
@@ -22,9 +23,10 @@ import structlog
 from django.db import transaction
 from django.utils import timezone
 
-from scheduling.history.archive import ended, old_specs, parquet, ranges
+from scheduling.history.archive import ended, metered, old_specs, parquet, ranges
 from scheduling.history.archive.ended import ENDED, EndedJobs
 from scheduling.history.archive.job_rows import rows_of_jobs
+from scheduling.history.archive.metered import MeteredHours
 from scheduling.history.archive.old_specs import OldSpecs
 from scheduling.history.archive.parquet import UnreadableArchive
 from scheduling.history.archive.ranges import EVENTS, TABLES, USAGE, DayRange, OldPartition
@@ -92,8 +94,8 @@ class Archiver:
         return self.done
 
     def archive_cell(self, cell: Cell, *, now: dt.datetime) -> None:
-        """Archive all closed days of a cell, then drop its old partitions of events, its ended jobs that are old, and
-        its expired files.
+        """Archive all closed days of a cell, then drop its old partitions of events, its ended jobs, specs and metered
+        hours that are old, and its expired files.
         """
         self._check_key(cell)
         for table in TABLES:
@@ -109,6 +111,8 @@ class Archiver:
             self._delete_jobs(cell, now=now)
         while (specs := old_specs.next_specs(cell, now=now)) is not None:
             self._store(cell, specs)
+        while (hours := metered.next_hours(cell, now=now)) is not None:
+            self._store(cell, hours)
         for file in ranges.expired_files(cell, now=now):
             self._files.delete(file.key)
             self._at("deleted")
@@ -188,6 +192,10 @@ class Archiver:
                 ended.index(recorded, wanted.jobs)
             elif isinstance(wanted, OldSpecs):
                 old_specs.delete(recorded, wanted)
+            elif isinstance(wanted, MeteredHours):
+                if not metered.delete(recorded, wanted):
+                    raise ArchiveFailed(f"metered hours of {file.key} have just changed; the next run archives them")
+                self._at("moved")
         self._at("recorded")
         self.done.files, self.done.rows = self.done.files + 1, self.done.rows + file.rows
         self.done.bytes += file.bytes
@@ -195,12 +203,12 @@ class Archiver:
         return file
 
     def _clear(self, cell: Cell, wanted: DayRange) -> None:
-        """Delete files of the table that the manifest does not contain. A killed archiver has left them. For ended jobs
-        and old specs, the files of all days are searched, because this run may have chosen other rows than the killed
-        one. For other tables, only the files of the same day are searched.
+        """Delete files of the table that the manifest does not contain. A killed archiver has left them. For ended
+        jobs, old specs and metered hours, the files of all days are searched, because this run may have chosen other
+        rows than the killed one. For other tables, only the files of the same day are searched.
         """
         folder, files = f"{cell.name}/{wanted.table}", ArchiveFile.objects.filter(cell=cell, table=wanted.table)
-        if not isinstance(wanted, EndedJobs | OldSpecs):
+        if not isinstance(wanted, EndedJobs | OldSpecs | MeteredHours):
             folder, files = f"{folder}/day={wanted.day:%Y-%m-%d}", files.filter(day=wanted.day)
         known = {file.key for file in files.select_related("cell")}
         for found in list(self._files.listing(folder)):
@@ -278,6 +286,8 @@ class Archiver:
 def _rows(cell: Cell, wanted: DayRange) -> Iterator[pa.Table]:
     if isinstance(wanted, EndedJobs | OldSpecs):
         return rows_of_jobs(wanted)
+    if isinstance(wanted, MeteredHours):
+        return metered.rows_of_hours(wanted)
     return rows_of(cell.id, wanted)
 
 

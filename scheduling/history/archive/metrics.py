@@ -9,13 +9,13 @@ from django.utils import timezone
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from scheduling.history.archive import ended
-from scheduling.history.archive.ranges import TABLES, lag_s
+from scheduling.history.archive import ended, metered
+from scheduling.history.archive.ranges import METERED, TABLES, lag_s
 from scheduling.models import ArchiveFile, ArchiveState, Cell
 
 
 class ArchiveCollector(Collector):
-    """Collects the metrics of the archive. Makes two queries, and five for each cell."""
+    """Collects the metrics of the archive. Makes two queries, and six for each cell."""
 
     def collect(self) -> Iterator[Metric]:
         labels = ["cell", "table"]
@@ -30,6 +30,7 @@ class ArchiveCollector(Collector):
             for table in TABLES:
                 lag.add_metric([cell.name, table], lag_s(cell, table, now=now))
             lag.add_metric([cell.name, ended.ENDED], ended.lag_s(cell, now=now))
+            lag.add_metric([cell.name, METERED], metered.lag_s(cell, now=now))
         files = ArchiveFile.objects.exclude(state=ArchiveState.DELETED).order_by()
         for row in files.values("cell_id", "table").annotate(rows=Sum("rows"), bytes=Sum("bytes")):
             of = [cells[row["cell_id"]].name, row["table"]]

@@ -18,7 +18,7 @@ from scheduling.models import ArchiveFile, ArchiveState, Cell
 from scheduling.policy import cell_settings
 from scheduling.usage import usage_windows
 
-EVENTS, USAGE = "events", "instance_usage"
+EVENTS, USAGE, METERED = "events", "instance_usage", "metered_hours"
 TABLES = (EVENTS, USAGE)
 # Time after the end of a day in which rows of the day may still be committed. Borglets report usage late.
 SETTLED = {EVENTS: dt.timedelta(minutes=10), USAGE: dt.timedelta(hours=3)}
@@ -144,9 +144,12 @@ def old_partitions_of_usage(*, now: dt.datetime) -> list[OldPartition]:
 
 
 def expired_files(cell: Cell, *, now: dt.datetime) -> list[ArchiveFile]:
-    """Return the files that are older than the cell's `archive_keep_days`, and whose rows PostgreSQL has dropped."""
+    """Return the files that are older than the cell's `archive_keep_days`, and whose rows PostgreSQL has dropped. Files
+    with metered hours are never among them, because money is kept for ever.
+    """
     keep = dt.timedelta(days=cell_settings.load(cell.settings).archive_keep_days)
     old = ArchiveFile.objects.filter(cell=cell, state=ArchiveState.SOLE, day__lt=(now - keep).date())
+    old = old.exclude(table=METERED)
     return list(old.select_related("cell").order_by("table", "first"))
 
 

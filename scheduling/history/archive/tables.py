@@ -19,7 +19,7 @@ from psycopg.errors import ProgramLimitExceeded
 from scheduling.history.archive.columns import read_columns
 from scheduling.history.archive.ended import ENDED
 from scheduling.history.archive.old_specs import SPECS
-from scheduling.history.archive.ranges import EVENTS, USAGE, DayRange
+from scheduling.history.archive.ranges import EVENTS, METERED, USAGE, DayRange
 from scheduling.history.infrastore.columns import DERIVED
 from scheduling.history.infrastore.tables import SCHEMAS
 from scheduling.journal.sql import query
@@ -108,6 +108,28 @@ _USAGE = {
     "cpu_usage_distribution": ("cpu_usage_distribution", _FLOATS),
     "tail_cpu_usage_distribution": ("tail_cpu_usage_distribution", _FLOATS),
 }
+_HOUR_S, _CORE_HOUR = 3600.0, 3_600_000.0
+# Vectors are text, because their values may have more than 64 bits. `user` is a name, and `tenant_id` stays the same if
+# an erasure replaces the name.
+_METERED = {
+    "id": ("m.id", _I64),
+    "tenant_id": ("m.tenant_id", _I64),
+    "band_id": ("m.band_id", _I64),
+    "posting_id": ("m.posting_id", _I64),
+    "time": ("m.hour AT TIME ZONE 'UTC'", _TIME),
+    "user": ("coalesce(e.pseudonym, t.name)", _TEXT),
+    "job_uid": ("m.job_uid", _TEXT),
+    "collection_name": ("m.job", _TEXT),
+    "band": ("coalesce(b.name, 'free')", _TEXT),
+    "labels": ("m.labels", pa.map_(_TEXT, _TEXT)),
+    **{name: (f'm."{name}"', _TEXT) for name in ("limit", "reserved", "used")},
+    **{
+        f"{name}_{resource}_hours": (f'm."{name}"[{place}] / {divisor}', pa.float64())
+        for name in ("limit", "reserved", "used")
+        for resource, place, divisor in (("cpu", 1, _CORE_HOUR), ("memory", 2, _HOUR_S))
+    },
+    "price_microcredits": ("m.price", _I64),
+}
 
 
 def _table(
@@ -155,6 +177,7 @@ ARCHIVE_TABLES = {
     ),
     ENDED: _table(ENDED, "scheduling_job", "", "collection_id", _JOBS, _FEW_OF_JOBS, user=_TEXT),
     SPECS: _table(SPECS, "scheduling_jobspec", "", "id", {"id": ("id", _I64), **_JOBS}, _FEW_OF_JOBS, user=_TEXT),
+    METERED: _table(METERED, "quota_meteredhour", "", "id", _METERED, [name for name in _METERED if name != "id"]),
     **{name: _derived(name) for name in DERIVED},
 }
 

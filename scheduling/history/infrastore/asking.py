@@ -9,15 +9,18 @@ import datetime as dt
 import re
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from django.conf import settings
 
 from quota.models import Tenant
+from quota.models.metered_hours import held
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
+from scheduling.history.archive.ranges import METERED
 from scheduling.history.infrastore.archived import archived_files
 from scheduling.history.infrastore.process import engine
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits
@@ -52,19 +55,19 @@ def ask(
     checked = _checked(query, standard_parameters(now) | dict(parameters or {}))
     visible = visibility(principal, cell)
     names = sorted(checked.tables)
-    with (
-        tempfile.TemporaryDirectory(prefix="borg-sql-") as folder,
-        archived_files(cell, names, checked.since) as archived,
-    ):
-        tables, facts = export(
-            Path(folder),
-            cell,
-            tables=names,
-            names=checked.names,
-            since=checked.since,
-            visible=visible,
-            archived=archived,
-        )
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="borg-sql-"))
+        with held() if METERED in names else nullcontext():
+            archived = stack.enter_context(archived_files(cell, names, checked.since))
+            tables, facts = export(
+                Path(folder),
+                cell,
+                tables=names,
+                names=checked.names,
+                since=checked.since,
+                visible=visible,
+                archived=archived,
+            )
         request = ChildRequest(
             sql=checked.sql, tables=tables, users=visible.users, limits=_limits(form), form=form, jobs=facts
         )

@@ -28,7 +28,6 @@ WARM_UP = 1
 SAMPLES = int(os.environ.get("BENCH_SAMPLES", "20"))
 # Tables whose rows are kept for 400 days by their retention: they grow in a first year, and then no more.
 KEPT_FOR_A_YEAR = (
-    "quota_meteredhour",
     "quota_token",
     "scheduling_capacitysample",
     "scheduling_journaltally",

@@ -1,0 +1,238 @@
+"""Metered hours in the archive: the archiver moves them there, and `quota.models.metered_hours` reads them there.
+
+    month that ended long ago, charged and on a closed invoice ─► file ─► manifest and deletion, one transaction
+    HoursWanted ─► manifest ─► files ─► row groups that may contain the hours ─► CSV for a temporary table
+
+An hour that cost something moves only after its posting is on a closed invoice, so an hour that is not charged is never
+deleted, and drafts of invoices find all their hours in PostgreSQL. Each hour is either in PostgreSQL or in one file of
+the manifest. These files never expire, because money is kept for ever. Rows are sorted by tenant and job, so the
+statistics of a row group show which tenants and jobs it may contain.
+
+The module imports the Parquet library only to write or read a file, so that web and Celery processes can use it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quota.models.metered_hours import HoursWanted, held
+from quota.vocabulary import months
+from quota.vocabulary.errors import Rejected
+from scheduling.history.archive.ranges import METERED, DayRange, midnight
+from scheduling.history.archive.store import local_file
+from scheduling.journal.sql import execute, query
+from scheduling.models import ArchiveFile, ArchiveState, Cell
+from scheduling.policy import cell_settings
+from scheduling.storage.files import NotThere, StoreAway
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+# The most hours of one file and of one transaction.
+MOST_ROWS = 200_000
+# A reader of one job reads few hours of other jobs.
+ROWS_PER_GROUP = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class MeteredHours(DayRange):
+    """Metered hours of one month (UTC) that become one file. `day`: the day of the last of them. `first`, `last`: the
+    smallest and the largest id of their rows. `ids`: the ids of their rows, in the order of the file. `written_by`: for
+    each row, the id of the transaction of PostgreSQL that wrote it.
+    """
+
+    ids: tuple[int, ...]
+    written_by: tuple[str, ...]
+
+
+# Hours that cost nothing, or that were charged in a month of the tenant that is closed.
+_SETTLED = """
+    m.cell = %(cell)s AND m.hour < %(before)s AND (m.price = 0 OR EXISTS (
+        SELECT FROM quota_posting AS p JOIN quota_invoice AS i ON i.tenant_id = p.tenant_id
+        WHERE p.id = m.posting_id AND i.ends_at > p.occurred_at))"""
+# The index of metered hours begins with the tenant.
+_OLDEST = f"""
+    SELECT min(o.hour) FROM quota_tenant AS t CROSS JOIN LATERAL (
+        SELECT m.hour FROM quota_meteredhour AS m WHERE m.tenant_id = t.id AND {_SETTLED} ORDER BY m.hour LIMIT 1
+    ) AS o"""
+_NEXT = f"""
+    SELECT m.id, m.xmin::text, m.hour FROM quota_meteredhour AS m WHERE {_SETTLED} AND m.hour >= %(begin)s
+    AND m.hour < %(end)s ORDER BY m.tenant_id, m.job_uid, m.hour, m.id LIMIT {MOST_ROWS}"""
+_ROWS = """
+    SELECT {columns} FROM quota_meteredhour AS m JOIN quota_tenant AS t ON t.id = m.tenant_id
+    LEFT JOIN quota_priorityband AS b ON b.id = m.band_id LEFT JOIN scheduling_erasure AS e ON e.tenant_id = t.id
+    WHERE m.id = ANY('{{{ids}}}'::bigint[]) ORDER BY m.tenant_id, m.job_uid, m.hour, m.id"""
+_DELETE = """
+    DELETE FROM quota_meteredhour AS m USING unnest(%s::bigint[], %s::text[]::xid[]) AS moved(id, written_by)
+    WHERE m.id = moved.id AND m.xmin = moved.written_by"""
+# For each column of `MeteredHour`, the column of a file. The cell is the cell of the file.
+_IN_FILE = {
+    **{name: name for name in ("tenant_id", "band_id", "job_uid", "limit", "reserved", "used", "labels", "posting_id")},
+    "hour": "time",
+    "job": "collection_name",
+    "price": "price_microcredits",
+}
+
+
+def next_hours(cell: Cell, *, now: dt.datetime) -> MeteredHours | None:
+    """Return the hours of the oldest month that the archiver must move next, at most `MOST_ROWS`, or None if there are
+    none.
+    """
+    oldest = _oldest(cell, now=now)
+    if oldest is None:
+        return None
+    begin, end = months.bounds(oldest.astimezone(dt.UTC).date().replace(day=1), "UTC")
+    rows = query(_NEXT, {"cell": cell.name, "before": _before(cell, now), "begin": begin, "end": end})
+    ids, written_by, hours = zip(*rows, strict=True)
+    return MeteredHours(METERED, max(hours).astimezone(dt.UTC).date(), min(ids), max(ids), ids, written_by)
+
+
+def rows_of_hours(wanted: MeteredHours) -> Iterator[pa.Table]:
+    """Yield the rows of hours from PostgreSQL in their order, as tables with the schema of the archive and at most
+    `ROWS_PER_GROUP` rows. The names of erased tenants are replaced by their pseudonyms.
+    """
+    from scheduling.history.archive.tables import ARCHIVE_TABLES, read_part
+
+    table = ARCHIVE_TABLES[METERED]
+    for begin in range(0, len(wanted.ids), ROWS_PER_GROUP):
+        ids = ",".join(map(str, wanted.ids[begin : begin + ROWS_PER_GROUP]))
+        found = read_part(table, _ROWS.format(columns=", ".join(table.sources.values()), ids=ids))
+        place = found.schema.get_field_index("labels")
+        yield found.set_column(place, "labels", _maps(found["labels"].combine_chunks())).cast(table.schema)
+
+
+def delete(file: ArchiveFile, hours: MeteredHours) -> bool:
+    """Delete the rows of these hours from PostgreSQL. Return False if a row was changed since it was chosen; the caller
+    then rolls back. The caller records their file in the same transaction. Waits for readers of metered hours.
+    """
+    with held(archiving=True):
+        gone = execute(_DELETE, [list(hours.ids), list(hours.written_by)])
+    ArchiveFile.objects.filter(pk=file.pk).update(state=ArchiveState.SOLE)
+    return gone == len(hours.ids)
+
+
+def due(*, now: dt.datetime) -> bool:
+    """Return whether metered hours of any cell have to be archived."""
+    return any(_oldest(cell, now=now) for cell in Cell.operated.order_by("id"))
+
+
+def lag_s(cell: Cell, *, now: dt.datetime) -> float:
+    """Return the delay of the archiver with metered hours, in seconds: the time since the month of the oldest ones
+    should have been archived. 0 if there are none.
+    """
+    oldest = _oldest(cell, now=now)
+    if oldest is None:
+        return 0.0
+    _, end = months.bounds(oldest.astimezone(dt.UTC).date().replace(day=1), "UTC")
+    return max((now - end - _keep(cell)).total_seconds(), 0.0)
+
+
+def _oldest(cell: Cell, *, now: dt.datetime) -> dt.datetime | None:
+    rows = query(_OLDEST, {"cell": cell.name, "before": _before(cell, now)})
+    oldest: dt.datetime | None = rows[0][0]
+    return oldest
+
+
+def _before(cell: Cell, now: dt.datetime) -> dt.datetime:
+    """Return the end of the last month that is archived: it ended at least `metered_hours_keep_days` ago."""
+    return midnight((now - _keep(cell)).astimezone(dt.UTC).date().replace(day=1))
+
+
+def _keep(cell: Cell) -> dt.timedelta:
+    return dt.timedelta(days=cell_settings.load(cell.settings).metered_hours_keep_days)
+
+
+def read_hours(wanted: HoursWanted) -> Iterator[bytes]:
+    """Yield the archived hours of a selection as rows of CSV with its columns, one text per row group. Reads each file
+    of the months in the selection once, and makes one query. Raises `Rejected` if the archive cannot be read.
+    """
+    files = ArchiveFile.objects.filter(table=METERED, day__gte=wanted.since.astimezone(dt.UTC).date())
+    if wanted.until is not None:
+        files = files.filter(day__lt=months.after(wanted.until.astimezone(dt.UTC).date()))
+    if wanted.cell is not None:
+        files = files.filter(cell__name=wanted.cell)
+    for file in files.select_related("cell").order_by("day", "id"):
+        yield from _read(file, wanted)
+
+
+def _read(file: ArchiveFile, wanted: HoursWanted) -> Iterator[bytes]:
+    import pyarrow as pa  # few processes read the archive
+
+    from scheduling.history.archive.parquet import UnreadableArchive, open_file
+
+    try:
+        with local_file(file) as path, open_file(path, name=file.key) as opened:
+            for number in _groups(opened, wanted):
+                if text := _csv(opened, number, wanted, file.cell.name):
+                    yield text
+    except (StoreAway, NotThere, UnreadableArchive, pa.ArrowException, OSError) as error:
+        raise Rejected(
+            "archive-away",
+            f"the costs and usage of {file.day:%Y-%m} are in the file {file.key} of the archive, which cannot be read:"
+            f" {error}; try again, or ask an SRE to repair the archive",
+            status=503,
+        ) from error
+
+
+def _groups(file: pq.ParquetFile, wanted: HoursWanted) -> Iterator[int]:
+    """Yield the row groups that may contain wanted hours, by their statistics."""
+    tenants, uids = map(file.schema_arrow.get_field_index, ("tenant_id", "job_uid"))
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        tenant, uid = group.column(tenants).statistics, group.column(uids).statistics
+        if wanted.tenants is not None and not any(tenant.min <= one <= tenant.max for one in wanted.tenants):
+            continue
+        if wanted.job_uid is None or uid.min <= wanted.job_uid <= uid.max:
+            yield number
+
+
+def _csv(file: pq.ParquetFile, number: int, wanted: HoursWanted, cell: str) -> bytes:
+    """Return the wanted hours of a row group as CSV. Nulls are empty, and texts have quotation marks."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    names = [_IN_FILE[name] for name in wanted.columns if name != "cell"]
+    rows = file.read_row_group(number, columns=[*{*names, "time", "tenant_id", "job_uid"}], use_threads=False)
+    mask = pc.greater_equal(rows["time"], _utc(wanted.since))
+    if wanted.until is not None:
+        mask = pc.and_(mask, pc.less(rows["time"], _utc(wanted.until)))
+    if wanted.tenants is not None:
+        mask = pc.and_(mask, pc.is_in(rows["tenant_id"], value_set=pa.array(wanted.tenants, pa.int64())))
+    if wanted.job_uid is not None:
+        mask = pc.and_(mask, pc.equal(rows["job_uid"], wanted.job_uid))
+    found = rows.filter(mask)
+    if not found.num_rows:
+        return b""
+    columns = []
+    for name in wanted.columns:
+        if name == "cell":
+            columns.append(pa.repeat(cell, found.num_rows))
+        elif name == "labels":
+            columns.append(pa.array([json.dumps(dict(one)) for one in found["labels"].to_pylist()], pa.string()))
+        else:
+            column = found[_IN_FILE[name]]
+            columns.append(column.cast(pa.timestamp("us", "UTC")) if name == "hour" else column)
+    out = pa.BufferOutputStream()
+    csv.write_csv(pa.table(columns, names=list(wanted.columns)), out, csv.WriteOptions(include_header=False))
+    return bytes(out.getvalue())
+
+
+def _utc(moment: dt.datetime) -> Any:
+    import pyarrow as pa
+
+    return pa.scalar(moment.astimezone(dt.UTC).replace(tzinfo=None), pa.timestamp("us"))
+
+
+def _maps(texts: pa.StringArray) -> pa.MapArray:
+    """Return JSON objects as maps. Most jobs have the same labels in all hours, so each distinct text is read once."""
+    import pyarrow as pa
+
+    known = texts.dictionary_encode()
+    maps = [list(json.loads(text).items()) for text in known.dictionary.to_pylist()]
+    return pa.array(maps, pa.map_(pa.string(), pa.string())).take(known.indices)

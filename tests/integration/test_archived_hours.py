@@ -1,0 +1,306 @@
+"""Tests of metered hours that move to the archive: every sum over them stays the same, to the micro-credit."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from django.db import connection, transaction
+
+from quota import clock
+from quota.admission.sizing import usage_of
+from quota.billing.costs import costs, job_usage_price
+from quota.billing.invoices import invoices_close_due
+from quota.billing.ledger_check import ledger_check
+from quota.billing.metering import MeteredRow, meter, usage_charge
+from quota.billing.planning import places_of, planned
+from quota.models import MeteredHour, PriorityBand
+from quota.models.metered_hours import held
+from quota.vocabulary.errors import Rejected
+from quota.vocabulary.permissions import Principal, Scope
+from scheduling.history.archive import metered
+from scheduling.history.archive.archiver import ArchiveFailed, Archiver
+from scheduling.history.archive.store import store
+from scheduling.history.erasure.erasing import Eraser
+from scheduling.history.erasure.identities import IdentityKind
+from scheduling.history.infrastore import asking
+from scheduling.models import ArchiveFile, Cell
+from tests.integration import money_rows as market
+from tests.integration import rows
+from tests.integration.portal_server import database_url
+from tests.integration.test_archive_failures import _KILLED
+from tests.integration.test_costs import BEGIN, DAY, HOUR, bought, ran
+
+pytestmark = pytest.mark.django_db
+NOW = dt.datetime(2026, 6, 4, 5, 20, tzinfo=dt.UTC)
+SRE = Principal(name="sre", sre=True, scopes=frozenset({Scope.READ}))
+# On June 4th, March is archived, and April is not.
+MARCH, APRIL = range(18, 30), range(31 * 24, 31 * 24 + 5)
+STEPS = ["stored", "checked", "moved", "recorded"]
+
+
+@pytest.fixture(autouse=True)
+def folder(settings, tmp_path) -> Path:
+    settings.BORG_ARCHIVE = (tmp_path / "archive").as_uri()
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def cell():
+    return rows.a_cell()
+
+
+@pytest.fixture
+def tenant(cell):
+    """Return a tenant with an order and metered hours in March and April, all charged and on closed invoices."""
+    market.a_price_list(usage={"cpu": 1_003})
+    with clock.at(BEGIN - DAY):
+        tenant = market.funded(amount=10**15)
+    with clock.at(BEGIN):
+        bought(tenant, 1_000_003, days=90)
+        bought(tenant, 77, days=9, band="batch")
+    for hour in (*MARCH, *APRIL):
+        report = [
+            row(tenant, "web", 3_333, 777, labels={"team": 'a "b", ü'}),
+            row(tenant, "db", 9_999, 1),
+            row(tenant, "cheap", 5_000, 5, band=""),
+        ]
+        meter(cell="cc", hour=BEGIN + hour * HOUR, rows=report)
+    invoices_close_due(NOW - 20 * DAY)
+    with clock.at(NOW):
+        yield tenant
+
+
+def archive(*, now: dt.datetime = NOW) -> None:
+    Archiver(store()).run(now=now)
+
+
+def row(tenant, job: str, milli: int, used: int, *, band: str = "production", labels=None) -> MeteredRow:
+    limit, use = ((value * 3600, 5 * 2**60, 0, 0, 0, 0) for value in (milli, used))
+    return MeteredRow(tenant.pk, band, uid(job), job, labels or {}, limit, limit, use)
+
+
+def uid(job: str) -> str:
+    return f"{sum(job.encode()):032x}"
+
+
+def sums(tenant) -> dict[str, Any]:
+    """Return everything that is computed from metered hours, for periods with archived hours."""
+    odd = BEGIN + 20 * HOUR + dt.timedelta(minutes=45)
+    periods = [(BEGIN, BEGIN + 60 * DAY), (odd, odd + 10 * HOUR), (odd, BEGIN + 40 * DAY), (BEGIN + 30 * DAY, NOW)]
+    band, span = PriorityBand.objects.get(name="production"), {"since": BEGIN, "until": NOW.replace(minute=0)}
+    found: dict[str, Any] = {
+        f"{by} {since} {until}": costs([tenant], since=since, until=until, by=by, label="team")
+        for by in ("job", "label", "band")
+        for since, until in periods
+    }
+    found |= {f"price of {job}": job_usage_price(cell="cc", job_uid=uid(job), since=BEGIN) for job in ("web", "db")}
+    found["sizing"] = usage_of(SRE, tenant, "cc", "production", days=95)
+    found["places"] = places_of(SRE, tenant, **span)
+    found |= {f"planned {one}": planned(SRE, tenant, "cc", one, step=DAY, **span) for one in (band, None)}
+    return found
+
+
+def history() -> list[Any]:
+    return ask("SELECT *, labels['team'] AS team FROM metered_hours ORDER BY ALL")
+
+
+def ask(query: str) -> list[Any]:
+    cell = Cell.objects.get(name="cc")
+    found: list[Any] = msgspec.json.decode(asking.ask(principal=SRE, cell=cell, query=query, now=NOW).body)
+    return found
+
+
+def in_postgres() -> int:
+    return MeteredHour.objects.count()
+
+
+def archived() -> list[tuple[int, int]]:
+    """Return the id and the price of each hour in the files of the manifest."""
+    from pyarrow import parquet as pq
+
+    found: list[tuple[int, int]] = []
+    for file in ArchiveFile.objects.filter(table="metered_hours").order_by("id"):
+        assert file.state == "sole"
+        with store().local(file.key) as path:
+            read = pq.read_table(path, columns=["id", "price_microcredits"])
+        found += zip(*(column.to_pylist() for column in read.columns), strict=True)
+    return sorted(found)
+
+
+def test_every_sum_over_archived_hours_stays_the_same(tenant, cell) -> None:
+    before, stored = (sums(tenant), history()), sorted(MeteredHour.objects.values_list("id", "price"))
+    assert before[0]["price of web"] > 0
+    assert {row[-1] for row in before[1]} == {'a "b", ü', None}
+    assert metered.due(now=NOW)
+    assert metered.lag_s(cell, now=NOW) == dt.timedelta(days=64 - 35, hours=5, minutes=20).total_seconds()
+    archive()
+    assert (in_postgres(), len(archived())) == (3 * len(APRIL), 3 * len(MARCH))
+    assert sorted([*archived(), *MeteredHour.objects.values_list("id", "price")]) == stored
+    assert not metered.due(now=NOW)
+    assert metered.lag_s(cell, now=NOW) == 0
+    assert (sums(tenant), history()) == before
+    assert ledger_check() == []
+    archive(now=NOW + 1_000 * DAY)
+    assert len(archived()) == len(stored), "money never expires"
+    assert in_postgres() == 0
+    assert (sums(tenant), history()) == before
+
+
+def test_a_later_refund_makes_archived_hours_cheaper(tenant) -> None:
+    def refunded() -> Any:
+        market.refunded(tenant.orders.get(price=1_000_003), 400_001)
+        return [costs([tenant], since=BEGIN, until=BEGIN + 60 * DAY, by=by) for by in ("job", "band")]
+
+    before = costs([tenant], since=BEGIN, until=BEGIN + 60 * DAY)
+    with transaction.atomic():
+        expected = refunded()
+        transaction.set_rollback(True)
+    archive()
+    assert costs([tenant], since=BEGIN, until=BEGIN + 60 * DAY) == before
+    assert refunded() == expected
+    assert expected[0] != before
+
+
+def test_hours_stay_until_they_are_charged_and_their_month_is_closed(tenant, cell) -> None:
+    other = market.funded("other", amount=10**9)
+    ran(other, "late", 1_000, hours=MARCH, used=500)
+    ran(other, "free", 1_000, hours=MARCH, band="")
+    assert MeteredHour.objects.filter(tenant=other, price=0).count() == len(MARCH)
+    archive()
+    left = MeteredHour.objects.filter(tenant=other)
+    assert set(left.values_list("job", "posting")) == {("late", None)}, "an hour without a price is archived"
+    with clock.at(NOW):
+        assert len(usage_charge()) == 1
+    archive()
+    assert left.count() == len(MARCH), "the invoice with these hours is not closed"
+    invoices_close_due(NOW)
+    before = costs([other], since=BEGIN, until=NOW)
+    archive()
+    assert left.count() == 0
+    assert costs([other], since=BEGIN, until=NOW) == before
+    assert ArchiveFile.objects.filter(table="metered_hours").count() == 2
+
+
+def test_a_late_report_of_an_archived_hour_is_not_counted_twice(tenant, cell) -> None:
+    archive()
+    before, hour = sums(tenant), BEGIN + MARCH[3] * HOUR
+
+    def report(job: str, band: str = "production") -> int:
+        return meter(cell="cc", hour=hour, rows=[row(tenant, job, 3_333, 900, band=band)])
+
+    assert (report("web"), report("cheap", "")) == (0, 0), "they are in the archive"
+    assert sums(tenant) == before
+    assert report("new") == 1
+    assert report("web", "batch") == 1
+    invoices_close_due(NOW)
+    invoices_close_due(NOW + 40 * DAY)
+    with clock.at(NOW):
+        after = {cost.key: cost.usage for cost in costs([tenant], since=BEGIN, until=NOW)}
+    prices = dict(MeteredHour.objects.filter(hour=hour).values_list("job", "price"))
+    assert after["ubar/cc/new"] == prices["new"] > 0
+    archive(now=NOW)
+    assert MeteredHour.objects.filter(hour=hour).count() == 0
+    assert {cost.key: cost.usage for cost in costs([tenant], since=BEGIN, until=NOW)} == after
+    assert report("new") == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_hour_that_changes_while_it_is_archived_is_archived_as_it_is(tenant) -> None:
+    def change(step: str) -> None:
+        if step == "checked":
+            MeteredHour.objects.filter(job="cheap", hour=BEGIN + MARCH[0] * HOUR).update(limit=[7, 0, 0, 0, 0, 0])
+
+    with pytest.raises(ArchiveFailed, match="have just changed; the next run archives them"):
+        Archiver(store(), at=change).run(now=NOW)
+    assert (archived(), in_postgres()) == ([], 3 * (len(MARCH) + len(APRIL)))
+    before = sums(tenant)
+    archive()
+    assert len(archived()) == 3 * len(MARCH)
+    assert sums(tenant) == before
+
+
+def test_a_file_that_cannot_be_read_is_an_error_and_not_a_smaller_sum(tenant, folder, cell, settings) -> None:
+    archive()
+    (file,) = ArchiveFile.objects.filter(table="metered_hours")
+    (folder / file.key).unlink()
+    for reader in (
+        lambda: costs([tenant], since=BEGIN, until=BEGIN + 60 * DAY),
+        lambda: job_usage_price(cell="cc", job_uid=uid("web"), since=BEGIN),
+        lambda: usage_of(SRE, tenant, "cc", "production", days=95),
+        lambda: meter(cell="cc", hour=BEGIN, rows=[row(tenant, "x", 1, 1)]),
+        lambda: ask("SELECT count(*) FROM metered_hours"),
+    ):
+        with pytest.raises(Rejected, match=r"of the archive.* cannot be read") as caught:
+            reader()
+        assert (caught.value.code, caught.value.status) == ("archive-away", 503)
+    assert costs([tenant], since=BEGIN + 31 * DAY, until=NOW), "April is in PostgreSQL"
+
+
+def test_an_erased_tenant_has_a_pseudonym_in_the_archive_and_keeps_its_costs(tenant) -> None:
+    archive()
+    before = costs([tenant], since=BEGIN, until=NOW)
+    admin = Principal(name="sre", sre=True, scopes=frozenset(Scope))
+    done = Eraser(store()).erase(IdentityKind.TENANT, "ubar", principal=admin, now=NOW)
+    assert (done.rows, done.files) == (3 * len(MARCH), 1)
+    assert costs([tenant], since=BEGIN, until=NOW) == before
+    invoices_close_due(NOW)
+    archive(now=NOW + 40 * DAY)
+    ((name, number),) = ask("SELECT user, count(*) FROM metered_hours GROUP BY user")
+    assert name.startswith("erased-")
+    assert number == 3 * (len(MARCH) + len(APRIL))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_archiver_that_is_killed_at_any_step_loses_and_doubles_nothing(tenant, folder, settings) -> None:
+    before, stored = sums(tenant), sorted(MeteredHour.objects.values_list("id", "price"))
+    environment = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "portal.settings.test",
+        "BORG_DATABASE_URL": database_url(),
+        "BORG_ARCHIVE": settings.BORG_ARCHIVE,
+    }
+    program = _KILLED.replace("timezone.now()", f"timezone.datetime.fromisoformat('{NOW.isoformat()}')")
+    done = subprocess.run(
+        [sys.executable, "-c", program, *STEPS], env=environment, capture_output=True, text=True, check=True
+    )
+    killed = dict(line.split() for line in done.stdout.splitlines() if line.count(" ") == 1)
+    assert killed == dict.fromkeys(STEPS, str(int(signal.SIGKILL)))
+    archive()
+    assert sorted([*archived(), *MeteredHour.objects.values_list("id", "price")]) == stored
+    assert in_postgres() == 3 * len(APRIL)
+    assert sums(tenant) == before
+    keys = [file.key for file in ArchiveFile.objects.all()]
+    assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")] == keys
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_hour_moves_while_a_reader_reads(tenant) -> None:
+    def run() -> None:
+        try:
+            archive()
+        finally:
+            connection.close()
+
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    thread = threading.Thread(target=run)
+    with held(), connection.cursor() as cursor:
+        thread.start()
+        for _ in range(1_000):
+            cursor.execute(waiting)
+            if cursor.fetchone() == (1,):
+                break
+            thread.join(0.01)
+        else:
+            pytest.fail("the archiver does not wait for the reader")
+        assert not ArchiveFile.objects.exists()
+        assert in_postgres() == 3 * (len(MARCH) + len(APRIL))
+    thread.join()
+    assert (in_postgres(), ArchiveFile.objects.count()) == (3 * len(APRIL), 1)
