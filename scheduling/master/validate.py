@@ -11,6 +11,7 @@ from django.db import transaction
 
 from quota.vocabulary.resources import ACCELERATORS, DEVICE, NAMES, PORTS
 from scheduling.core.cell.state import CellState
+from scheduling.core.garbage import collection_paused
 from scheduling.journal import journal
 from scheduling.journal.sql import execute, query
 from scheduling.master.snapshot import load_state
@@ -28,7 +29,7 @@ def validate(
     beginning is missing. The defaults read all rows as events, and the whole journal; checkpoints
     (`scheduling.history.checkpoints`) are faster.
     """
-    with transaction.atomic():
+    with transaction.atomic(), collection_paused():
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         state = (load or load_state)(cell_id)
         problems = state.validate()

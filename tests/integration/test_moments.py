@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,6 +189,14 @@ def test_a_process_of_its_own_rebuilds_states(people, monkeypatch) -> None:
         assert process.moment(MomentRequest(cell_id=people.cell.id, revision=2)).picture.revision == 2
     finally:
         process.close()
+
+
+def test_the_process_of_moments_imports_no_pages() -> None:
+    imported = "import sys; from scheduling.history.moments import child; child.load(); print(*sys.modules)"
+    modules = subprocess.check_output([sys.executable, "-c", imported], text=True).split()
+    assert "scheduling.core.pass_" in modules
+    unneeded = {"allauth", "portal.sigma", "redis", "rest_framework", "scheduling.admin", "unfold"}
+    assert unneeded.isdisjoint(modules), "each import delays the first answer"
 
 
 def test_a_request_that_ends_the_process_is_not_repeated(monkeypatch) -> None:

@@ -91,7 +91,8 @@ def _limits(state: Audited) -> Iterator[str]:
     """Yield an error for each machine on which the sum of the limits of prod tasks exceeds the capacity."""
     names = (*NAMES, *state.extra_resources)
     machines = state.machines
-    for machine_id, slot in sorted(machines.slot.items()):
+    over = (machines.prod_limit > machines.capacity).any(axis=1).tolist()
+    for machine_id, slot in sorted((machine_id, slot) for machine_id, slot in machines.slot.items() if over[slot]):
         for r in np.flatnonzero(machines.prod_limit[slot] > machines.capacity[slot]):
             yield (
                 f"machine {machine_id}: prod tasks have limits of {machines.prod_limit[slot, r]} {names[r]}, "
@@ -138,19 +139,20 @@ def _ports(state: Audited) -> Iterator[str]:
     """
     tasks = state.tasks
     wanted: dict[int, dict[int, set[tuple[int, int]]]] = {}
-    for task, ports in tasks.ports.items():
-        holder = (int(tasks.id[task]), int(tasks.incarnation[task]))
+    slots = np.fromiter(tasks.ports, np.int64, len(tasks.ports))
+    holders_of = zip(tasks.id[slots].tolist(), tasks.incarnation[slots].tolist(), strict=True)
+    for machine, holder, ports in zip(tasks.machine[slots].tolist(), holders_of, tasks.ports.values(), strict=True):
+        own = wanted.setdefault(machine, {})
         for port in ports:
-            wanted.setdefault(int(tasks.machine[task]), {}).setdefault(port, set()).add(holder)
+            own.setdefault(port, set()).add(holder)
     for key, (machine_id, ports) in state.departed.items():
         for port in ports:
             wanted.setdefault(state.machines.slot[machine_id], {}).setdefault(port, set()).add(key)
     for machine_id, slot in sorted(state.machines.slot.items()):
         ports_held = state.machines.ports[slot].held()
-        for port, holders in sorted(ports_held.items()):
-            if len(holders) > 1:
-                names = ", ".join(_name(state, task) for task, _ in sorted(holders))
-                yield f"port {port} of machine {machine_id} is held by {names}"
+        for port in sorted(port for port, holders in ports_held.items() if len(holders) > 1):
+            names = ", ".join(_name(state, task) for task, _ in sorted(ports_held[port]))
+            yield f"port {port} of machine {machine_id} is held by {names}"
         if ports_held != wanted.get(slot, {}):
             yield f"machine {machine_id} holds ports {sorted(ports_held)}, its tasks {sorted(wanted.get(slot, {}))}"
         if state.machines.ports_free[slot] != state.machines.ports[slot].free:

@@ -62,7 +62,7 @@ def add_tasks(state: CellState, columns: TaskColumns, requirements: Sequence[Req
     tasks.running = int((columns.state == RUNNING).sum())
     _settle(state, number)
     _set_reservations(state, columns.reservation)
-    _hold_ports(state, columns.ports)
+    _hold_ports(state, columns.id, columns.ports)
 
 
 def _machine_slots(state: CellState, ids: Ints) -> Ints32:
@@ -106,13 +106,13 @@ def _set_reservations(state: CellState, reservation: Ints) -> None:
     tasks.reservation[: len(reservation)] = reservation
 
 
-def _hold_ports(state: CellState, ports: dict[int, tuple[int, ...]]) -> None:
+def _hold_ports(state: CellState, ids: Ints, ports: dict[int, tuple[int, ...]]) -> None:
     tasks, machines = state.tasks, state.machines
-    for identity, held in ports.items():
-        job = tasks.jobs[identity >> INDEX_BITS]
-        slot = int(job.tasks[identity & (MAX_TASKS - 1)])
+    slots = np.searchsorted(ids, np.fromiter(ports, np.int64, len(ports)))  # the slot of a task is its place in `ids`
+    columns = (slots.tolist(), tasks.machine[slots].tolist(), tasks.incarnation[slots].tolist())
+    for (identity, held), slot, machine, incarnation in zip(ports.items(), *columns, strict=True):
         tasks.ports[slot] = held
-        if tasks.machine[slot] >= 0:
-            machines.ports[int(tasks.machine[slot])].hold((identity, int(tasks.incarnation[slot])), held)
+        if machine >= 0:
+            machines.ports[machine].hold((identity, incarnation), held)
     for slot, port_map in machines.ports.items():
         machines.ports_free[slot] = port_map.free

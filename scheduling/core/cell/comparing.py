@@ -1,19 +1,21 @@
-"""Compares two states of a cell. Tasks are compared as arrays, and only differing tasks in detail."""
+"""Compares two states of a cell. Tasks and machines are compared as arrays, and only differing ones in detail."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from scheduling.core.cell.audit import Audited
 from scheduling.core.cell.tasks import FREE, PENDING, RUNNING, STATES
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
 from scheduling.core.vocabulary.requirement import Requirement, split_task_id
 
 # The most differences of one kind that are shown. The first ones are enough to find the cause.
 MOST_TOLD = 20
+_COMPARED_FACTS = attrgetter("hostname", "rack", "power_domain", "port_low", "port_high")
 
 
 def live_tasks(state: Audited) -> list[int]:
@@ -26,14 +28,19 @@ def live_tasks(state: Audited) -> list[int]:
     return found
 
 
-def content(state: Audited, tasks_wanted: Iterable[int]) -> dict[str, dict[Any, Any]]:
+def content(
+    state: Audited, tasks_wanted: Iterable[int], *, machines_left_out: frozenset[int] = frozenset()
+) -> dict[str, dict[Any, Any]]:
     """Return the content of a state, by kind (such as `task`) and id. `tasks_wanted`: the slots of the tasks to return.
-    The sums `prod_limit` of machines are left out, because they can be computed from the rest.
+    `machines_left_out`: the ids of the machines that the result does not contain. The sums `prod_limit` of machines are
+    left out, because they can be computed from the rest.
     """
     machines, tasks = state.machines, state.tasks
     result: dict[str, dict[Any, Any]] = {"machine": {}, "job": {}, "task": {}, "departure": {}, "crash": {}}
-    installed = machines.installed.by_slot()
-    for machine_id, slot in machines.slot.items():
+    wanted = machines.slot.keys() - machines_left_out
+    installed = machines.installed.by_slot() if wanted else {}
+    for machine_id in sorted(wanted):
+        slot = machines.slot[machine_id]
         facts = machines.facts[slot]
         result["machine"][machine_id] = {
             "hostname": facts.hostname,
@@ -89,8 +96,10 @@ def _task(state: Audited, task: int) -> dict[str, Any]:
 def differences(state: Audited, other: Audited) -> list[str]:
     """Return the differences between two states as sentences; empty if they are equal."""
     found: list[str] = []
+    same = _equal_machines(state, other)
     ours, theirs = (
-        content(one, slots) for one, slots in zip((state, other), _differing_tasks(state, other), strict=True)
+        content(one, slots, machines_left_out=same)
+        for one, slots in zip((state, other), _differing_tasks(state, other), strict=True)
     )
     for kind in ours:
         left, right = ours[kind], theirs[kind]
@@ -113,6 +122,45 @@ def _differing(left: Any, right: Any) -> str:
     return f"{here} here, {there} there"
 
 
+def _equal_machines(state: Audited, other: Audited) -> frozenset[int]:
+    """Return the ids of the machines that are equal in both states, with all that `content` returns of a machine."""
+    if state.extra_resources != other.extra_resources:
+        return frozenset()
+    ours, theirs = state.machines, other.machines
+    ids = [machine for machine in ours.slot if machine in theirs.slot]
+    at, there = (np.array([table.slot[one] for one in ids], dtype=np.int32) for table in (ours, theirs))
+    equal = (ours.status[at] == theirs.status[there]) & _equal_attributes(state, at, other, there)
+    for mine, yours in (
+        (ours.capacity, theirs.capacity), (ours.reserved, theirs.reserved), (ours.limits, theirs.limits)
+    ):  # fmt: skip
+        equal &= (mine[at] == yours[there]).all(axis=1)
+    packages, other_packages = ours.installed.by_slot(), theirs.installed.by_slot()
+    slots, other_slots = at.tolist(), there.tolist()
+    return frozenset(
+        ids[place]
+        for place in np.flatnonzero(equal).tolist()
+        if _COMPARED_FACTS(ours.facts[slots[place]]) == _COMPARED_FACTS(theirs.facts[other_slots[place]])
+        and packages.get(slots[place]) == other_packages.get(other_slots[place])
+        and ours.ports[slots[place]].held() == theirs.ports[other_slots[place]].held()
+    )
+
+
+def _equal_attributes(state: Audited, at: Ints32, other: Audited, there: Ints32) -> Bools:
+    """Return bool[N]: whether the machine in slot `at[n]` of `state` has the same attributes as the machine in slot
+    `there[n]` of `other`.
+    """
+    equal = np.ones(len(at), dtype=np.bool_)
+    missing: tuple[Ints32, list[str]] = (np.full(len(at), -1, dtype=np.int32), [])
+    left, right = state.machines.attributes.columns(at), other.machines.attributes.columns(there)
+    for name in left.keys() | right.keys():
+        (codes, values), (other_codes, other_values) = left.get(name, missing), right.get(name, missing)
+        code_of = {value: code for code, value in enumerate(values)}
+        # The last element is for machines that lack the attribute: their code is -1.
+        translated = np.array([*(code_of.get(value, -2) for value in other_values), -1])
+        equal &= codes == translated[other_codes]
+    return equal
+
+
 def _differing_tasks(state: Audited, other: Audited) -> tuple[list[int], list[int]]:
     """Return the slots, in `state` and in `other`, of the tasks that differ or that only one of them has."""
     ours, theirs = live_tasks(state), live_tasks(other)
@@ -122,9 +170,14 @@ def _differing_tasks(state: Audited, other: Audited) -> tuple[list[int], list[in
     left, right = _columns(state, ours, numbers), _columns(other, theirs, numbers)
     _, at, there = np.intersect1d(left[:, 0], right[:, 0], assume_unique=True, return_indices=True)
     equal = (left[at] == right[there]).all(axis=1)
-    for place in np.flatnonzero(equal).tolist() if state.tasks.ports or other.tasks.ports else ():
-        mine, yours = ours[at[place]], theirs[there[place]]
-        equal[place] = state.tasks.ports.get(mine, ()) == other.tasks.ports.get(yours, ())
+    if state.tasks.ports or other.tasks.ports:
+        slots, other_slots = np.array(ours, dtype=np.int64)[at], np.array(theirs, dtype=np.int64)[there]
+        held, other_held = state.tasks.ports.get, other.tasks.ports.get
+        equal &= np.fromiter(
+            (held(mine) == other_held(yours) for mine, yours in zip(slots.tolist(), other_slots.tolist(), strict=True)),
+            np.bool_,
+            len(at),
+        )
     return np.delete(ours, at[equal]).astype(int).tolist(), np.delete(theirs, there[equal]).astype(int).tolist()
 
 

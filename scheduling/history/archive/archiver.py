@@ -29,8 +29,8 @@ from scheduling.history.archive.job_rows import rows_of_jobs
 from scheduling.history.archive.metered import MeteredHours
 from scheduling.history.archive.old_specs import OldSpecs
 from scheduling.history.archive.parquet import UnreadableArchive
-from scheduling.history.archive.ranges import EVENTS, TABLES, USAGE, DayRange, OldPartition
-from scheduling.history.archive.store import sha256_of
+from scheduling.history.archive.ranges import TABLES, DayRange, OldPartition
+from scheduling.history.archive.store import EVENTS, USAGE, sha256_of
 from scheduling.history.archive.tables import ARCHIVE_TABLES, rows_of
 from scheduling.journal import partitions
 from scheduling.journal.sql import execute, query

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from quota.models.metered_hours import HoursWanted, held
 from quota.vocabulary import months
 from quota.vocabulary.errors import Rejected
-from scheduling.history.archive.ranges import METERED, DayRange, midnight
-from scheduling.history.archive.store import local_file
+from scheduling.history.archive.ranges import DayRange, midnight
+from scheduling.history.archive.store import METERED, local_file
 from scheduling.journal.sql import execute, query
 from scheduling.models import ArchiveFile, ArchiveState, Cell
 from scheduling.policy import cell_settings

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.db.models import Max
 
+from scheduling.history.archive.store import EVENTS, METERED, USAGE
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import ArchiveFile, ArchiveState, Cell
 from scheduling.policy import cell_settings
 from scheduling.usage import usage_windows
 
-EVENTS, USAGE, METERED = "events", "instance_usage", "metered_hours"
 TABLES = (EVENTS, USAGE)
 # Time after the end of a day in which rows of the day may still be committed. Borglets report usage late.
 SETTLED = {EVENTS: dt.timedelta(minutes=10), USAGE: dt.timedelta(hours=3)}

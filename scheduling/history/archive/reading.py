@@ -18,8 +18,7 @@ from quota.selectors import tenants_visible
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import CapabilityKind, Principal, Scope
 from scheduling.core.vocabulary.states import JobState
-from scheduling.history.archive.ranges import EVENTS
-from scheduling.history.archive.store import local_file
+from scheduling.history.archive.store import EVENTS, local_file
 from scheduling.models import ArchivedJob, ArchiveFile, ArchiveState, Cell, Event, Job
 from scheduling.storage.files import NotThere, StoreAway
 

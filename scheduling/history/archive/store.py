@@ -18,6 +18,9 @@ from scheduling.storage.choice import open_files
 from scheduling.storage.files import DamagedFile, FileStore, NotThere
 from scheduling.storage.sealed import SealedStore, read_keys
 
+# Names of tables in the archive: the journal, and usage.
+EVENTS, USAGE, METERED = "events", "instance_usage", "metered_hours"
+
 
 def store() -> FileStore:
     """Return the store of the archive and of checkpoints. Raises `ValueError` if BORG_ARCHIVE or BORG_ARCHIVE_KEYS is

@@ -17,8 +17,7 @@ import msgspec
 from quota.vocabulary.errors import Rejected
 from scheduling.core.garbage import collection_paused
 from scheduling.core.vocabulary.events import Event, ReservationsSet, unpacked
-from scheduling.history.archive.ranges import EVENTS
-from scheduling.history.archive.store import local_file
+from scheduling.history.archive.store import EVENTS, local_file
 from scheduling.history.checkpoints.recorded import RecordedState
 from scheduling.journal.sql import query
 from scheduling.models import ArchiveFile, ArchiveState, Cell

@@ -221,10 +221,6 @@ def _load_tasks(state: RecordedState, tables: Tables) -> None:
     for r in range(state.axis):
         if f"r{r}" in changed.column_names:
             reservation[rows, r] = changed[f"r{r}"].to_numpy()
-    ports = {}
-    holding = np.flatnonzero(table["ports"].combine_chunks().value_lengths().to_numpy()) if len(ids) else ids
-    for identity, held in zip(ids[holding].tolist(), table["ports"].take(holding).to_pylist(), strict=True):
-        ports[identity] = tuple(held)
     columns = TaskColumns(
         ids,
         column["state"],
@@ -235,7 +231,7 @@ def _load_tasks(state: RecordedState, tables: Tables) -> None:
         reservation,
         column["alloc"],
         column["devices"],
-        ports,
+        _ports_by_task(ids, table["ports"]),
     )
     add_tasks(state, columns, requirements)
     version, since = column["spec_version"].tolist(), column["since"].tolist()
@@ -246,6 +242,17 @@ def _load_tasks(state: RecordedState, tables: Tables) -> None:
         details.first_version = version[begin]
         differing = {i: v for i, v in zip(index[begin:end], version[begin:end], strict=True) if v != version[begin]}
         details.versions = differing
+
+
+def _ports_by_task(ids: Ints, ports: pyarrow.ChunkedArray) -> dict[int, tuple[int, ...]]:
+    """Return the ports of each task that holds any, by task id. `ports`: the lists of the tasks whose ids are `ids`."""
+    if not len(ids):
+        return {}
+    lists = ports.combine_chunks()
+    offsets, values = lists.offsets.to_numpy(), lists.values.to_pylist()
+    holding = np.flatnonzero(np.diff(offsets))
+    rows = zip(ids[holding].tolist(), offsets[holding].tolist(), offsets[holding + 1].tolist(), strict=True)
+    return {identity: tuple(values[begin:end]) for identity, begin, end in rows}
 
 
 def _load_departures(state: RecordedState, table: pyarrow.Table) -> None:

@@ -8,8 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from quota.vocabulary.errors import Rejected
-from scheduling.history.archive.ranges import EVENTS, USAGE
-from scheduling.history.archive.store import local_file
+from scheduling.history.archive.store import EVENTS, USAGE, local_file
 from scheduling.history.infrastore.columns import DERIVED
 from scheduling.history.infrastore.pruning import begin_of
 from scheduling.history.infrastore.sources import ArchivedFiles

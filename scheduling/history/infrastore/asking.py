@@ -20,7 +20,7 @@ from quota.models.metered_hours import held
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
-from scheduling.history.archive.ranges import METERED
+from scheduling.history.archive.store import METERED
 from scheduling.history.infrastore.archived import archived_files
 from scheduling.history.infrastore.process import engine
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits

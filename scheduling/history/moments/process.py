@@ -1,6 +1,6 @@
 """The process that rebuilds past states for one web process, and the client of this process.
 
-    web process ─ first request ─► `manage.py moments` ─ keeps a few states ─► ends after IDLE_S without a request
+    web process ─ first request ─► `child.py` ─ keeps a few states ─► ends after IDLE_S without a request
 
 So web processes need no memory for states, and other requests do not wait for a replay.
 """
@@ -146,7 +146,7 @@ def _read(stream: IO[bytes], size: int, deadline: float) -> bytes:
 def _started() -> subprocess.Popen[bytes]:
     # No process reads the metrics of the child.
     env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": ""}
-    command = [sys.executable, "-m", "django", "moments"]
+    command = [sys.executable, "-m", "scheduling.history.moments.child"]
     return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scheduling.core.cell.ports import PortMap
@@ -160,3 +162,49 @@ def test_a_task_that_ends_twice_in_one_batch_is_named() -> None:
     ]
     with pytest.raises(IllegalTransition, match="task 3 of job a"):
         world.state.apply_all((event, 100 + i, 1.0) for i, event in enumerate(ended))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hostname": "other"},
+        {"capacity": vector(cpu=5000, ram=8 * GIB)},
+        {"attributes": {"zone": "c"}},
+        {"attributes": {}},
+        {"attributes": {"zone": "a", "flash": "true"}},
+        {"rack": "r2"},
+        {"power_domain": "p2"},
+        {"port_low": 20_001, "port_high": 21_000},
+        {"state": "down"},
+    ],
+    ids=lambda change: "-".join(change),
+)
+def test_diff_reports_each_difference_of_a_machine(change: dict[str, Any]) -> None:
+    facts: dict[str, Any] = {
+        "hostname": "m", "address": "127.0.0.1", "capacity": vector(cpu=4000, ram=8 * GIB), "attributes": {"zone": "a"},
+        "rack": "r1", "port_low": 20_000, "port_high": 20_999,
+    }  # fmt: skip
+    left, right = CellState(), CellState()
+    # The codes of attributes and the slots of machines differ, although the second machine is equal.
+    left.apply(events.MachineSet(machine_id=2, **{**facts, "attributes": {"zone": "c"}}), revision=1, time=0.0)
+    left.apply(events.MachineSet(machine_id=1, **facts), revision=2, time=0.0)
+    right.apply(events.MachineSet(machine_id=1, **facts), revision=1, time=0.0)
+    right.apply(events.MachineSet(machine_id=2, **{**facts, "attributes": {"zone": "c"}}), revision=2, time=0.0)
+    assert left.diff(right) == []
+    right.apply(events.MachineSet(machine_id=1, **{**facts, **change}), revision=3, time=0.0)
+    (difference,) = left.diff(right)
+    assert difference.startswith("machine 1: ")
+    assert left.fingerprint() != right.fingerprint()
+
+
+def test_diff_reports_installed_packages_and_held_ports() -> None:
+    machine = events.MachineSet(machine_id=1, hostname="m", address="127.0.0.1", capacity=vector(cpu=4000, ram=8 * GIB))
+    left, right = CellState(), CellState()
+    for state in (left, right):
+        state.apply(machine, revision=1, time=0.0)
+    right.apply(events.PackagesHeld(came={"d" * 64: (1,)}), revision=2, time=0.0)
+    assert "packages" in left.diff(right)[0]
+    left.apply(events.PackagesHeld(came={"d" * 64: (1,)}), revision=2, time=0.0)
+    assert left.diff(right) == []
+    left.machines.ports[left.machines.slot[1]].hold((7, 1), [20_001])
+    assert "held" in left.diff(right)[0]

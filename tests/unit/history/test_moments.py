@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from types import MethodType
+from typing import Any
+
+import msgspec
+import numpy as np
 import pytest
 
 from quota.vocabulary.bands import DEFAULT_BANDS
@@ -141,6 +147,45 @@ def test_a_copy_of_a_state_is_independent(state) -> None:
     assert picture(state).bands[0].running == 0
     before.apply(events.TaskEnded(job_id=1, index=0, machine_id=1, incarnation=1, how="finished"), revision=9, time=NOW)
     assert before.diff(state) == []
+
+
+def test_a_copy_of_a_state_shares_nothing_that_can_change(state) -> None:
+    placed = events.TaskPlaced(job_id=2, index=0, machine_id=1, incarnation=1, ports=(20_000,))
+    ports_held = events.TaskPlaced(job_id=1, index=1, machine_id=1, incarnation=1, ports=(20_001,))
+    crashed = events.TaskEvicted(job_id=2, index=0, machine_id=1, incarnation=1, cause="other", avoid=True, gone=False)
+    for revision, event in enumerate((placed, ports_held, crashed), start=9):
+        state.apply(event, revision=revision, time=NOW)
+    state.details[1].versions[0] = 2
+    assert state.departed
+    assert state.crashed
+    other = copied(state)
+    assert other.diff(state) == []
+    theirs = parts(other)
+    shared = [one for identity, one in parts(state).items() if identity in theirs]
+    assert shared == [details.labels for details in state.details.values()], "the labels of a job are only replaced"
+
+
+def parts(one: Any, found: dict[int, Any] | None = None) -> dict[int, Any]:
+    """Return all objects that `one` consists of and that can change, by `id`."""
+    found = {} if found is None else found
+    if id(one) in found or isinstance(one, msgspec.Struct | str | int | float | type | None):
+        return found
+    if isinstance(one, tuple):
+        inner: Iterable[Any] = one
+    elif isinstance(one, MethodType):
+        inner = [one.__self__]
+    else:
+        found[id(one)] = one
+        if isinstance(one, dict):
+            inner = [*one.keys(), *one.values()]
+        elif isinstance(one, list | set):
+            inner = one
+        else:
+            names = getattr(one, "__slots__", None) or vars(one) if not isinstance(one, np.ndarray) else ()
+            inner = [getattr(one, name) for name in names]
+    for part in inner:
+        parts(part, found)
+    return found
 
 
 def taken(hour: float, events_: int, history: str = "h") -> Header:
