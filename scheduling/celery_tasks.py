@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import time
+import sys
 
 import structlog
 from celery import shared_task
@@ -13,24 +14,18 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import DatabaseError
 from django.utils import timezone
-from kombu.exceptions import OperationalError as BrokerAway
-from redis import RedisError
 
 from quota.billing.metering import meter
 from quota.market.quota_expiry import expiries_watch
-from quota.vocabulary.errors import Rejected
 from scheduling.cells import capacity
 from scheduling.demotion import quota_expiry, spent_budgets
 from scheduling.history.archive import child, ended, metered, old_specs, ranges
 from scheduling.history.checkpoints import saving
 from scheduling.history.statistics import reader, retention
 from scheduling.jobs.health_watch import failing_jobs_watch
-from scheduling.journal import journal, partitions, wakeups
-from scheduling.master import schedulers
-from scheduling.master.schedulers import DEFAULT, Scheduler
+from scheduling.journal import journal, partitions
 from scheduling.models import Cell
 from scheduling.packages import sweep
-from scheduling.policy import cell_settings
 from scheduling.recording.requests import record_in_child
 from scheduling.shells import shells
 from scheduling.storage.files import StoreAway
@@ -38,63 +33,19 @@ from scheduling.usage import metering
 
 log = structlog.get_logger(__name__)
 
-SLICE_S = 30.0
-# A slice that no worker has taken by then is dropped, because `masters_ensure` has requested another one.
-_STALE_S = 60.0
-_PASSED_ON = 5
-_PASS_ON_S = 0.1
-
-
-@shared_task(name="scheduling.master_run", acks_late=False)
-def master_run(cell: str, scheduler: str = DEFAULT.name, passed_on: int = _PASSED_ON) -> None:
-    """Run a cell's scheduler for `SLICE_S` seconds, then queue this Celery task again. Continue while Redis is
-    unreachable.
-
-    If several workers serve the queue, a worker without the lease may receive the Celery task. This worker queues it
-    again for the worker that has the lease. `passed_on`: how often the task was queued again in this way.
-    """
-    from scheduling.master.loop import master_of  # compiled kernels: 70 MB that other workers need not hold
-
-    cell_id = Cell.objects.values_list("id", flat=True).get(name=cell)
-    wanted = schedulers.BY_NAME[scheduler]
-    master = master_of(cell_id, wanted)
-    while master.run(SLICE_S):
-        if _ask_for(cell, wanted, expires=_STALE_S, passed_on=0):
-            return
-        log.warning("the Celery broker is unreachable; the master continues", cell=cell, scheduler=scheduler)
-    if master.wanted and passed_on < _PASSED_ON:
-        time.sleep(_PASS_ON_S)  # the other waits for work by then
-        _ask_for(cell, wanted, expires=_STALE_S, passed_on=passed_on + 1)
-    masters_ensure()  # where another kind of scheduler is wanted now, it starts at once
+_MASTER_QUEUE = "cell."
 
 
 @worker_ready.connect
-def master_begin(sender: Consumer, **_: object) -> None:
-    """When a worker for a scheduler has started, load the state of the cell and queue the first `master_run`."""
-    queues = sender.app.amqp.queues.consume_from
-    try:
-        wanted = [
-            (cell, scheduler)
-            for cell in Cell.operated.all()
-            for scheduler in schedulers.wanted(cell_settings.load(cell.settings))
-            if schedulers.queue_of(cell.name, scheduler) in queues
-        ]
-        for cell, scheduler in wanted:
-            from scheduling.master.loop import master_of  # compiled kernels, which other workers need not hold
-
-            master_of(cell.id, scheduler).prepare()
-            _ask_for(cell.name, scheduler, expires=_STALE_S)
-    except (DatabaseError, Rejected) as error:
-        log.warning("the state is loaded later", error=str(error).strip())
-
-
-@shared_task(name="scheduling.masters_ensure", ignore_result=True)
-def masters_ensure() -> None:
-    """Queue `master_run` for each scheduler that a cell needs and whose lease no process holds."""
-    for cell, scheduler in schedulers.unheld():
-        # The request lives longer than a slice, because a queued request replaces the next one (`_ask_for`). If it
-        # were stale by then, no scheduler would continue.
-        _ask_for(cell, scheduler, expires=_STALE_S)
+def become_master(sender: Consumer, **_: object) -> None:
+    """Replace a worker of the queue `cell.NAME` by `python -m scheduling.master NAME`. Up to release 0.2, masters were
+    Celery workers, so service files of that time still start such a worker after an upgrade.
+    """
+    for queue in sender.app.amqp.queues.consume_from:
+        if queue.startswith(_MASTER_QUEUE):
+            name = queue.removeprefix(_MASTER_QUEUE)
+            log.warning("a master is no longer a Celery worker; start `python -m scheduling.master`", process=name)
+            os.execv(sys.executable, [sys.executable, "-m", "scheduling.master", name])  # noqa: S606 - no shell
 
 
 @shared_task(name="scheduling.archive", ignore_result=True)
@@ -234,18 +185,3 @@ def shells_sweep() -> None:
     closed = shells.shells_sweep()
     if closed:
         log.info("shells of dead portals closed", number=closed)
-
-
-def _ask_for(cell: str, scheduler: Scheduler, *, expires: float, passed_on: int = _PASSED_ON) -> bool:
-    """Queue `master_run` unless it is queued already. Return False if the Celery broker is unreachable."""
-    queue = schedulers.queue_of(cell, scheduler)
-    waiting: list[int] = []
-    if not wakeups.send("slice", lambda redis: waiting.append(redis.llen(queue))):
-        return False
-    try:
-        if waiting == [0]:
-            args = [cell, scheduler.name, passed_on]
-            master_run.apply_async(args=args, queue=queue, retry=False, expires=expires)  # type: ignore[arg-type]
-    except (RedisError, BrokerAway, OSError):
-        return False
-    return True

@@ -233,7 +233,6 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 5
 CELERY_BEAT_SCHEDULE = {
-    "masters-ensure": {"task": "scheduling.masters_ensure", "schedule": 2.0, "options": {"expires": 2.0}},
     "notices-send": {"task": "quota.notices_send", "schedule": 5.0, "options": {"expires": 5.0}},
     "budgets-watch": {"task": "quota.budgets_watch", "schedule": 60.0, "options": {"expires": 60.0}},
     "usage-charge": {"task": "quota.usage_charge", "schedule": 1800.0},

@@ -70,7 +70,7 @@ class Up:
             ]
         )
         await self.supervisor.wait_up(_PROCESSES_S)
-        self.supervisor.start(processes.spares(self.home, env))
+        self.supervisor.start(processes.spares(self.options, self.home, env))
 
     async def stop(self) -> None:
         """Stop the Borglets first, then the tasks, then the server processes, and PostgreSQL and Redis last."""

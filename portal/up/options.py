@@ -13,6 +13,7 @@ from portal.settings import checks
 CELL = "dev"
 TENANT = "demo"
 _LARGEST_FLEET = 100_000
+_MOST_STANDBYS = 4
 _FLEET_CURE = "write MACHINES=simulated:100 or MACHINES=simulated:FILE.csv"
 
 
@@ -24,7 +25,8 @@ class OptionError(ValueError):
 class Options:
     """The options of one `make up`. `host`: address of all servers. `hostname`: name of this machine in the cell.
 
-    `fleet`: an option and its value for the command `borglet fleet`, which simulates more machines; None: no fleet.
+    `standbys`: number of warm standby masters of the cell. `fleet`: an option and its value for the command `borglet
+    fleet`, which simulates more machines; None: no fleet.
     """
 
     home: Path
@@ -35,6 +37,7 @@ class Options:
     zone: str
     hostname: str
     fleet: tuple[str, str] | None
+    standbys: int
 
     @property
     def portal_url(self) -> str:
@@ -63,6 +66,7 @@ class Options:
             zone=env.get("BORG_ZONE") or "borg.internal",
             hostname=_label(env.get("BORGLET_HOSTNAME") or os.uname().nodename),
             fleet=_fleet(env.get("MACHINES") or ""),
+            standbys=_standbys(env.get("STANDBYS") or "0"),
         )
         # DNS listens on TCP too, so the three ports must differ.
         if len(set(options.ports.values())) < len(options.ports):
@@ -82,6 +86,12 @@ def _label(nodename: str) -> str:
     """Return the name of a host, changed so that it is a valid DNS label."""
     label = re.sub(r"[^a-z0-9-]+", "-", nodename.partition(".")[0].lower())[:63].strip("-")
     return label or "localhost"
+
+
+def _standbys(text: str) -> int:
+    if wrong := checks.number(0, _MOST_STANDBYS)(text):
+        raise OptionError(f"STANDBYS={text!r}: {wrong}, for example STANDBYS=1")
+    return int(text)
 
 
 def _fleet(text: str) -> tuple[str, str] | None:

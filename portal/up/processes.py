@@ -76,7 +76,7 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
             env,
             longest_s=60.0,
         ),
-        _master("master", f"cell.{CELL}", home, env),
+        _master("master", CELL, home, env),
         _beating(
             "beat",
             (
@@ -99,24 +99,24 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
     ]
 
 
-def spares(home: Home, env: Mapping[str, str]) -> list[Spec]:
-    """Return the second scheduler, which is idle until an SRE enables it for batch jobs. No process waits for it."""
-    return [_master("master-batch", f"cell.{CELL}.batch", home, env)]
+def spares(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
+    """Return the standby masters, and the second scheduler, which is idle until an SRE enables it for batch jobs. The
+    start of the portal does not wait for them.
+    """
+    standbys = [_master(f"standby-{number + 1}", CELL, home, env) for number in range(options.standbys)]
+    return [*standbys, _master("master-batch", f"{CELL}.batch", home, env)]
 
 
-def _master(name: str, queue: str, home: Home, env: Mapping[str, str]) -> Spec:
-    """Return the process of one scheduler of the cell. `queue`: the name of its Celery queue."""
+def _master(name: str, scheduler: str, home: Home, env: Mapping[str, str]) -> Spec:
+    """Return a process that runs a scheduler of the cell, or is its standby. `scheduler`: CELL or `CELL.batch`."""
     return _beating(
         name,
-        (
-            *(*_CELERY, *_WORKER, "--pool", "solo"),
-            *("--queues", queue, "--hostname", f"{name}-{CELL}@%h", "--loglevel", "INFO"),
-        ),
+        (sys.executable, "-m", "scheduling.master", scheduler),
         home,
         env,
-        # One run of the master fills its only thread for up to 60 s.
-        longest_s=150.0,
-        # SIGKILL loses nothing: the master has committed its results, and its lease expires.
+        # The process touches its file between turns. A turn may load a large cell.
+        longest_s=60.0,
+        # SIGKILL loses nothing: the master has committed its results, and the next one sees that it has ended.
         stop_signal=signal.SIGKILL,
     )
 

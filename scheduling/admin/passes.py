@@ -39,7 +39,7 @@ def of_cell(cell: Cell) -> dict[str, Any]:
         "schedulers": [
             {
                 "name": one.name,
-                "queue": schedulers.queue_of(cell.name, one),
+                "process": schedulers.process_of(cell.name, one),
                 **dict(zip(("holder", "epoch"), held.get(one.name, ("", 0)), strict=True)),
                 **_passes((kept or {}).get(one.name, [])),
             }

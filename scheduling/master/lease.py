@@ -140,6 +140,23 @@ def release(cell_id: int, *, scheduler: str, holder: str) -> None:
     )
 
 
+def release_ended(cell: str) -> list[str]:
+    """Release the leases of a cell whose holders were processes of this host that have ended (`is_gone`). Return the
+    names of their schedulers. `cell`: the name of the cell.
+    """
+    released = []
+    held = query(
+        "SELECT l.cell_id, l.scheduler, l.holder FROM scheduling_lease AS l JOIN scheduling_cell AS c"
+        " ON c.id = l.cell_id WHERE c.name = %s AND l.expires_at > clock_timestamp()",
+        [cell],
+    )
+    for cell_id, scheduler, holder in held:
+        if is_gone(holder):
+            release(cell_id, scheduler=scheduler, holder=holder)
+            released.append(scheduler)
+    return released
+
+
 def held() -> set[tuple[int, str]]:
     """Return (cell id, name of the scheduler) for each lease that has not expired."""
     rows = query("SELECT cell_id, scheduler FROM scheduling_lease WHERE expires_at > clock_timestamp()")

@@ -5,14 +5,16 @@
                         └────────── news ───────────┘
 
 A call of `Master.run` loads the state, takes or renews the lease, and works for some time. The state stays in this
-process for the next call. Several processes may run the master at once, because the commit checks each assignment
-again. A cell may have several schedulers (`scheduling.master.schedulers`), each for its own jobs.
+process for the next call. While another process holds the lease, `Master.stand_by` keeps the state up to date. Several
+processes may run the master at once, because the commit checks each assignment again. A cell may have several
+schedulers (`scheduling.master.schedulers`), each for its own jobs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -65,6 +67,9 @@ PLACED_AT_ONCE = 2_500
 # and an update adds fewer. So the next urgent job waits for less.
 _FEWER_AT_ONCE, _FEWER_FOR_S = 1_000, 1.0
 _AWAY_S = 1.0
+# A standby looks whether the lease is free, and whether the holder's process on this host still exists.
+_LEASE_EVERY_S, _HOLDER_EVERY_S = 0.5, 0.1
+_NEVER = threading.Event()
 # A warm state that was not advanced for this long is loaded again: reading rows is then faster than the journal.
 _KEEP_WARM_S = 600.0
 # After so many passes in a row that the commit took nothing of, the next waits for news.
@@ -116,9 +121,9 @@ class Master:
         self._warm()
         self._advanced = time.monotonic()
 
-    def run(self, seconds: float) -> bool:
-        """Work for `seconds` seconds. Return False as soon as another process holds the lease, or the cell's settings
-        no longer list this scheduler. Otherwise return True.
+    def run(self, seconds: float, stopping: threading.Event = _NEVER) -> bool:
+        """Work for `seconds` seconds, or until `stopping` is set. Return False as soon as another process holds the
+        lease, or the cell's settings no longer list this scheduler. Otherwise return True.
         """
         self._kept, self.wanted = 0.0, True
         waiter = wakeups.Waiter([self.cell_id])
@@ -146,11 +151,55 @@ class Master:
                     self._renewed = 0.0
                     connection.close()
                     time.sleep(_AWAY_S)
-                if time.monotonic() >= until:
+                if time.monotonic() >= until or stopping.is_set():
                     return True
                 if not again:
                     waiter.wait(min(wakeups.POLL_S, max(0.0, until - time.monotonic())))
                 close_old_connections()
+
+    def stand_by(self, seconds: float, stopping: threading.Event = _NEVER) -> None:
+        """Keep the state and the history of the tasks' usage up to date, without the lease. Return after `seconds`
+        seconds, or as soon as the lease is free, the cell's settings no longer list this scheduler, or `stopping` is
+        set.
+        """
+        until = time.monotonic() + seconds
+        while not stopping.is_set():
+            try:
+                self._advance()
+                self._read_settings()
+                if not self.wanted:
+                    self._retire()
+                    return
+                self._observe()
+                if self._wait_for_lease(wakeups.POLL_S, stopping):
+                    return
+            except (OperationalError, InterfaceError) as error:
+                log.warning("the database is unreachable", cell_id=self.cell_id, error=str(error).strip())
+                connection.close()
+                stopping.wait(_AWAY_S)
+            if time.monotonic() >= until:
+                return
+            close_old_connections()
+
+    def _wait_for_lease(self, seconds: float, stopping: threading.Event) -> bool:
+        """Wait until the lease is free, but at most `seconds` seconds. Return whether it is free."""
+        until = time.monotonic() + seconds
+        while (now := time.monotonic()) < until and not stopping.is_set():
+            holder, _ = lease.in_force(self.cell_id).get(self.scheduler.name, ("", 0))
+            if not holder:
+                return True
+            ask_again = min(until, now + _LEASE_EVERY_S)
+            while time.monotonic() < ask_again and not stopping.is_set():
+                if lease.is_gone(holder):
+                    return True
+                stopping.wait(_HOLDER_EVERY_S)
+        return False
+
+    def _observe(self) -> None:
+        """Read the usage of the tasks, so that this master need not observe them for 300 s after it has taken over."""
+        if self.scheduler.keeps_house and wakeups.answers():
+            self._reclaimer = self._reclaimer or Reclaimer(self.cell_id, self._name)
+            self._reclaimer.observe(self._warm(), self._settings, now=time.monotonic())
 
     def _is_busy(self) -> bool:
         """Return whether the running call of `tick` takes so long that the lease could expire before the call ends."""
@@ -420,11 +469,3 @@ def _widens(event: events.Event, state: CellState) -> bool:
         and event.extra_resources is not None
         and event.extra_resources != state.extra_resources
     )
-
-
-_masters: dict[tuple[int, Scheduler], Master] = {}
-
-
-def master_of(cell_id: int, scheduler: Scheduler) -> Master:
-    """Return this process's `Master` for a cell and a scheduler. Later calls return the same object."""
-    return _masters.setdefault((cell_id, scheduler), Master(cell_id, scheduler))

@@ -48,6 +48,7 @@ _ME = "reclamation"
 class Reclaimer:
     """Changes the reservations of a cell's tasks according to their usage. Each master has one `Reclaimer`. A new
     `Reclaimer` has no data about earlier usage, so it observes tasks for 300 s before it lowers their reservations.
+    A standby only observes them, so after a takeover it continues without a pause.
     """
 
     cell_id: int
@@ -71,9 +72,18 @@ class Reclaimer:
             self._looked = now
         return self._write()
 
+    def observe(self, state: CellState, settings: CellSettings, *, now: float) -> None:
+        """Process the usage samples as `turn` does, but change nothing in the cell. A standby calls this."""
+        if now - self._looked >= EVERY_S:
+            self._measure(state, settings, passed_s=min(now - self._looked, 3600.0))
+            self._looked = now
+
     # --- a look
 
-    def _look(self, state: CellState, bands: tuple[Band, ...], settings: CellSettings, *, passed_s: float) -> None:
+    def _measure(
+        self, state: CellState, settings: CellSettings, *, passed_s: float
+    ) -> tuple[Samples, Reservations, float]:
+        """Add the usage samples to the history. Return the samples, the new reservations, and Redis' time."""
         if state is not self._state:
             self.history.follow(state.tasks)
             self._state = state
@@ -82,6 +92,10 @@ class Reclaimer:
         found = self.history.look(
             state.tasks, samples, PRESETS[settings.reclamation], passed_s=passed_s, fixed_jobs=self._fixed_jobs(state)
         )
+        return samples, found, now
+
+    def _look(self, state: CellState, bands: tuple[Band, ...], settings: CellSettings, *, passed_s: float) -> None:
+        samples, found, now = self._measure(state, settings, passed_s=passed_s)
         due = self.pace.due(state.tasks, samples, found, passed_s=passed_s)
         self._due = changes_due(state, found, due)
         short = self._relieve(state, found, samples.demand, bands, settings.shortage_at)

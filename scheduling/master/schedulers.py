@@ -1,7 +1,7 @@
 """The schedulers of a cell (§3.4): one scheduler for all work, or one for services and one for batch work.
 
     Cell.settings.schedulers ─► `wanted`: the schedulers that the cell needs ─► `unheld`: those that do not run
-        ─► `masters_ensure` starts them: each has its own Celery queue, process and copy of the cell's state
+        ─► each runs in a process of its own (`scheduling.master.process`), with its own copy of the cell's state
 
 Schedulers work at the same time, each with its own copy of the cell's state. The commit checks each assignment again.
 If two schedulers conflict, the assignment that comes later is rejected. Only the first scheduler of a cell does the
@@ -52,11 +52,11 @@ def wanted(settings: CellSettings) -> tuple[Scheduler, ...]:
     return KINDS[settings.schedulers]
 
 
-def queue_of(cell: str, scheduler: Scheduler) -> str:
-    """Return the name of the Celery queue of a scheduler. A worker of this queue must run only one Celery task at a
-    time.
+def process_of(cell: str, scheduler: Scheduler) -> str:
+    """Return the name of the process that runs a scheduler (`python -m scheduling.master NAME`). The schedulers that do
+    the maintenance of a cell have the same process, because a cell has only one of them at a time.
     """
-    return f"cell.{cell}" if scheduler.keeps_house else f"cell.{cell}.{scheduler.name}"
+    return cell if scheduler.keeps_house else f"{cell}.{scheduler.name}"
 
 
 def unheld() -> list[tuple[str, Scheduler]]:

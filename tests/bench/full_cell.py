@@ -33,8 +33,10 @@ _WITHIN_S = 900.0
 
 
 @contextmanager
-def full_cell() -> Iterator[Installation]:
-    """Start an installation on a copy of the full-size cell, and yield it. `users` returns its users."""
+def full_cell(*, standbys: int = 0) -> Iterator[Installation]:
+    """Start an installation on a copy of the full-size cell, and yield it. `users` returns its users. `standbys`: the
+    number of standby masters.
+    """
     home = FOLDER / _stamp() / "home"
     if not home.is_dir():
         shutil.rmtree(FOLDER, ignore_errors=True)
@@ -44,7 +46,7 @@ def full_cell() -> Iterator[Installation]:
         Path(folder).chmod(0o711)
         copy = Path(folder) / "home"
         subprocess.run(["cp", "-a", "--reflink=auto", str(home), str(copy)], check=True)
-        with installation(home=copy) as where:
+        with installation(home=copy, standbys=standbys) as where:
             yield where
 
 

@@ -68,7 +68,7 @@ class Installation:
 
 @contextmanager
 def installation(
-    *, home: Path | None = None, machines: str = "", ready_within_s: float = _READY_S
+    *, home: Path | None = None, machines: str = "", standbys: int = 0, ready_within_s: float = _READY_S
 ) -> Iterator[Installation]:
     """Start an installation, yield it when it is ready, and stop it with SIGINT. A given `home` is not deleted."""
     with tempfile.TemporaryDirectory(prefix="borg-bench-") as folder:
@@ -82,6 +82,7 @@ def installation(
             "DNS_PORT": str(dns),
             "LINK_PORT": str(link),
             "MACHINES": machines,
+            "STANDBYS": str(standbys),
         }
         for name in ("BORG_DATABASE_URL", "BORG_REDIS_URL", "DJANGO_SETTINGS_MODULE", "BORG_SECRET_KEY"):
             env.pop(name, None)

@@ -133,16 +133,9 @@ class Shards:
 
 @contextmanager
 def master(home: Path, cell: str) -> Iterator[Program]:
-    """Run a Celery worker for the master of a cell during the `with` block, as `make up` does."""
-    import portal.celery  # noqa: F401 - who tells tasks where the broker is
-    from scheduling import celery_tasks
-    from scheduling.master import schedulers
-
-    queue = schedulers.queue_of(cell, schedulers.DEFAULT)
-    worker = ("celery", "-A", "portal.celery", "worker", "--pool", "solo", "--without-gossip", "--without-mingle")
+    """Run the master of a cell during the `with` block, as `make up` does."""
     env = {"DJANGO_SETTINGS_MODULE": "portal.settings.production", "BORG_SECRET_KEY": _SECRET}
-    with program(home, "master", *worker, "--queues", queue, **env) as made:
-        celery_tasks.masters_ensure()
+    with program(home, "master", "scheduling.master", cell, **env) as made:
         yield made
 
 

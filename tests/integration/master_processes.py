@@ -1,4 +1,6 @@
-"""Real masters over the test database: Celery workers in processes of their own, as `portal.up` starts them."""
+"""Real masters over the test database: `python -m scheduling.master` in processes of their own, as `portal.up` starts
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +13,26 @@ from pathlib import Path
 
 from tests.integration.portal_server import database_url
 
-_WORKER = (
-    *(sys.executable, "-m", "celery", "-A", "portal.celery", "worker", "--pool", "solo"),
-    *("--without-gossip", "--without-mingle", "--loglevel", "INFO"),
-)
-
 
 @contextmanager
-def running(folder: Path, *queues: str) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start one Celery worker for each queue and yield their processes. They are killed at the end of the block."""
+def running(folder: Path, *names: str, **settings: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start one process for each name (`CELL` or `CELL.batch`) and yield the processes. They are killed at the end of
+    the block. `settings`: further environment variables.
+    """
     env = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "portal.settings.production",
         "BORG_DATABASE_URL": database_url(),
         "BORG_SECRET_KEY": "of-the-tests-" + "x" * 50,
+        **settings,
     }
     with ExitStack() as cleanup:
-        workers = []
-        for queue in queues:
-            output = cleanup.enter_context((folder / f"{queue}.log").open("ab"))
-            command = [*_WORKER, "--queues", queue, "--hostname", f"{queue}@%h"]
-            worker = subprocess.Popen(command, env=env, stdout=output, stderr=output)
-            cleanup.callback(worker.wait)
-            cleanup.callback(worker.kill)
-            workers.append(worker)
-        yield workers
+        masters = []
+        for name in names:
+            output = cleanup.enter_context((folder / f"{name}.log").open("ab"))
+            command = [sys.executable, "-m", "scheduling.master", name]
+            master = subprocess.Popen(command, env=env, stdout=output, stderr=output)
+            cleanup.callback(master.wait)
+            cleanup.callback(master.kill)
+            masters.append(master)
+        yield masters

@@ -404,8 +404,8 @@ def test_a_cells_page_shows_its_schedulers_and_who_waits(sre, world) -> None:
     path = reverse("admin:scheduling_cell_change", args=[world.cell.pk])
     wakeups.client().delete(f"borg:passes:{world.cell.pk}:default")
     page = sre.get(path).text
-    assert "No worker runs this scheduler" in page
-    assert f"cell.{world.cell.name}" in page
+    assert "No process runs this scheduler" in page
+    assert f"python -m scheduling.master {world.cell.name}." in page
     lease.take(world.cell.id, scheduler="default", holder="node-1:4711:ab", ttl_s=60)
     one = pass_log.Pass(
         at=1.79e9,
@@ -423,7 +423,7 @@ def test_a_cells_page_shows_its_schedulers_and_who_waits(sre, world) -> None:
     )
     pass_log.record(world.cell.id, "cc", "default", one)
     page = sre.get(path).text
-    assert "Worker node-1:4711:ab runs this scheduler (lease epoch 1)." in page
+    assert "Process node-1:4711:ab runs this scheduler (lease epoch 1)." in page
     for told in ("9.4 + 70.2", "9.4 · 9.4 ms", "25 (2.4 %)", "90.0 %", "1,200", "14:13:20", "production"):
         assert told in page, told
 

@@ -111,6 +111,23 @@ def reservation(job: Job, index: int = 0) -> list[int]:
     return Task.objects.get(job=job, index=index).reservation
 
 
+def test_a_standby_observes_usage_so_that_reservations_fall_at_once_after_a_takeover(cell) -> None:
+    rows.a_machine(cell, capacity=(4000, 8 * GIB, 8 * GIB, 0, 0, 10))
+    cycle, standby = Cycle(cell), Reclaimer(cell.id, cell.name)
+    job = running(cell)
+    cycle.turn()
+    cycle.use(job, cpu=200, ram=256 * 2**20, disk=2**20)
+    cycle.report()
+    assert cycle.master.state is not None
+    fresh = Reclaimer(cell.id, cell.name)
+    for second in range(0, 3001, 25):
+        standby.observe(cycle.master.state, cycle.settings, now=float(second))
+    fresh.turn(cycle.master.state, DEFAULT_BANDS, cycle.settings, now=3025.0)
+    assert reservation(job) == list(LIMIT), "a standby changes nothing, and a new master observes first"
+    standby.turn(cycle.master.state, DEFAULT_BANDS, cycle.settings, now=3025.0)
+    assert 250 <= reservation(job)[0] <= 310
+
+
 def test_reservations_reach_rows_journal_and_warm_state(cell) -> None:
     rows.a_machine(cell, capacity=(4000, 8 * GIB, 8 * GIB, 0, 0, 10))
     cycle = Cycle(cell)

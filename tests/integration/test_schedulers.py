@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import subprocess
 import threading
 import time
@@ -13,12 +11,10 @@ import pytest
 from django.db import connection
 from prometheus_client import REGISTRY
 
-from portal.celery import app
 from quota.vocabulary.errors import Rejected
-from scheduling import celery_tasks
 from scheduling.cells.cells import cell_set
 from scheduling.core.vocabulary import events
-from scheduling.journal import journal, wakeups
+from scheduling.journal import journal
 from scheduling.master import lease, schedulers
 from scheduling.master.loop import Master
 from scheduling.master.schedulers import BATCH, DEFAULT, SERVICE, Scheduler
@@ -125,34 +121,10 @@ def test_the_first_alone_keeps_house(cell, tenant) -> None:
 # --- the setting of schedulers
 
 
-def test_what_is_wanted_and_held_by_nobody_is_asked_for_once(cell) -> None:
+def test_what_is_wanted_and_held_by_nobody_is_missing(cell) -> None:
     assert schedulers.unheld() == [("cc", SERVICE), ("cc", BATCH)]
     lease.take(cell.id, scheduler="service", holder="somebody", ttl_s=60)
     assert schedulers.unheld() == [("cc", BATCH)]
-    queue = wakeups.client()
-    queue.delete("cell.cc", "cell.cc.batch")
-    app.set_current()
-    for _ in range(3):
-        celery_tasks.masters_ensure()
-    assert (queue.llen("cell.cc"), queue.llen("cell.cc.batch")) == (0, 1)
-    queue.delete("cell.cc.batch")
-
-
-def test_a_standby_passes_the_next_slice_on_to_the_holder_of_the_lease(cell) -> None:
-    """A master that does not hold the lease passes its slice of time on to the queue, at most five times in a row."""
-    app.set_current()
-    queue = wakeups.client()
-    queue.delete("cell.cc")
-    for scheduler in ("service", "batch"):
-        lease.take(cell.id, scheduler=scheduler, holder="another", ttl_s=60)
-    turns = []
-    celery_tasks.master_run("cc", "service", 0)
-    while message := queue.lpop("cell.cc"):
-        (_, _, passed_on), *_ = json.loads(base64.b64decode(json.loads(message)["body"]))
-        turns.append(passed_on)
-        celery_tasks.master_run("cc", "service", passed_on)
-    assert turns == [1, 2, 3, 4, 5]
-    assert placed() == 0
 
 
 def test_a_cell_whose_settings_are_broken_stops_no_other(cell) -> None:
@@ -264,15 +236,12 @@ def test_both_work_at_once_on_a_crowded_cell(cell, tenant) -> None:
 
 @pytest.fixture
 def processes(cell, tmp_path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Yield real Celery workers, one for each of the two queues of the cell."""
-    app.set_current()
-    wakeups.client().delete("cell.cc", "cell.cc.batch")
-    with master_processes.running(tmp_path, "cell.cc", "cell.cc.batch") as workers:
-        yield workers
+    """Yield real processes, one for each scheduler of the cell."""
+    with master_processes.running(tmp_path, "cc", "cc.batch") as masters:
+        yield masters
 
 
 def held(cell: Cell, *wanted: Scheduler) -> bool:
-    celery_tasks.masters_ensure()
     return lease.held() == {(cell.id, scheduler.name) for scheduler in wanted}
 
 
@@ -307,10 +276,9 @@ def test_a_master_that_was_killed_comes_back_by_itself(cell, tenant, tmp_path) -
     """After a master was killed, a new one takes its lease over at once, and does not wait until the lease expires."""
     rows.a_machine(cell)
     cell_set(principal=rows.ME, cell=cell, settings={"schedulers": "one"})
-    wakeups.client().delete("cell.cc")
     for number in range(2):
         job = rows.a_job(cell, tenant, f"web{number}", tasks=3)
-        with master_processes.running(tmp_path, "cell.cc") as (worker,):
+        with master_processes.running(tmp_path, "cc") as (worker,):
             wait_for(lambda job=job: placed(job) == 3)
             holder, epoch = lease.in_force(cell.id)["default"]
             assert (holder.split(":")[1], epoch) == (str(worker.pid), number + 1)

@@ -1,7 +1,7 @@
 """What keeps an installation small, once per day of the simulated year: the periodic Celery tasks of production.
 
-All of them run, so a task that is added to the schedule takes part. Three are done differently: the scheduler is the
-bench itself, and the archiver and the checkpoints run without child processes, which would have the real clock.
+All of them run, so a task that is added to the schedule takes part. Two are done differently: the archiver and the
+checkpoints run without child processes, which would have the real clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scheduling.history.archive.store import store
 from scheduling.history.checkpoints import saving
 from scheduling.models import Cell
 
-_OTHERWISE = {"scheduling.masters_ensure", "scheduling.archive", "scheduling.checkpoints"}
+_OTHERWISE = {"scheduling.archive", "scheduling.checkpoints"}
 SESSIONS_PER_DAY, TOKEN_DAYS = 10, 30
 _BACKEND = "django.contrib.auth.backends.ModelBackend"
 

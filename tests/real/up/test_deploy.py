@@ -48,7 +48,7 @@ def _kept_by_make_up(tmp_path: Path) -> dict[str, str]:
     home = Home(tmp_path)
     specs = [
         *servers(options, home, {}),
-        *spares(home, {}),
+        *spares(options, home, {}),
         *machines(options, home, machine_environment(options, {}), {}),
     ]
     return {spec.name: " ".join(spec.argv) for spec in specs}
@@ -61,7 +61,7 @@ def test_each_process_of_make_up_has_a_unit_that_runs_the_same_program(tmp_path:
     for name, unit in units.items():
         program = next(
             part
-            for part in ("portal.web", "scheduling.link", "naming.server", "celery", "borglet")
+            for part in ("portal.web", "scheduling.link", "scheduling.master", "naming.server", "celery", "borglet")
             if re.search(rf"[/ ]{part}\b", kept[name])
         )
         assert program in _read(unit)["Service"]["ExecStart"]

@@ -1,0 +1,202 @@
+"""Tests of standby masters (§3.1): they follow the cell without the lease, and take over without Redis and Celery."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from scheduling.cells.cells import cell_set
+from scheduling.core.cell.state import CellState
+from scheduling.master import lease, process
+from scheduling.master.loop import Master
+from scheduling.master.process import MasterProcess
+from scheduling.master.schedulers import BATCH, DEFAULT, SERVICE
+from scheduling.master.snapshot import load_state
+from scheduling.master.validate import validate
+from scheduling.models import Cell, Job, Task
+from tests.integration import master_processes, rows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+WAIT_S = 120.0
+
+
+@pytest.fixture
+def cell() -> Cell:
+    return rows.a_cell()
+
+
+@pytest.fixture(autouse=True)
+def _sound(cell):
+    yield
+    assert [problem for problem in validate(cell.id) if "is charged" not in problem] == []
+
+
+def placed(job: Job) -> int:
+    return Task.objects.filter(job=job, state="running").count()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.02)
+
+
+@contextmanager
+def serving(name: str = "cc") -> Iterator[MasterProcess]:
+    """Run the loop of a master's process in a thread during the `with` block."""
+    served = MasterProcess(name)
+
+    def work() -> None:
+        try:
+            served.run()
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield served
+    finally:
+        served.stopping.set()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def test_a_standby_follows_the_journal_and_takes_over_with_the_state_that_it_has(cell) -> None:
+    loads: list[int] = []
+
+    def counted(cell_id: int) -> CellState:
+        loads.append(cell_id)
+        return load_state(cell_id)
+
+    rows.a_machine(cell)
+    lease.take(cell.id, scheduler="default", holder="another", ttl_s=60)
+    standby = Master(cell.id, load=counted)
+    standby.prepare()
+    job = rows.a_job(cell, rows.a_tenant())
+    standby.stand_by(0.0)
+    assert standby.state is not None
+    assert (standby.state.pending, placed(job)) == (3, 0), "it has read the job and does not place it"
+    lease.release(cell.id, scheduler="default", holder="another")
+    standby.stand_by(WAIT_S)
+    assert standby.run(0.0) is True
+    assert (placed(job), len(loads)) == (3, 1)
+
+
+def test_a_process_that_is_stopped_releases_its_lease(cell) -> None:
+    with serving():
+        wait_for(lambda: lease.held() == {(cell.id, "default")})
+    assert lease.held() == set()
+
+
+def test_a_standby_takes_over_from_a_killed_process_without_redis(cell, tmp_path) -> None:
+    """Two processes run, and neither of them reaches Redis. The one that works is killed, and the other one places the
+    next job, with the next epoch of the lease.
+    """
+    rows.a_machine(cell)
+    tenant = rows.a_tenant()
+    away = {"BORG_REDIS_URL": f"unix://{tmp_path}/none.sock"}
+    with master_processes.running(tmp_path, "cc", "cc", **away) as both:
+        first_job = rows.a_job(cell, tenant, "first")
+        wait_for(lambda: placed(first_job) == 3)
+        holder, epoch = lease.in_force(cell.id)["default"]
+        (working,) = [one for one in both if holder.split(":")[1] == str(one.pid)]
+        (standby,) = [one for one in both if one is not working]
+        wait_for(lambda: (tmp_path / "cc.log").read_text().count("warm state loaded") == 2)
+        working.send_signal(signal.SIGKILL)
+        working.wait()
+        second_job = rows.a_job(cell, tenant, "second")
+        wait_for(lambda: placed(second_job) == 3)
+        holder, later = lease.in_force(cell.id)["default"]
+        assert (holder.split(":")[1], later) == (str(standby.pid), epoch + 1)
+
+
+def test_leases_of_ended_processes_of_this_host_are_released(cell) -> None:
+    """So a standby on another host need not wait until the lease expires."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        host, _, which = lease.own_holder().split(":")
+        ended = f"{host}:{other.pid}:{which.partition('-')[0]}-{lease._started(other.pid)}"
+        lease.take(cell.id, scheduler="default", holder=ended, ttl_s=60)
+        assert lease.release_ended(cell.name) == [], "the process is alive"
+        other.kill()
+    assert lease.release_ended("another") == []
+    assert lease.release_ended(cell.name) == ["default"]
+    assert lease.held() == set()
+
+
+def test_a_lease_of_another_host_is_not_released(cell) -> None:
+    lease.take(cell.id, scheduler="default", holder="elsewhere:1:0-1", ttl_s=60)
+    assert lease.release_ended(cell.name) == []
+    assert lease.held() == {(cell.id, "default")}
+
+
+def test_a_process_follows_the_setting_of_schedulers(cell, monkeypatch) -> None:
+    """The process of the cell runs the scheduler for all jobs or the one for services. The batch process waits until
+    the setting lists its scheduler.
+    """
+    monkeypatch.setattr(process, "PAUSE_S", 0.02)
+    with serving(), serving("cc.batch") as batch:
+        wait_for(lambda: lease.held() == {(cell.id, DEFAULT.name)})
+        wait_for(lambda: "to list this scheduler" in batch._waits_for)
+        for setting, names in (("by-workload", {SERVICE.name, BATCH.name}), ("one", {DEFAULT.name})):
+            cell_set(principal=rows.ME, cell=cell, settings={"schedulers": setting})
+            wait_for(lambda names=names: lease.held() == {(cell.id, name) for name in names})
+
+
+def test_a_process_waits_for_its_cell(cell, monkeypatch) -> None:
+    monkeypatch.setattr(process, "PAUSE_S", 0.02)
+    with serving("later") as waiting:
+        wait_for(lambda: waiting._waits_for == "a cell named later")
+        later = rows.a_cell("later")
+        wait_for(lambda: (later.id, "default") in lease.held())
+
+
+def test_a_master_that_fails_loads_its_state_again(cell, monkeypatch) -> None:
+    monkeypatch.setattr(process, "PAUSE_S", 0.02)
+    rows.a_machine(cell)
+    failures = iter([True])
+    working = Master.tick
+
+    def fail_once(self: Master) -> bool:
+        if next(failures, False):
+            raise RuntimeError("a planted error")
+        return working(self)
+
+    monkeypatch.setattr(Master, "tick", fail_once)
+    job = rows.a_job(cell, rows.a_tenant())
+    with serving():
+        wait_for(lambda: placed(job) == 3)
+    assert next(failures, None) is None
+
+
+def test_a_worker_of_an_old_unit_becomes_the_process(cell, tmp_path) -> None:
+    """Unit files of earlier releases start a Celery worker for the queue of a cell."""
+    rows.a_machine(cell)
+    env = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "portal.settings.production",
+        "BORG_DATABASE_URL": master_processes.database_url(),
+        "BORG_REDIS_URL": settings.BORG_REDIS_URL,
+        "BORG_SECRET_KEY": "of-the-tests-" + "x" * 50,
+    }
+    command = [sys.executable, "-m", "celery", "-A", "portal.celery", "worker", "--pool", "solo", "--queues", "cell.cc"]
+    with (tmp_path / "worker.log").open("wb") as output:
+        worker = subprocess.Popen(command, env=env, stdout=output, stderr=output)
+    try:
+        job = rows.a_job(cell, rows.a_tenant())
+        wait_for(lambda: placed(job) == 3)
+        assert lease.in_force(cell.id)["default"][0].split(":")[1] == str(worker.pid)
+    finally:
+        worker.kill()
+        worker.wait()
