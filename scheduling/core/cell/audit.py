@@ -91,8 +91,8 @@ def _limits(state: Audited) -> Iterator[str]:
     """Yield an error for each machine on which the sum of the limits of prod tasks exceeds the capacity."""
     names = (*NAMES, *state.extra_resources)
     machines = state.machines
-    over = (machines.prod_limit > machines.capacity).any(axis=1).tolist()
-    for machine_id, slot in sorted((machine_id, slot) for machine_id, slot in machines.slot.items() if over[slot]):
+    over = set(np.flatnonzero((machines.prod_limit > machines.capacity).any(axis=1)).tolist())
+    for machine_id, slot in sorted(one for one in machines.slot.items() if one[1] in over):
         for r in np.flatnonzero(machines.prod_limit[slot] > machines.capacity[slot]):
             yield (
                 f"machine {machine_id}: prod tasks have limits of {machines.prod_limit[slot, r]} {names[r]}, "
