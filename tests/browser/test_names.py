@@ -101,7 +101,7 @@ def test_pages_of_names_read_without_scripts(chromium, portal, service) -> None:
         page.goto("/names/")
         page.get_by_label("Find a name").fill("j_foo.ubar.cc.borg.internal")
         page.get_by_role("button", name="Find").click()
-        expect(page.get_by_role("alert")).to_contain_text("use hyphens: 'j-foo'")
+        expect(page.get_by_role("alert")).to_contain_text("use hyphens, as in 'j-foo'")
         expect(page.get_by_label("Find a name")).to_have_value("j_foo.ubar.cc.borg.internal")
         page.get_by_label("Find a name").fill("ubar/jfoo")
         page.get_by_role("button", name="Find").click()

@@ -39,7 +39,7 @@ def test_buying_from_the_question_to_the_end_of_the_order(ann, ubar) -> None:
     assert (asked.returncode, "Order it for " in asked.stderr, "nothing was changed" in asked.stderr) == (1, True, True)
     assert ann.run("quota", "buy", *SIZE, "--days", "10", given="").returncode == 1  # no answer is given
     dear = ann.run("quota", "buy", *SIZE, "--days", "10", "--at-most", "1.5", "--yes")
-    assert (dear.returncode, "more than 1.50" in dear.stderr) == (1, True)
+    assert (dear.returncode, "more than the 1.50" in dear.stderr) == (1, True)
     assert "nothing was" in ann.out("quota", "buy", *SIZE, "--days", "10", "--dry-run")
     assert not Order.objects.exists()
 

@@ -103,7 +103,7 @@ def test_a_change_revokes_the_tokens_on_request(world) -> None:
     secrets = [a_token("laptop")[1], a_token("desk")[1], a_token("of another", of="owner")[1]]
     client = signed_in("operator")
     assert change(client, revoke_tokens="on").status_code == 302
-    assert "2 tokens are revoked" in client.get("/").content.decode()
+    assert "2 of your tokens were revoked." in client.get("/").content.decode()
     answers = [
         Client(headers={"authorization": f"Bearer {secret}"}).get("/api/v1/cells/").status_code for secret in secrets
     ]
@@ -115,7 +115,7 @@ def test_a_change_without_the_request_says_how_many_tokens_still_work(world) -> 
     a_token("laptop")
     client = signed_in("operator")
     assert change(client).status_code == 302
-    assert "1 token still works" in client.get("/").content.decode()
+    assert "1 of your tokens is still valid." in client.get("/").content.decode()
     assert not Token.objects.exclude(revoked_at=None).exists()
 
 

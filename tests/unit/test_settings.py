@@ -45,7 +45,7 @@ def complaints_of(**given: str) -> list[str]:
         ("BORG_DNS_TTL", "5s", "from 0 to 86400"),
         ("BORG_DNS_REVERSE", "10.0.0.1/8", "10.1.0.0/16"),
         ("BORG_DNS_REVERSE", "0.0.0.0/0", "give your own"),
-        ("BORG_DNS_CAA", "0 isue x", "use one of issue"),
+        ("BORG_DNS_CAA", "0 isue x", "give one of issue"),
         ("BORG_DNS_TRANSFER", "10.0.0.0/40", "10.1.0.0/16"),
         ("BORG_DNS_NSID", "n" * 65, "at most 64"),
         ("BORG_DNS_PROCESSES", "0", "from 1 to 256"),

@@ -208,7 +208,7 @@ def test_an_override_is_merged_into_its_tasks_alone() -> None:
     assert job.task(4).limit[RAM] == job.base.limit[RAM]
     assert job.task(7).command == ("other",)
     assert [(first, last) for first, last, _ in job.segments()] == [(0, 2), (3, 4), (5, 6), (7, 7), (8, 9)]
-    with pytest.raises(IndexError, match="tasks 0 to 9"):
+    with pytest.raises(IndexError, match="give 0 to 9"):
         job.task(10)
 
 
