@@ -41,11 +41,14 @@ def become_master(sender: Consumer, **_: object) -> None:
     """Replace a worker of the queue `cell.NAME` by `python -m scheduling.master NAME`. Up to release 0.2, masters were
     Celery workers, so service files of that time still start such a worker after an upgrade.
     """
-    for queue in sender.app.amqp.queues.consume_from:
-        if queue.startswith(_MASTER_QUEUE):
-            name = queue.removeprefix(_MASTER_QUEUE)
-            log.warning("a master is no longer a Celery worker; start `python -m scheduling.master`", process=name)
-            os.execv(sys.executable, [sys.executable, "-m", "scheduling.master", name])  # noqa: S606 - no shell
+    queues = list(sender.app.amqp.queues.consume_from)
+    names = [queue.removeprefix(_MASTER_QUEUE) for queue in queues if queue.startswith(_MASTER_QUEUE)]
+    if names and len(queues) > 1:
+        log.error("masters are no longer Celery workers; start `python -m scheduling.master NAME`", names=names)
+    elif names:
+        (name,) = names
+        log.warning("a master is no longer a Celery worker; start `python -m scheduling.master`", process=name)
+        os.execv(sys.executable, [sys.executable, "-m", "scheduling.master", name])  # noqa: S606 - no shell
 
 
 @shared_task(name="scheduling.archive", ignore_result=True)

@@ -12,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from portal.settings import environment as env
 from portal.settings.logs import LOGGING as LOGGING
 from portal.settings.policies import SIGMA, documentation_headers
+from serving.redis_url import celery_broker
 
 env.check()
 
@@ -19,10 +20,15 @@ env.check()
 def database(url: str, *, pool: int = 0, deadline_s: float = 0.0) -> dict[str, object]:
     """Return Django's DATABASES entry for a libpq URI: `postgresql://user@host:port/name?host=/socket/folder`.
 
+    A URI may list several hosts. Each new connection then goes to the first of them that accepts writes, so processes
+    follow a failover.
+
     `pool`: the number of pooled connections, which all requests share; 0 means that each thread has its own connection.
     `deadline_s`: the longest time in seconds that a request may take, so no wait for PostgreSQL may take longer.
     """
     given = conninfo_to_dict(url)
+    if "," in str(given.get("host", "")):
+        given.setdefault("target_session_attrs", "read-write")
     bounds: dict[str, object] = {}
     if pool:
         from portal.database import connection_options, pool_options
@@ -223,11 +229,11 @@ SPECTACULAR_SETTINGS = {
     },
 }
 
-CELERY_BROKER_URL = BORG_REDIS_URL.replace("unix://", "redis+socket://", 1)
+CELERY_BROKER_URL, _BROKER_OPTIONS = celery_broker(BORG_REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600, "socket_keepalive": True}
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600, "socket_keepalive": True, **_BROKER_OPTIONS}
 CELERY_TASK_DEFAULT_QUEUE = "borg"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"

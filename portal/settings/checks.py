@@ -127,10 +127,31 @@ def url(*schemes: str, bare: bool = False) -> Check:
     return check
 
 
-database = rule(
-    "the value is not a libpq URI; give one such as postgresql://user:password@host:5432/borg",
-    lambda text: urlsplit(text).scheme in ("postgresql", "postgres") and urlsplit(text).port != 0,
-)
+_WRITABLE = ("read-write", "primary")
+
+
+def database(text: str) -> str:
+    """Return "" if the text is a libpq URI of one host or of several hosts. Otherwise return the problem."""
+    from psycopg import Error
+    from psycopg.conninfo import conninfo_to_dict
+
+    example = "give one such as postgresql://user:password@host:5432/borg, or @host1:5432,host2:5432/borg"
+    try:
+        found = conninfo_to_dict(text) if text.startswith(("postgresql://", "postgres://")) else None
+    except Error:
+        found = None
+    if found is None:
+        return f"the value is not a libpq URI; {example}"
+    hosts, ports = (str(found.get(name) or "").split(",") for name in ("host", "port"))
+    if ports != [""] and any(port(one) for one in ports):
+        return f"a port is not a number from 1 to 65535; {example}"
+    if len(ports) not in (1, len(hosts)):
+        return f"there are {len(hosts)} hosts but {len(ports)} ports; give one port, or one per host"
+    session = found.get("target_session_attrs", _WRITABLE[0])
+    if len(hosts) > 1 and session not in _WRITABLE:
+        known = " or ".join(_WRITABLE)
+        return f"with target_session_attrs={session}, a standby may get the writes; give {known}, or leave it out"
+    return ""
 
 
 def _is_redis(text: str) -> bool:
@@ -140,9 +161,23 @@ def _is_redis(text: str) -> bool:
     return fits and text.startswith(("redis://", "rediss://", "unix://"))
 
 
-redis = rule(
-    "the value is not a Redis URL; give redis://host:6379/0, rediss://… for TLS, or unix:///path/to/socket", _is_redis
+_one_redis = rule(
+    "the value is not a Redis URL; give redis://host:6379/0, rediss://… for TLS, unix:///path/to/socket, or"
+    " redis+sentinel://host:26379,host:26379/NAME",
+    _is_redis,
 )
+
+
+def redis(text: str) -> str:
+    """Return "" if the text is the URL of a Redis server, or of sentinels. Otherwise return the problem."""
+    from serving.redis_url import read_sentinel_url
+
+    try:
+        return "" if read_sentinel_url(text) else _one_redis(text)
+    except ValueError as error:
+        return str(error)
+
+
 KEY_CURE = "give at least 50 random characters, from python3 -c 'import secrets; print(secrets.token_urlsafe(64))'"
 
 

@@ -38,7 +38,9 @@ class Setting:
 
 SETTINGS: dict[str, Setting] = {
     "BORG_HOME": Setting(".borg", "Folder with all data of this host.", checks.folder),
-    "BORG_DATABASE_URL": Setting("postgresql:///borg", "PostgreSQL, as a libpq URI.", checks.database, secret=True),
+    "BORG_DATABASE_URL": Setting(
+        "postgresql:///borg", "PostgreSQL, as a libpq URI of one host or of several.", checks.database, secret=True
+    ),
     "BORG_DATABASE_POOL": Setting(
         "0", "Connections that a web process shares among its requests; 0: one per thread.", checks.number(0, 1_000)
     ),
@@ -46,7 +48,10 @@ SETTINGS: dict[str, Setting] = {
         "50", "Seconds after which a web process answers 503 to a request.", checks.number(5, 600)
     ),
     "BORG_REDIS_URL": Setting(
-        "redis://127.0.0.1:6379/0", "Redis, as a URL or as unix:///path/to/socket.", checks.redis, secret=True
+        "redis://127.0.0.1:6379/0",
+        "Redis, as a URL, as unix:///path/to/socket, or as redis+sentinel://host,host/NAME.",
+        checks.redis,
+        secret=True,
     ),
     "BORG_SECRET_KEY": Setting(
         "", "Key that signs sessions and cookies; at least 50 random characters.", checks.secret_key, secret=True

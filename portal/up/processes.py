@@ -114,8 +114,10 @@ def _master(name: str, scheduler: str, home: Home, env: Mapping[str, str]) -> Sp
         (sys.executable, "-m", "scheduling.master", scheduler),
         home,
         env,
-        # The process touches its file between turns. A turn may load a large cell.
-        longest_s=60.0,
+        # A master that waits for a lock of PostgreSQL or loads a large cell is busy, not dead. It loses its lease after
+        # this time (`scheduling.master.lease.STUCK_AFTER_S`).
+        longest_s=300.0,
+        needs=("postgres", PRELOAD),
         # SIGKILL loses nothing: the master has committed its results, and the next one sees that it has ended.
         stop_signal=signal.SIGKILL,
     )
@@ -129,6 +131,7 @@ def _beating(
     *,
     longest_s: float,
     stop_signal: signal.Signals = signal.SIGTERM,
+    needs: tuple[str, ...] = (*ENGINES, PRELOAD),
 ) -> Spec:
     """Return the description of a process without a port. The process touches its heartbeat file, and its checks fail
     if the file was not touched for `longest_s` seconds.
@@ -140,7 +143,7 @@ def _beating(
         argv=argv,
         # The preload process has run Django's system checks for all Celery processes. They touch 12 MiB of memory.
         env={**env, "BORG_PULSE": str(pulse), "CELERY_SKIP_CHECKS": "1"},
-        needs=(*ENGINES, PRELOAD),
+        needs=needs,
         pulse=pulse,
         preload=_preload_socket(home),
         ready=probe,

@@ -12,6 +12,7 @@ import argparse
 import gc
 import os
 import signal
+import threading
 
 # A master creates tens of thousands of objects per second, and they form no cycles. With Python's default thresholds,
 # the garbage collector takes half of the time of a large commit (DESIGN §3).
@@ -39,7 +40,8 @@ def main() -> None:
         return
     process = MasterProcess(options.name, pulse=pulse_file())
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: process.stopping.set())
+        # In a thread, because `Event.set` in a handler would wait for a lock that the interrupted code may hold.
+        signal.signal(number, lambda *_: threading.Thread(target=process.stopping.set, daemon=True).start())
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)

@@ -30,14 +30,31 @@ TTL_S = 6.0
 STUCK_AFTER_S = 300.0
 
 
+def _is_missing(pid: int) -> bool:
+    """Return whether a process does not exist. `/proc` may hide the processes of other users."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _stat(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text()
+
+
 def _started(pid: int) -> str:
-    """Return the start time of a process on this host, in clock ticks since the host started, or "" if the process has
-    ended.
+    """Return the start time of a process on this host, in clock ticks since the host started, "" if the process has
+    ended, or "hidden" if this process may not know.
     """
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *fields = _stat(pid).rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return "" if _is_missing(pid) else "hidden"
     except OSError:
-        return ""
+        return "hidden"
     return "" if state in "ZX" else fields[18]
 
 
@@ -60,7 +77,9 @@ def is_gone(holder: str) -> bool:
     """
     host, pid, which = (["", "", "", *holder.split(":")])[-3:]
     space, _, began = which.partition("-")
-    return host == socket.gethostname() and space == _SPACE and pid.isdecimal() and _started(int(pid)) != began
+    if host != socket.gethostname() or space != _SPACE or not pid.isdecimal():
+        return False
+    return _started(int(pid)) not in (began, "hidden")
 
 
 def renew(cell_id: int, *, scheduler: str, holder: str, ttl_s: float = TTL_S) -> int | None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 import structlog
-from django.db import InterfaceError, OperationalError, close_old_connections, connection, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, connection, transaction
 from django.utils import timezone
 
 from quota.admission import admission
@@ -70,6 +70,7 @@ _AWAY_S = 1.0
 # A standby looks whether the lease is free, and whether the holder's process on this host still exists.
 _LEASE_EVERY_S, _HOLDER_EVERY_S = 0.5, 0.1
 _NEVER = threading.Event()
+_READ_ONLY = "25006"  # the SQLSTATE of a write to a standby server
 # A warm state that was not advanced for this long is loaded again: reading rows is then faster than the journal.
 _KEEP_WARM_S = 600.0
 # After so many passes in a row that the commit took nothing of, the next waits for news.
@@ -85,7 +86,7 @@ class Master:
 
     A master loads the state before it takes the lease, and keeps the state when it loses the lease. `load`: a function
     that reads the state of a cell from database rows. `holder`: the name with which the master takes the lease.
-    `lease_ttl_s`: the seconds until the lease expires.
+    `lease_ttl_s`: the seconds until the lease expires. `alive`: called regularly, to show that the master works.
     """
 
     cell_id: int
@@ -93,6 +94,7 @@ class Master:
     load: Callable[[int], CellState] = load_state
     holder: str = field(default_factory=lease.own_holder)
     lease_ttl_s: float = lease.TTL_S
+    alive: Callable[[], None] = lambda: None
     state: CellState | None = None
     wanted: bool = True  # by the cell's settings, as last read
     _name: str = ""
@@ -137,6 +139,7 @@ class Master:
         )
         with renewed, contextlib.closing(waiter):
             while True:
+                self.alive()
                 try:
                     if not self._hold_lease():
                         return False
@@ -144,7 +147,9 @@ class Master:
                     if not self.wanted:
                         self._retire()
                         return False
-                except (OperationalError, InterfaceError) as error:
+                except DatabaseError as error:
+                    if not _is_away(error):
+                        raise
                     log.warning("the database is unreachable", cell_id=self.cell_id, error=str(error).strip())
                     again = False
                     self._placeable = True  # a pass may have been lost
@@ -155,6 +160,8 @@ class Master:
                     return True
                 if not again:
                     waiter.wait(min(wakeups.POLL_S, max(0.0, until - time.monotonic())))
+                    if stopping.is_set():
+                        return True
                 close_old_connections()
 
     def stand_by(self, seconds: float, stopping: threading.Event = _NEVER) -> None:
@@ -163,7 +170,10 @@ class Master:
         set.
         """
         until = time.monotonic() + seconds
+        self._renewed = 0.0
+        self._view, self._memory = None, PassCache()  # free the memory that only passes need
         while not stopping.is_set():
+            self.alive()
             try:
                 self._advance()
                 self._read_settings()
@@ -173,7 +183,9 @@ class Master:
                 self._observe()
                 if self._wait_for_lease(wakeups.POLL_S, stopping):
                     return
-            except (OperationalError, InterfaceError) as error:
+            except DatabaseError as error:
+                if not _is_away(error):
+                    raise
                 log.warning("the database is unreachable", cell_id=self.cell_id, error=str(error).strip())
                 connection.close()
                 stopping.wait(_AWAY_S)
@@ -276,9 +288,15 @@ class Master:
             if other and not lease.is_gone(other):
                 return False
             self._advance()  # a master that loads while it holds the lease would lose it to the next one
+            self._read_settings()
+            if not self.wanted:
+                return False
             epoch = lease.take(self.cell_id, scheduler=name, holder=holder, ttl_s=ttl_s, instead_of=other)
             if epoch is None:
                 return False
+            # Another master has written to these rows and to Redis meanwhile.
+            self._view, self._book = None, verdicts.VerdictCache()
+            self._placeable, self._fruitless = True, 0
             log.info("took the lease", cell_id=self.cell_id, scheduler=name, epoch=epoch)
         self._renewed = time.monotonic()
         return True
@@ -329,7 +347,7 @@ class Master:
                     log.warning("reading rows", cell_id=self.cell_id, reason=str(gap))
                     return False
             self._own = {}
-        except (OperationalError, InterfaceError):
+        except DatabaseError:
             raise
         except Exception:
             # A state that could not follow must not be used again; the next tick loads it from the rows.
@@ -452,6 +470,13 @@ class Master:
         outcome = commit(self.cell_id, plan, principal=system("scheduler"), chunk=self.scheduler.chunk)
         took = time.perf_counter() - decided
         return plan, outcome, pass_log.of(plan, outcome, at=at, pass_s=decided - started, commit_s=took)
+
+
+def _is_away(error: DatabaseError) -> bool:
+    """Return whether the database cannot be reached or does not accept writes now, as during a failover."""
+    return (
+        isinstance(error, OperationalError | InterfaceError) or getattr(error.__cause__, "sqlstate", "") == _READ_ONLY
+    )
 
 
 class _Unfollowable(Exception):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# The master works, or stands by, for this long between two heartbeats.
-TURN_S = 5.0
-# The pause before the next attempt if the cell or its scheduler is missing, or after an error.
-PAUSE_S = 1.0
+# The master works, or stands by, for this long before the process looks again at what it should do.
+TURN_S = 30.0
+# The pause before the next attempt if the cell or its scheduler is missing, or after an error. It doubles after each
+# error that follows another one.
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 _BATCH = ".batch"
 
 
@@ -51,6 +53,7 @@ class MasterProcess:
     stopping: threading.Event = field(default_factory=threading.Event)
     _master: Master | None = None
     _waits_for: str = ""  # what the last log line said that this process waits for
+    _failures: int = 0  # errors in a row
 
     def run(self) -> None:
         """Work until `stopping` is set. Release the lease at the end, so that a standby takes over at once."""
@@ -58,15 +61,17 @@ class MasterProcess:
         while not self.stopping.is_set():
             self._touch()
             try:
-                worked = self._turn()
+                worked, self._failures = self._turn(), 0
             except Exception:
-                # The state in memory may be wrong after an unexpected error. The next turn loads it again.
+                # The state in memory may be wrong after an unexpected error, so it is loaded again. A standby may take
+                # over meanwhile, because the error may concern only this process.
                 log.exception("the master failed; it starts again", process=self.name)
-                self._master, worked = None, False
                 connection.close()
+                worked, self._failures = False, self._failures + 1
+                self._give_up()
             if not worked:
-                self.stopping.wait(PAUSE_S)
-        self._release()
+                self.stopping.wait(min(LONGEST_PAUSE_S, PAUSE_S * 2 ** max(0, self._failures - 1)))
+        self._give_up()
 
     def _turn(self) -> bool:
         """Work or stand by for `TURN_S` seconds. Return False if this process has nothing to do now."""
@@ -79,6 +84,9 @@ class MasterProcess:
             self._master = None
             return False
         master.stand_by(TURN_S, self.stopping)
+        if not master.wanted:
+            self._master = None
+            return False
         return True
 
     def _current(self) -> Master | None:
@@ -88,7 +96,7 @@ class MasterProcess:
 
             cell_id, scheduler = found
             self._waits_for = ""
-            self._master = Master(cell_id, scheduler)
+            self._master = Master(cell_id, scheduler, alive=self._touch)
             self._master.prepare()
         return self._master
 
@@ -126,14 +134,22 @@ class MasterProcess:
             log.warning("cannot release leases of ended processes", process=self.name, error=str(error).strip())
             connection.close()
 
-    def _release(self) -> None:
-        if self._master is not None:
-            lease.release(self._master.cell_id, scheduler=self._master.scheduler.name, holder=self._master.holder)
+    def _give_up(self) -> None:
+        """Discard the master and release its lease, so that a standby can take over."""
+        master, self._master = self._master, None
+        if master is None:
+            return
+        try:
+            lease.release(master.cell_id, scheduler=master.scheduler.name, holder=master.holder)
             log.info("the master has released its lease", process=self.name)
+        except DatabaseError as error:
+            log.warning("cannot release the lease; it expires", process=self.name, error=str(error).strip())
+            connection.close()
 
     def _touch(self) -> None:
         if self.pulse is not None:
-            self.pulse.touch(mode=0o600)
+            with suppress(OSError):  # the disk may be full
+                self.pulse.touch(mode=0o600)
 
 
 def pulse_file() -> Path | None:

@@ -75,7 +75,9 @@ class Reclaimer:
     def observe(self, state: CellState, settings: CellSettings, *, now: float) -> None:
         """Process the usage samples as `turn` does, but change nothing in the cell. A standby calls this."""
         if now - self._looked >= EVERY_S:
-            self._measure(state, settings, passed_s=min(now - self._looked, 3600.0))
+            passed_s = min(now - self._looked, 3600.0)
+            _, found, _ = self._measure(state, settings, passed_s=passed_s)
+            self.pace.rest(state.tasks, found, passed_s)
             self._looked = now
 
     # --- a look

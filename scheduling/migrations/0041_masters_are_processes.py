@@ -3,10 +3,14 @@
 from typing import Any
 
 from django.db import migrations
+from django.utils import timezone
 
 
 def remove(apps: Any, schema_editor: Any) -> None:
     apps.get_model("django_celery_beat", "PeriodicTask").objects.filter(task="scheduling.masters_ensure").delete()
+    # A running beat reads its tasks again.
+    changes = apps.get_model("django_celery_beat", "PeriodicTasks").objects
+    changes.update_or_create(ident=1, defaults={"last_update": timezone.now()})
 
 
 class Migration(migrations.Migration):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import signal
 import subprocess
@@ -14,16 +15,20 @@ from contextlib import contextmanager
 import pytest
 from django.conf import settings
 from django.db import connection
+from django.utils import timezone
 
 from scheduling.cells.cells import cell_set
 from scheduling.core.cell.state import CellState
+from scheduling.core.vocabulary import events
+from scheduling.journal import journal
 from scheduling.master import lease, process
 from scheduling.master.loop import Master
 from scheduling.master.process import MasterProcess
 from scheduling.master.schedulers import BATCH, DEFAULT, SERVICE
 from scheduling.master.snapshot import load_state
 from scheduling.master.validate import validate
-from scheduling.models import Cell, Job, Task
+from scheduling.models import Cell, Job, Lease, PendingVerdict, Task
+from scheduling.usage import cell_view
 from tests.integration import master_processes, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -63,7 +68,7 @@ def serving(name: str = "cc") -> Iterator[MasterProcess]:
         finally:
             connection.close()
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, name=f"master {id(served)}")
     thread.start()
     try:
         yield served
@@ -113,7 +118,9 @@ def test_a_standby_takes_over_from_a_killed_process_without_redis(cell, tmp_path
         holder, epoch = lease.in_force(cell.id)["default"]
         (working,) = [one for one in both if holder.split(":")[1] == str(one.pid)]
         (standby,) = [one for one in both if one is not working]
-        wait_for(lambda: (tmp_path / "cc.log").read_text().count("warm state loaded") == 2)
+        wait_for(lambda: (tmp_path / "cc.log").read_text().count("warm state loaded") >= 2)
+        working.send_signal(signal.SIGSTOP)  # it no longer renews its lease
+        Lease.objects.update(expires_at=timezone.now() + dt.timedelta(hours=1))
         working.send_signal(signal.SIGKILL)
         working.wait()
         second_job = rows.a_job(cell, tenant, "second")
@@ -178,6 +185,72 @@ def test_a_master_that_fails_loads_its_state_again(cell, monkeypatch) -> None:
     with serving():
         wait_for(lambda: placed(job) == 3)
     assert next(failures, None) is None
+
+
+def test_a_standby_takes_over_from_a_master_that_only_fails(cell, monkeypatch) -> None:
+    monkeypatch.setattr(process, "PAUSE_S", 0.02)
+    rows.a_machine(cell)
+    broken = threading.Event()
+    working = Master.tick
+
+    def fail(self: Master) -> bool:
+        if broken.is_set() and threading.current_thread() is ill:
+            raise RuntimeError("a planted error")
+        return working(self)
+
+    monkeypatch.setattr(Master, "tick", fail)
+    with serving() as first:
+        (ill,) = (thread for thread in threading.enumerate() if thread.name == f"master {id(first)}")
+        wait_for(lambda: lease.held() == {(cell.id, "default")})
+        other = Master(cell.id, holder="the standby", lease_ttl_s=600.0)
+        other.prepare()
+        job = rows.a_job(cell, rows.a_tenant())
+        broken.set()
+        other.stand_by(WAIT_S)
+        assert other.run(0.0) is True
+        assert placed(job) == 3
+
+
+def test_a_standby_of_a_scheduler_that_is_no_longer_listed_takes_no_lease(cell, monkeypatch) -> None:
+    monkeypatch.setattr(process, "PAUSE_S", 0.02)
+    lease.take(cell.id, scheduler="default", holder="another", ttl_s=600)
+    with serving() as standby:
+        wait_for(lambda: standby._master is not None and standby._master.state is not None)
+        cell_set(principal=rows.ME, cell=cell, settings={"schedulers": "by-workload"})
+        lease.release(cell.id, scheduler="default", holder="another")
+        wait_for(lambda: (cell.id, SERVICE.name) in lease.held())
+    taken = [r.event for r in journal.tail(cell.id, after=0) if isinstance(r.event, events.LeaseTaken)]
+    assert [(event.scheduler, event.holder == "another") for event in taken] == [("default", True), ("service", False)]
+
+
+def test_a_master_that_takes_its_lease_again_writes_its_view_and_verdicts_again(cell) -> None:
+    rows.a_machine(cell, capacity=(50, 2**30, 2**30, 0, 0, 0))
+    job = rows.a_job(cell, rows.a_tenant())
+    first, second = Master(cell.id, holder="first"), Master(cell.id, holder="second")
+    for master in (first, second, first):
+        assert master.run(0.0) is True
+        assert PendingVerdict.objects.filter(job=job).exists(), master.holder
+        assert cell_view.read(cell.id, revision=journal.newest(cell.id)) is not None, master.holder
+        lease.release(cell.id, scheduler="default", holder=master.holder)
+        PendingVerdict.objects.all().delete()  # as the next master does when it finds other reasons
+        master.stand_by(0.0)
+
+
+def test_a_process_that_this_one_may_not_see_is_not_gone(monkeypatch) -> None:
+    """`/proc` hides the processes of other users from a unit with ProtectProc=invisible."""
+    host, _, which = lease.own_holder().split(":")
+    init = f"{host}:1:{which.partition('-')[0]}-1"
+    assert lease.is_gone(init), "process 1 began at another time"
+    monkeypatch.setattr(lease, "_stat", lambda pid: (_ for _ in ()).throw(FileNotFoundError))
+    assert not lease.is_gone(init)
+
+
+def test_sigterm_ends_the_process_and_releases_the_lease(cell, tmp_path) -> None:
+    with master_processes.running(tmp_path, "cc") as (master,):
+        wait_for(lambda: lease.held() == {(cell.id, "default")})
+        master.send_signal(signal.SIGTERM)
+        assert master.wait(WAIT_S) == 0
+    assert lease.held() == set()
 
 
 def test_a_worker_of_an_old_unit_becomes_the_process(cell, tmp_path) -> None:

@@ -80,6 +80,10 @@ def test_an_invalid_setting_is_reported_with_its_value_and_the_cure(name: str, v
         ("BORG_DATABASE_URL", "mysql://borg:hidden@db/borg"),
         ("BORG_REDIS_URL", "http://:hidden@redis"),
         ("BORG_REDIS_URL", "redis:hidden"),
+        ("BORG_REDIS_URL", "redis+sentinel://:hid/hidden@redis:26379/borg"),
+        ("BORG_DATABASE_URL", "postgresql://borg:hidden@one:5432,two:5433,three:5434,:0/borg"),
+        ("BORG_DATABASE_URL", "postgresql://borg:hidden@one:5432,two/borg?port=1,2,3"),
+        ("BORG_DATABASE_URL", "postgresql://borg:hidden@one,two/borg?target_session_attrs=any"),
         ("BORG_SECRET_KEY", "hidden"),
         ("BORG_DNS_KEYS", "hidden"),
     ],
@@ -118,6 +122,8 @@ def test_defaults_and_usual_values_are_valid(tmp_path: Path) -> None:
         == []
     )
     assert complaints_of(BORG_REDIS_URL="redis:///1") == []  # on this host
+    assert complaints_of(BORG_REDIS_URL="redis+sentinel://one,two:26380/borg/1") == []
+    assert complaints_of(BORG_DATABASE_URL="postgresql://borg@one:5432,two:5433/borg") == []
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door[-1])

@@ -50,7 +50,7 @@ class ReservationPace:
         """
         if passed_s < 0:
             raise ValueError(f"passed_s is {passed_s:g}; give a number of seconds that is not negative")
-        rested_s = self._rest(tasks, found, passed_s)
+        rested_s = self.rest(tasks, found, passed_s)
         self._waited_s += passed_s
         slots, wanted = found.slots, found.wanted
         reservation = tasks.reservation[slots][:, : len(KINDS)]
@@ -68,7 +68,7 @@ class ReservationPace:
             return soon
         return np.zeros_like(soon)
 
-    def _rest(self, tasks: TaskTable, found: Reservations, passed_s: float) -> Floats:
+    def rest(self, tasks: TaskTable, found: Reservations, passed_s: float) -> Floats:
         """Return for how many seconds the reservation of each task in `found` has stayed the same."""
         if len(tasks.id) > len(self._id):
             for name in ("_id", "_incarnation", "_reservation", "_rested_s"):

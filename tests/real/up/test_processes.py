@@ -1,5 +1,7 @@
 """Tests of the table of processes of `make up`: their stop times and the check that they are alive."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from portal.up.home import Home
 from portal.up.options import Options
 from portal.up.processes import LONGEST_NOTICE_S, servers, stop_tasks
 from quota.vocabulary.errors import Rejected
+from scheduling.master.lease import STUCK_AFTER_S
 from scheduling.spec.parser import parse
 
 
@@ -21,6 +24,20 @@ def test_tasks_are_stopped_with_the_longest_notice_a_job_may_ask_for(more_s: flo
         with pytest.raises(Rejected, match="notice_s"):
             parse(document)
     assert stop_tasks(Home(Path("/home")), {}).start_s > LONGEST_NOTICE_S
+
+
+def test_a_master_needs_no_redis_and_is_not_killed_while_it_may_hold_its_lease(tmp_path: Path) -> None:
+    specs = servers(Options.read({"BORG_HOME": str(tmp_path)}), Home(tmp_path), {})
+    master = next(spec for spec in specs if spec.name == "master")
+    assert "redis" not in master.needs
+    assert master.pulse is not None
+    assert master.alive is not None
+    master.pulse.parent.mkdir(parents=True)
+    master.pulse.touch()
+    for age_s, well in ((STUCK_AFTER_S - 5, True), (STUCK_AFTER_S + 5, False)):
+        old = time.time() - age_s
+        os.utime(master.pulse, (old, old))
+        assert (master.alive() is None) is well
 
 
 def test_a_link_shard_is_judged_by_the_file_that_its_loop_touches(tmp_path: Path) -> None:
