@@ -81,7 +81,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
     ),
     (
         _("Money"),
-        (_("Budgets"), "savings", "quota_budget"),
+        (_("Budgets of tenants"), "savings", "quota_budget"),
         (_("Credit accounts"), "account_balance", "quota_account"),
         (_("Ledger"), "receipt_long", "quota_posting"),
         (_("Invoices"), "description", "quota_invoice"),
@@ -108,7 +108,7 @@ _SIDEBAR: tuple[tuple[Any, ...], ...] = (
         (_("Notification channels"), "forward_to_inbox", "quota_noticechannel"),
         (_("Deliveries of notices"), "outgoing_mail", "quota_noticedelivery"),
     ),
-    (_("Schedules"), (_("Periodic tasks"), "schedule", "django_celery_beat_periodictask")),
+    (_("Background work of the portal"), (_("Periodic tasks"), "schedule", "django_celery_beat_periodictask")),
 )
 # Pages that do not list the rows of a model.
 _OWN_PAGES = frozenset({"capacity", "moments", "names", "simulator", "sql", "statistics"})

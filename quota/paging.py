@@ -122,4 +122,4 @@ def _is_whole(text: str, *, digits: int) -> bool:
 
 def _invalid_cursor(request: Request) -> Rejected:
     given = request.query_params.get("cursor", "")
-    return invalid("cursor", f"the cursor {given[:50]!r} is malformed; use the cursor in `next` of a page")
+    return invalid("cursor", f"the cursor {given[:50]!r} is malformed; use the cursor in `next` of the page before")

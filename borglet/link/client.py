@@ -159,7 +159,7 @@ class Link:
             except ssl.SSLCertVerificationError as error:
                 log.warning("%s has no certificate of this machine's cell: %s", self._url, error.verify_message)
             except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed) as error:
-                log.info("the link to %s is down: %s", self._url, error or type(error).__name__)
+                log.info("the connection to %s is down: %s", self._url, error or type(error).__name__)
             await asyncio.sleep(self._backoff.next_s(hopeless=hopeless))
 
     async def _connect_and_serve(self) -> None:

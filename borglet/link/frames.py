@@ -132,8 +132,8 @@ class FrameReader:
             if not final or len(content) > _LONGEST_CONTROL:
                 raise BadFrame(
                     PROTOCOL_ERROR,
-                    f"a WebSocket control frame must be whole and have at most {_LONGEST_CONTROL} bytes; see RFC 6455,"
-                    " section 5.5",
+                    f"a WebSocket control frame must not be fragmented and may have at most {_LONGEST_CONTROL} bytes;"
+                    " see RFC 6455, section 5.5",
                 )
             found.append((opcode, content))
         elif opcode is not Opcode.CONTINUATION:

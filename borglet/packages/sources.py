@@ -97,10 +97,10 @@ class LinkSources:
         try:
             status, body = self._ask("POST", f"/packages/{digest}/{what}", content)
         except (OSError, http.client.HTTPException) as error:
-            log.info("cannot send %s of %s to the link: %s", what, digest, error or type(error).__name__)
+            log.info("cannot send %s of %s to the link server: %s", what, digest, error or type(error).__name__)
             return
         if status not in (200, 204):
-            log.info("the link answered HTTP %d to %s of %s: %r", status, what, digest, body[:200])
+            log.info("the link server answered HTTP %d to %s of %s: %r", status, what, digest, body[:200])
 
     def _ask(
         self, method: str, path: str, content: msgspec.Struct | None = None, *, keep: bool = False

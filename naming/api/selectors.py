@@ -199,7 +199,7 @@ def _check_number(principal: Principal, jobs: QuerySet[Job], most: int) -> None:
             "too-many-endpoints",
             f"The feed would list {placed:,} tasks, but one answer may list at most {most:,}."
             " Use the filters cell, tenant, job, service or label to request fewer tasks.",
-            fields={"cell": "request fewer tasks with a filter"},
+            fields={"cell": "too many tasks for one answer; add a filter to request fewer"},
             figures={"tasks": placed, "most": most},
         )
 

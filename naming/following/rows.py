@@ -42,7 +42,7 @@ def snapshot(cell_id: int) -> NamesSnapshot:
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         facts = Cell.objects.filter(pk=cell_id).values_list("revision", "history_ordinal", "history_id").first()
         if facts is None:
-            raise LookupError(f"the cell with id {cell_id} was removed")
+            raise LookupError(f"there is no cell with id {cell_id}; it may have been deleted")
         revision, ordinal, history_id = facts
         made: list[Event] = [*_machines(cell_id), *_jobs(cell_id), *_placed(cell_id)]
         newest = query(

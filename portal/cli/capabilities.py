@@ -25,7 +25,9 @@ OfCell = Annotated[str, typer.Option(help="Cell in which the capability is valid
 Until = Annotated[
     str | None, typer.Option(help="Last day of the capability, or the time when it ends. Default: in 90 days.")
 ]
-Number = Annotated[int, typer.Argument(metavar="REQUEST", help="Number of the request, as in `capability requests`.")]
+Number = Annotated[
+    int, typer.Argument(metavar="REQUEST", help="Number of the request, as listed by `capability requests`.")
+]
 
 
 @capability.command("list")

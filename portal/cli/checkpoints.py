@@ -13,7 +13,9 @@ from portal.cli.context import CellOption, Commands, Context, DryRun, iso_time
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.paths import part
 
-checkpoint = Commands(help="Checkpoints and study cells: save, list, show, download, export, restore, import, discard.")
+checkpoint = Commands(
+    help="Checkpoints, and study cells (copies of cells): save, list, show, download, export, restore, import, discard."
+)
 
 _PAUSE_S = 0.25
 
@@ -116,7 +118,7 @@ def checkpoint_restore(
     ],
     into: Annotated[str | None, typer.Option(help="Name of the new study cell, a copy that nobody can change.")] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Restore the cell itself instead of creating a study cell.")
+        bool, typer.Option("--in-place", help="Set the cell itself back, instead of creating a copy (a study cell).")
     ] = False,
     if_revision: Annotated[
         int | None,

@@ -141,12 +141,12 @@ def faux_open(
 @faux.command("record")
 def faux_record(
     session: Context,
-    cell: Annotated[str, typer.Option(help="Name of the new study cell.")],
+    cell: Annotated[str, typer.Option(help="Name of the new study cell, which nobody can change.")],
     machines: Annotated[int, typer.Option(min=1, help="Number of machines, at most 2500.")] = 500,
     days: Annotated[float, typer.Option(help="Length of the simulated history in days, at most 28.")] = 7.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 2011,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds to wait until the history of the cell is complete.")
+        float, typer.Option(min=1, help="Longest time to wait until the cell is complete, in seconds.")
     ] = 600.0,
     dry_run: DryRun = False,
 ) -> None:

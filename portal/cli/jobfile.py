@@ -100,7 +100,7 @@ def _jsonnet(name: str, text: str) -> Any:
         where = f"{lines[1].split()[0]}: " if len(lines) > 1 and ":" in lines[1].split()[0] else ""
         summary = f"{where}{reason}" if kind.endswith("ERROR") else lines[0]
         prefix = "" if name in summary else f"{name}: "
-        raise _bad(name, f"{prefix}{summary} (not a Jsonnet job file; correct the file)") from error
+        raise _bad(name, f"{prefix}cannot evaluate the job file as Jsonnet: {summary}; correct the file") from error
 
 
 def _bad(name: str, detail: str) -> CommandFailed:

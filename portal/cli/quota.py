@@ -189,7 +189,7 @@ def buy(
             "nothing was ordered; order less, or raise --at-most",
             document={
                 "code": "too-dear",
-                "detail": "the price is higher than --at-most; nothing was ordered",
+                "detail": "the price is higher than --at-most, so nothing was ordered; order less, or raise --at-most",
                 "figures": {"quote": quote},
             },
         )

@@ -43,7 +43,7 @@ def run(session: Context, path: str) -> int:
             except ConnectionClosed as closed:
                 why = _ended(closed)
             except TimeoutError:
-                why = f"the portal sent nothing for {_SILENCE_S:g} s, so borgctl closed the connection"
+                why = f"the portal sent nothing for {_SILENCE_S:g} s, so borgctl opens a new connection"
             except CommandFailed as failed:
                 if not failed.passing:
                     raise

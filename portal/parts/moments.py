@@ -107,7 +107,7 @@ def moment_of(
     """
     if since >= until:
         raise ValueError(
-            f"a moment needs a period that begins before it ends: {since} is not before {until}; report this as a bug"
+            f"the period must begin before it ends, but {since} is not before {until}; report this as a bug"
         )
     since, until = since.astimezone(zone), until.astimezone(zone)
     text = given.get(parameter, "").strip()

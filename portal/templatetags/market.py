@@ -113,11 +113,11 @@ def period_of(order: Order | Quote) -> str:
 def order_replaces(order: Order) -> str:
     """Return the label of a link from `order` to the older order that `order` replaces."""
     labels = {
-        "change": _("Older order (changed)"),
-        "renewal": _("Older order (renewed)"),
-        "transfer": _("Older order (transferred)"),
+        "change": _("Older order (before the change)"),
+        "renewal": _("Older order (before the renewal)"),
+        "transfer": _("Older order (before the transfer)"),
     }
-    return labels.get(order.replaced_as, _("Older order (replaced)"))
+    return labels.get(order.replaced_as, _("Older order (before the replacement)"))
 
 
 @register.simple_tag

@@ -64,7 +64,7 @@ class CapabilityRequestAdmin(ServiceAdmin):
 
     def perform(self, request: HttpRequest, given: dict[str, Any], row: Any) -> Model:
         if given["state"] == "open":
-            raise invalid("state", str(_("the request is still open; choose granted or rejected")))
+            raise invalid("state", str(_("open is not a decision; choose granted or rejected")))
         return capability_answer(
             principal=principal_of(request),
             request=row,

@@ -32,7 +32,8 @@ class MarketForm(ServiceForm):
             "quote_minutes": _("How long a quote is valid, in minutes."),
             "approval_hours": _("How long an order waits for a decision, in hours. After this time it is cancelled."),
             "grace_hours": _(
-                "How long jobs may still use expired quota, in hours. Quota sold before keeps its grace period."
+                "How long jobs may still use expired quota, in hours. Quota that was already sold keeps its grace"
+                " period."
             ),
             "after_grace": _("What happens to jobs that exceed the remaining quota when the grace period ends."),
             "drop_after_hours": _(

@@ -161,7 +161,7 @@ class PriceListAdmin(CreateOnlyAdmin, PreviewedAdmin):
                 _("Orders by band"), [_("band"), *heads], [_sum(row) for row in (*detail["by_band"], detail["orders"])]
             ),
             Table(
-                _("Orders by tenant, largest difference first"),
+                _("Orders by tenant, largest price difference first"),
                 [_("tenant"), *heads],
                 [_sum(row) for row in detail["by_tenant"][:MOST_TENANTS]],
                 _("There are no orders."),

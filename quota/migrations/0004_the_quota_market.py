@@ -120,7 +120,7 @@ class Migration(migrations.Migration):
                 ('cell', quota.models.fields.DnsLabelField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?\\Z', 'Use a DNS label: lower-case letters, digits and hyphens, first a letter, at most 63 characters.')], verbose_name='cell')),
                 ('selling', models.BooleanField(default=True, verbose_name='sells quota')),
                 ('headroom_milli', models.PositiveIntegerField(default=50, verbose_name='share never sold to prod')),
-                ('grace_hours', models.PositiveIntegerField(default=72, verbose_name='grace period in hours')),
+                ('grace_hours', models.PositiveIntegerField(default=72, verbose_name='grace period after quota ends, in hours')),
                 ('after_grace', models.CharField(choices=[('refuse', 'reject new jobs'), ('drop', 'demote jobs to the free priority')], default='refuse', max_length=16, verbose_name='action after the grace period')),
                 ('drop_after_hours', models.PositiveIntegerField(default=72, verbose_name='hours until jobs are demoted')),
                 ('quote_minutes', models.PositiveIntegerField(default=60, verbose_name='validity of quotes in minutes')),

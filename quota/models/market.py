@@ -24,7 +24,7 @@ class Market(models.Model):
     cell = DnsLabelField(_("cell"), unique=True)
     selling = models.BooleanField(_("sells quota"), default=True)
     headroom_milli = models.PositiveIntegerField(_("share never sold to prod"), default=50)
-    grace_hours = models.PositiveIntegerField(_("grace period in hours"), default=72)
+    grace_hours = models.PositiveIntegerField(_("grace period after quota ends, in hours"), default=72)
     after_grace = models.CharField(
         _("action after the grace period"),
         max_length=16,

@@ -225,11 +225,14 @@ def curve_checked(given: object, *, field: str = "curve") -> list[tuple[int, int
         if points and share <= points[-1][0]:
             raise invalid(
                 here,
-                f"the sold share {share} is not above the share of the previous point; give more than {points[-1][0]}",
+                f"the sold share {share} is not above the share of the previous point of the scarcity curve; give more"
+                f" than {points[-1][0]}",
             )
         if points and height < points[-1][1]:
             raise invalid(
-                here, f"the factor {height} is below the factor of the previous point; give at least {points[-1][1]}"
+                here,
+                f"the factor {height} is below the factor of the previous point of the scarcity curve; give at least"
+                f" {points[-1][1]}",
             )
         points.append((share, height))
     return points

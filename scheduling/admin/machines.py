@@ -134,7 +134,7 @@ class MachineAdmin(FactsAdmin):
     def tasks_shown(self, machine: Any) -> int:
         return int(machine.tasks_there)
 
-    @display(description=gettext_lazy("tasks in quarantine"))
+    @display(description=gettext_lazy("unknown tasks in quarantine"))
     def in_quarantine(self, machine: Machine) -> int:
         return len(machine.quarantined)
 

@@ -126,7 +126,7 @@ class DrainAdmin(FactsAdmin):
     def deadline_shown(self, drain: Drain) -> SafeString | str:
         if drain.deadline is None:
             return "–"
-        then = _("then tasks are evicted despite disruption budgets") if drain.break_budgets else ""
+        then = _("after the deadline, tasks are evicted despite disruption budgets") if drain.break_budgets else ""
         return format_html(
             '<div class="whitespace-nowrap">{} UTC</div><div class="whitespace-nowrap">{}</div>',
             f"{drain.deadline:%F %H:%M}",

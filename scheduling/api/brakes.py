@@ -21,7 +21,9 @@ class BrakeSerializer(serializers.Serializer[Any]):
     )
     state = serializers.CharField(help_text="State of the brake: open, bounded, held, released or kept.")
     since = serializers.DateTimeField(allow_null=True)
-    tasks_held = serializers.IntegerField(source="wanted", help_text="Number of tasks that the brake holds back.")
+    tasks_held = serializers.IntegerField(
+        source="wanted", help_text="Number of tasks that the brake keeps from being stopped or moved."
+    )
     detail = serializers.CharField()
     decided_by = serializers.CharField()
     until = serializers.DateTimeField(allow_null=True, help_text="When the SRE's release ends.")

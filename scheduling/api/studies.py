@@ -23,7 +23,7 @@ CHECKPOINT = "application/octet-stream"
 class RestoreSerializer(serializers.Serializer[Any]):
     """A request to restore a moment of a cell. Give either `revision` or `time`."""
 
-    into = serializers.CharField(max_length=63, help_text="Name of the new study cell.")
+    into = serializers.CharField(max_length=63, help_text="Name of the new study cell, a copy that nobody can change.")
     revision = serializers.IntegerField(min_value=0, max_value=2**62, required=False)
     time = serializers.DateTimeField(required=False)
 

@@ -94,8 +94,8 @@ def cell_resource_add(*, principal: Principal, cell: Cell, name: str) -> Cell:
             raise Conflict("resource-exists", detail, fields={"name": "taken"})
         if len(row.extra_resources) >= MAX_EXTRA_RESOURCES:
             detail = (
-                f"cell {cell.name} already has {MAX_EXTRA_RESOURCES} own resources, which is the maximum; use one of"
-                " these"
+                f"cell {cell.name} already has {MAX_EXTRA_RESOURCES} resources beyond the built-in ones, which is the"
+                " maximum; use one of these"
             )
             raise Rejected("too-many-resources", detail, fields={"name": detail})
         extra = [*row.extra_resources, name]

@@ -56,7 +56,7 @@ def ensure_authority() -> Path:
         if given and not certificate.exists():
             raise AuthorityBroken(
                 f"BORG_LINK_CERTIFICATE is set, but {certificate} is missing. Put the certificate of its issuer there,"
-                " so that machines can verify the link"
+                " so that machines can verify the link shards"
             )
         if certificate.exists() != key.exists() and not given:
             there, missing = (certificate, key) if certificate.exists() else (key, certificate)

@@ -119,7 +119,10 @@ class _Listener:
         try:
             self._pubsub.subscribe(self._channel)
             if self._pubsub.get_message(timeout=self._timeout_s) is None:
-                raise redis.TimeoutError(f"Redis did not confirm the subscription within {self._timeout_s:g} s")
+                raise redis.TimeoutError(
+                    f"Redis did not confirm within {self._timeout_s:g} s that it will pass on the machine's answer;"
+                    " check the Redis server"
+                )
         except BaseException:
             self.__exit__()
             raise

@@ -157,7 +157,7 @@ class Silence:
             return False
         if self._overloaded_since is None:
             self._overloaded_since = contacts.now
-            log.warning("the link is overloaded; no machine is marked down", shards=sorted(contacts.overloaded))
+            log.warning("link shards are overloaded; no machine is marked down", shards=sorted(contacts.overloaded))
         return contacts.now - self._overloaded_since <= OVERLOAD_BELIEVED_S
 
     def _doubt(self, late: list[int], held_by: Mapping[int, str], settings: CellSettings, now: float) -> set[str]:
@@ -177,7 +177,8 @@ class Silence:
         }
         for shard in sorted(suspects - self._suspected.keys()):
             log.error(
-                "too many machines stopped reporting together; the link may have failed, and none is marked down yet",
+                "too many machines stopped reporting together; link shards may have failed, so no machine is marked"
+                " down yet",
                 shard=shard or "all",
                 silent=lost[shard],
                 machines=held[shard],

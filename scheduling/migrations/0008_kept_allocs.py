@@ -38,8 +38,8 @@ class Migration(migrations.Migration):
                 ('machine', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='kept_allocs', to='scheduling.machine')),
             ],
             options={
-                'verbose_name': 'kept alloc',
-                'verbose_name_plural': 'kept allocs',
+                'verbose_name': 'ended alloc with kept files',
+                'verbose_name_plural': 'ended allocs with kept files',
                 'ordering': ['machine', 'since'],
                 'constraints': [models.UniqueConstraint(fields=('machine', 'key'), name='one_kept_alloc')],
             },

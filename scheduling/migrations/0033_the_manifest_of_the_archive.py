@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
                 ('content', models.CharField(max_length=64, verbose_name='checksum of the rows')),
                 ('schema_version', models.PositiveSmallIntegerField(verbose_name='version of the schema')),
                 ('state', models.CharField(choices=[('stored', 'also in PostgreSQL'), ('sole', 'only in the archive'), ('deleted', 'deleted')], default='stored', max_length=16, verbose_name='state')),
-                ('written_at', models.DateTimeField(verbose_name='written')),
+                ('written_at', models.DateTimeField(verbose_name='written at')),
                 ('cell', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='archive_files', to='scheduling.cell')),
             ],
             options={

@@ -55,8 +55,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "count from the journal",
-                "verbose_name_plural": "counts from the journal",
+                "verbose_name": "hourly statistic of the journal",
+                "verbose_name_plural": "hourly statistics of the journal",
                 "ordering": ["cell", "hour", "figure", "prod", "label"],
                 "constraints": [
                     models.UniqueConstraint(fields=("cell", "hour", "figure", "prod", "label"), name="one_tally_per_hour")

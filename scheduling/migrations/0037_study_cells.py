@@ -10,6 +10,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="cell",
             name="study_of",
-            field=models.JSONField(default=None, editable=False, null=True, verbose_name="source of the study cell"),
+            field=models.JSONField(default=None, editable=False, null=True, verbose_name="original cell, if this cell is a copy"),
         ),
     ]

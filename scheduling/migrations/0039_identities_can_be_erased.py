@@ -50,8 +50,8 @@ class Migration(migrations.Migration):
                 ('tenant', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='erasure', to='quota.tenant')),
             ],
             options={
-                'verbose_name': 'erasure',
-                'verbose_name_plural': 'erasures',
+                'verbose_name': 'erasure of a name',
+                'verbose_name_plural': 'erasures of names',
                 'ordering': ['id'],
                 'constraints': [models.UniqueConstraint(condition=models.Q(('name', ''), _negated=True), fields=('kind', 'name'), name='one_open_erasure_per_name'), models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', False), ('name', '')), models.Q(models.Q(('name', ''), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='an_ended_erasure_forgets_the_name')],
             },

@@ -39,14 +39,14 @@ class Cell(models.Model):
     site = models.CharField(_("site"), max_length=63, blank=True)
     revision = models.BigIntegerField(_("revision"), default=0)
     journal_floor = models.BigIntegerField(_("archived up to revision"), default=0)
-    history_id = models.UUIDField(_("id of the history"), default=uuid.uuid4)
+    history_id = models.UUIDField(_("id of the history since the last restore"), default=uuid.uuid4)
     history_ordinal = models.PositiveIntegerField(default=1)
     earlier_histories = ArrayField(models.UUIDField(), default=list, db_default=[], editable=False)
     extra_resources = ArrayField(
         models.CharField(max_length=63), default=list, blank=True, verbose_name=_("other named resources")
     )
     settings = models.JSONField(_("settings"), default=dict, blank=True)
-    study_of = models.JSONField(_("source of the study cell"), null=True, default=None, editable=False)
+    study_of = models.JSONField(_("original cell, if this cell is a copy"), null=True, default=None, editable=False)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
 
     objects: ClassVar[models.Manager[Cell]] = models.Manager()
@@ -107,8 +107,8 @@ class Brake(models.Model):
     since = models.DateTimeField(_("in this state since"))
     level = models.FloatField(null=True)
     at = models.DateTimeField()
-    wanted = models.PositiveIntegerField(_("tasks held back"), default=0)
-    pulled_at = models.DateTimeField(_("tasks last held back"), null=True)
+    wanted = models.PositiveIntegerField(_("tasks protected from a stop"), default=0)
+    pulled_at = models.DateTimeField(_("tasks last protected from a stop"), null=True)
     until = models.DateTimeField(_("released until"), null=True)
     calm_since = models.DateTimeField(null=True)  # since then, only few machines are missing
     detail = models.CharField(_("detail"), max_length=500, blank=True)

@@ -43,7 +43,7 @@ class ArchiveFile(models.Model):
     content = models.CharField(_("checksum of the rows"), max_length=64)
     schema_version = models.PositiveSmallIntegerField(_("version of the schema"))
     state = models.CharField(_("state"), max_length=16, choices=ArchiveState.choices, default=ArchiveState.STORED.value)
-    written_at = models.DateTimeField(_("written"))
+    written_at = models.DateTimeField(_("written at"))
 
     class Meta:
         ordering = ["cell", "table", "first"]
@@ -90,8 +90,8 @@ class Erasure(models.Model):
                 name="an_ended_erasure_forgets_the_name",
             ),
         ]
-        verbose_name = _("erasure")
-        verbose_name_plural = _("erasures")
+        verbose_name = _("erasure of a name")
+        verbose_name_plural = _("erasures of names")
 
     def __str__(self) -> str:
         return str(self.pseudonym)

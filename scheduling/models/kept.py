@@ -39,8 +39,8 @@ class KeptAlloc(models.Model):
     class Meta:
         ordering = ["machine", "since"]
         constraints = [models.UniqueConstraint(fields=["machine", "key"], name="one_kept_alloc")]
-        verbose_name = _("kept alloc")
-        verbose_name_plural = _("kept allocs")
+        verbose_name = _("ended alloc with kept files")
+        verbose_name_plural = _("ended allocs with kept files")
 
     def __str__(self) -> str:
         return f"{self.name} on {self.machine}"

@@ -57,7 +57,7 @@ class Machine(models.Model):
     session = models.BigIntegerField(default=0)
     boot_id = models.CharField(max_length=64, blank=True)
     software = models.CharField(_("Borglet version"), max_length=64, blank=True)
-    quarantined = models.JSONField(_("tasks in quarantine"), default=list, blank=True)
+    quarantined = models.JSONField(_("unknown tasks in quarantine"), default=list, blank=True)
     packages = ArrayField(models.CharField(max_length=71), default=list, db_default=[], blank=True)
     joined_at = models.DateTimeField(_("joined"), auto_now_add=True)
 

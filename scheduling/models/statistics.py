@@ -48,8 +48,8 @@ class JournalTally(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["cell", "hour", "figure", "prod", "label"], name="one_tally_per_hour")
         ]
-        verbose_name = _("count from the journal")
-        verbose_name_plural = _("counts from the journal")
+        verbose_name = _("hourly statistic of the journal")
+        verbose_name_plural = _("hourly statistics of the journal")
 
     def __str__(self) -> str:
         return f"{self.figure} {self.label} at {self.hour:%F %H}h"

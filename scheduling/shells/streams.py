@@ -173,12 +173,12 @@ async def relay(
     try:
         number = uuid.UUID(session)
     except ValueError as error:
-        detail = f"session: {session[:50]!r} is not the number of a shell; use the number that the link sent"
+        detail = f"session: {session[:50]!r} is not the number of a shell; use the number that the link server sent"
         raise Rejected("not-found", detail, status=404) from error
     if not await in_thread(shell_connected, number, machine_id=machine_id):
         detail = (
-            f"session: no shell {number.hex} waits for this machine; use the number that the link sent, or request"
-            " a new shell"
+            f"session: no shell {number.hex} waits for this machine; use the number that the link server sent, or"
+            " request a new shell"
         )
         raise Rejected("not-found", detail, status=404)
     return await _Relay(ShellStream(pool, session, "in"), ShellStream(pool, session, "out"), receive, send).run()

@@ -57,12 +57,12 @@ class S3Store:
         return folder
 
     def put(self, key: str, draft: Path) -> None:
-        with self._translated_errors():
+        with self._translated_errors(key):
             self._client.upload_file(str(draft), self._bucket, self._prefix + key)
 
     def size(self, key: str) -> int | None:
         try:
-            with self._translated_errors():
+            with self._translated_errors(key):
                 found = self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)
         except NotThere:
             return None
@@ -71,7 +71,7 @@ class S3Store:
     @contextmanager
     def read(self, key: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
         wanted = {"Range": f"bytes={offset}-"} if offset else {}
-        with self._translated_errors():
+        with self._translated_errors(key):
             found = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **wanted)
         with closing(found["Body"]) as body:
             yield self._chunks(body)
@@ -102,12 +102,12 @@ class S3Store:
                     yield StoredFile(key, found["Size"], age_s, found["ETag"])
 
     def delete(self, key: str) -> None:
-        with self._translated_errors():
+        with self._translated_errors(key):
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
 
     @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        """Convert an error of boto3 in the `with` block to `NotThere` or `StoreAway`."""
+    def _translated_errors(self, key: str = "") -> Iterator[None]:
+        """Convert an error of boto3 in the `with` block to `NotThere` or `StoreAway`. `key`: the file, if any."""
         try:
             yield
         except (BotoCoreError, ClientError, boto3.exceptions.Boto3Error, OSError) as error:
@@ -115,6 +115,6 @@ class S3Store:
             where = f"s3://{self._bucket}"
             if detail.get("Code") in _ABSENT:
                 raise NotThere(
-                    f"{where} has no such file ({detail.get('Message', '')}); check {self._setting}"
+                    f"{where}/{self._prefix}{key} does not exist ({detail.get('Message', '')}); check {self._setting}"
                 ) from error
             raise StoreAway(f"cannot use {where}: {error}; check {self._setting} and the access keys of S3") from error

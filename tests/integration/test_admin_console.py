@@ -187,7 +187,7 @@ def test_a_drain_has_a_deadline_and_its_page_tells_how_far_it_is(sre, world) -> 
     page = sre.get(listed("scheduling_drain")).text
     assert f"{drain.tasks} of {drain.tasks}" in page
     assert f'max="{drain.tasks}" value="{drain.tasks}"' in page  # the bar shows the same number as the text: tasks left
-    assert "then tasks are evicted despite disruption budgets" in page
+    assert "after the deadline, tasks are evicted despite disruption budgets" in page
     act(sre, "scheduling_drain", "undrain", drain, reason="disk is in")
     assert Machine.objects.get().state == "up"
 

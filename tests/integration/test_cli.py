@@ -430,7 +430,10 @@ def test_output_that_nobody_reads_or_can_keep(ann, cell) -> None:
     assert _bash(ann, f"{BORGCTL} cells | true; echo ${{PIPESTATUS[0]}}") == ("0\n", "")
     assert _bash(ann, f"{BORGCTL} cells >&-; echo $?") == ("0\n", "")
     out, err = _bash(ann, f"{BORGCTL} tasks web > /dev/full; echo $?")
-    assert (out, err) == ("1\n", "borgctl: cannot write to standard output: No space left on device; write to another file\n")
+    assert (out, err) == (
+        "1\n",
+        "borgctl: cannot write to standard output: No space left on device; write to another file\n",
+    )
     out, err = _bash(ann, f"{BORGCTL} status nothing --json > /dev/full; echo $?")
     assert (out, "cannot write to standard output" in err) == ("1\n", True)
 

@@ -252,7 +252,7 @@ def test_moments_and_chains_before_the_journal_know_the_archive() -> None:
     world.a_user("sre", sre=True)
     page = signed_in("sre").get("/cells/cc/events/2.0/").text
     assert "The cause of this event is not in PostgreSQL. It may be in the archive." in page
-    assert "Effects may be in the archive." in page
+    assert "Such events may be in the archive." in page
 
 
 def test_a_tenant_sees_the_names_of_its_archived_jobs(people) -> None:

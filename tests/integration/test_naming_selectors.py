@@ -151,7 +151,7 @@ def test_how_jobs_are_published_and_their_services(cell: Cell) -> None:
 
 
 def test_an_unknown_cell_has_no_snapshot() -> None:
-    with pytest.raises(LookupError, match="the cell with id 99 was removed"):
+    with pytest.raises(LookupError, match="there is no cell with id 99"):
         snapshot_of(99)
 
 

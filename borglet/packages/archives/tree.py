@@ -126,9 +126,7 @@ class Tree:
         self._check_text(name, target, "the link's target")
         if target.startswith("/"):
             if not self._layered:
-                raise ArchiveRefused(
-                    f"{name!r}: a link to {target!r} points outside the package; give it a relative target"
-                )
+                raise ArchiveRefused(f"{name!r}: a link to {target!r} points outside the package; let it point inside")
             # An absolute link starts at the image's root. A relative one works wherever the image is mounted.
             target = "/".join([*[".."] * (len(path) - 1), *target.split("/")[1:]]) or "."
         parent.children[path[-1]] = ArchiveNode(EntryKind.SYMBOLIC_LINK, self.layer, target=target)

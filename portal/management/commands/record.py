@@ -21,7 +21,7 @@ from scheduling.simulator.sessions.sources import TRACES
 
 
 class Command(BaseCommand):
-    help = "Record a simulated week as the history of a new study cell. Nothing runs there, and nothing is charged."
+    help = "Record a simulated week as the history of a new study cell, which nobody can change. Nothing is charged."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("cell", help="Name of the new cell.")

@@ -18,22 +18,26 @@ from scheduling.models import Cell
 
 
 class Command(BaseCommand):
-    help = "Create a study cell from a moment of a cell or from the file of a checkpoint, or delete a study cell."
+    help = "Create a study cell (a copy of a cell at one moment, or of a checkpoint), or delete a study cell."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
-        restore = actions.add_parser("restore", help="Create a study cell with the state of a cell at one moment.")
+        restore = actions.add_parser(
+            "restore", help="Create a study cell: a copy of the state of a cell at one moment."
+        )
         restore.add_argument("cell")
         at = restore.add_mutually_exclusive_group(required=True)
         at.add_argument("--revision", type=int)
         at.add_argument("--time", type=time_with_zone, help="Time with a zone, such as 2026-11-21T20:15Z.")
-        opened = actions.add_parser("import", help="Create a study cell from the file of a checkpoint.")
+        opened = actions.add_parser(
+            "import", help="Create a study cell: a copy of the cell in the file of a checkpoint."
+        )
         opened.add_argument("file", type=Path)
         for one in (restore, opened):
-            one.add_argument("--into", required=True, help="Name of the study cell.")
+            one.add_argument("--into", required=True, help="Name of the study cell (a copy of a cell).")
             one.add_argument("--dry-run", action="store_true", help="Do everything, and roll it back.")
             one.add_argument("--json", action="store_true", help="Print the result or the rejection as JSON.")
-        gone = actions.add_parser("delete", help="Delete a study cell.")
+        gone = actions.add_parser("delete", help="Delete a study cell (a copy of a cell).")
         gone.add_argument("cell")
         for one in (restore, opened, gone):
             one.add_argument("--actor", default="system:study", help="Author of the change.")

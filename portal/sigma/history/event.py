@@ -27,12 +27,12 @@ def event(request: HttpRequest, principal: Principal, cell: str, place: str) -> 
         raise NotFound("event", place[:40])
     chain = chain_of(principal, row, (revision, seq))
     shown = chain.event.event
-    outside = Empty(_("The journal has no cause of this event: a person or a program requested it."))
+    outside = Empty(_("No other event caused this event: a person or a program requested it."))
     if chain.causes_archived:
         outside = Empty(_("The cause of this event is not in PostgreSQL. It may be in the archive."))
-    nothing = Empty(_("The journal has no effect of this event yet."))
+    nothing = Empty(_("This event has not caused other events yet."))
     if chain.effects_archived:
-        nothing = Empty(_("PostgreSQL contains no effect of this event. Effects may be in the archive."))
+        nothing = Empty(_("No event that this event caused is in PostgreSQL. Such events may be in the archive."))
     context = {
         "cell": row,
         "place": f"{revision}.{seq}",

@@ -243,10 +243,10 @@ def _back(tenant: Tenant) -> HttpResponse:
 
 _KINDS = {
     "budget": gettext_lazy("Credits granted"),
-    "hold": gettext_lazy("Credits held for"),
-    "unhold": gettext_lazy("Credits released for"),
-    "charge": gettext_lazy("Credits charged for"),
-    "refund": gettext_lazy("Credits refunded for"),
+    "hold": gettext_lazy("Credits held"),
+    "unhold": gettext_lazy("Held credits returned"),
+    "charge": gettext_lazy("Credits charged"),
+    "refund": gettext_lazy("Credits refunded"),
     "usage": gettext_lazy("Credits charged for measured usage"),
     "settle": gettext_lazy("Debt paid"),
     "transfer": gettext_lazy("Credits transferred"),

@@ -229,7 +229,7 @@ class _Wording:
             ReasonCode.CRASHED_PAIR: self._("%(machines)s where the task crashed a short while ago"),
             ReasonCode.CORES: self._("%(machines)s with less than %(bound)d whole cores free (at most %(most)s)")
             if one.wanted
-            else self._("%(machines)s whose cores are all reserved by tasks with whole cores"),
+            else self._("%(machines)s whose cores all belong to tasks that reserve whole cores"),
             ReasonCode.GANG: self._(
                 "%(machines)s where one task fits, but not all tasks of the gang fit at the same time"
             ),

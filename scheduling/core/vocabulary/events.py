@@ -429,6 +429,6 @@ def unpacked(event: Event) -> Event:
         try:
             tasks, reservations = reservation_packing.unpack(event.packed)
         except ValueError as error:
-            raise msgspec.ValidationError(f"{error} - in the field `$.packed` of the event") from error
+            raise msgspec.ValidationError(f"the field `packed` of the event cannot be read: {error}") from error
         return ReservationsSet(tasks=tasks, reservations=reservations)
     return event

@@ -153,8 +153,8 @@ class Archiver:
                 self._at("written")
                 if parquet.read_back(draft) != written:
                     raise ArchiveFailed(
-                        f"the draft of {file.key} does not contain the rows that were written to it; check the disk."
-                        " The next run of the archiver writes the file again"
+                        f"the local copy of the archive file {file.key} does not contain the rows that were written to"
+                        " it; check the disk. The next run of the archiver writes the file again"
                     )
             except (OSError, UnreadableArchive) as error:
                 raise ArchiveFailed(f"cannot write {file.key} to {draft.parent}: {error}; check the disk") from error

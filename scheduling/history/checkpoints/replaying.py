@@ -113,7 +113,7 @@ def _check_beginning(cell: Cell, after: int) -> None:
     if begins != after + 1:
         raise EventsMissing(
             f"the events after revision {after} are missing: the next revision in PostgreSQL is {begins}, and the"
-            " archive does not contain the revisions between"
+            " archive does not contain the revisions between; give a later revision or time"
         )
 
 
@@ -150,7 +150,7 @@ def _opened(file: ArchiveFile) -> Iterator[pq.ParquetFile]:
 
     missing = (
         f"the events of the revisions {file.first} to {file.last} ({file.day}) are no longer in the archive, which"
-        " keeps files for the cell's `archive_keep_days`"
+        " keeps files for the cell's `archive_keep_days`; give a later revision or time"
     )
     if file.state == ArchiveState.DELETED:
         raise EventsMissing(missing)

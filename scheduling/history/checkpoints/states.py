@@ -42,7 +42,7 @@ def state_at(cell: Cell, *, revision: int | None = None, time: dt.datetime | Non
     except EventsMissing as missing:
         detail = (
             f"revision {wanted} of cell {cell.name} cannot be rebuilt: the nearest checkpoint before it is at revision"
-            f" {checkpoint}, and {missing}; give the revision of a checkpoint, or a later one"
+            f" {checkpoint}, and {missing}"
         )
         raise invalid("revision", detail, "history-missing") from None
     except LookupError as error:
@@ -89,7 +89,7 @@ def revision_at(cell: Cell, time: dt.datetime, *, newest: int) -> int:
     try:
         low = archived_revision_at(cell, time, after=low)
     except EventsMissing as missing:
-        detail = f"the revision at {time.isoformat()} is unknown, because {missing}; give a later time"
+        detail = f"the revision at {time.isoformat()} is unknown, because {missing}"
         raise invalid("time", detail, "history-missing") from None
     if low == 0 and not known and time < cell.created_at:
         raise invalid("time", f"{time.isoformat()} is before cell {cell.name} was created; give a later time")

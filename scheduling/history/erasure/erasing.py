@@ -192,8 +192,8 @@ class Eraser:
                 written = parquet.write(draft, table, file.cell.name, cleared)
             if written.rows != file.rows or parquet.read_back(draft) != written:
                 raise ArchiveFailed(
-                    f"the draft of {before} does not contain the rows that were written to it; check the disk, and try"
-                    " again"
+                    f"the new copy of the archive file {before} does not contain the rows that were written to it;"
+                    " check the disk, and try again"
                 )
             self._at("written")
             file.generation += 1

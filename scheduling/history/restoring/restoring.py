@@ -67,7 +67,7 @@ def cell_restore(
     try:
         numbers = numbers_between(cell, after=then.revision, upto=now.revision)
     except EventsMissing as missing:
-        detail = f"revision {then.revision} is too long ago: {missing}; give a later revision"
+        detail = f"revision {then.revision} is too long ago: {missing}"
         raise invalid("revision", detail, "history-missing") from None
     with transaction.atomic():
         # Rows that refer to the cell can still be inserted.

@@ -96,8 +96,8 @@ def original_in(source: BinaryIO) -> Original:
         raise Rejected("checkpoint-damaged", str(error), fields={"section": error.section}) from error
     if len(header.extra_resources) > MAX_EXTRA_RESOURCES:
         problem = (
-            f"the header has {len(header.extra_resources)} own resources, and a cell has at most {MAX_EXTRA_RESOURCES};"
-            " use a checkpoint of another cell"
+            f"the file lists {len(header.extra_resources)} resources beyond the built-in ones (such as CPU and RAM),"
+            f" but a cell can have at most {MAX_EXTRA_RESOURCES}; use a checkpoint of another cell"
         )
         raise _unusual("header", problem)
     for section in _SECTIONS:

@@ -134,7 +134,10 @@ class _Making:
         job = self._jobs[version[0]]
         runs = self._runs[version[0]]
         if not runs:
-            raise LookupError(f"job {job['name']} with id {version[0]} has no tasks in the checkpoint")
+            raise LookupError(
+                f"the checkpoint is damaged: job {job['name']} with id {version[0]} has no tasks; use another"
+                " checkpoint"
+            )
         own = [(begin, end) for of, begin, end in runs if of == version[1]] or [runs[0][1:]]
         spans = [span for begin, end in own for span in self._spans(begin, end)]
         base, first = spans[0][2], self._requirements[spans[0][2]]

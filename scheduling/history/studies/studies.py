@@ -170,4 +170,6 @@ def _check_equal(cell: Cell, wanted: Tables, found: Tables) -> None:
     extra = cell.extra_resources
     states = [state_of(tables, extra_resources=extra, revision=cell.revision) for tables in (wanted, found)]
     if differences := states[0].diff(states[1]):
-        raise ValueError(f"the study cell differs from its original: {'; '.join(differences[:3])}")
+        raise ValueError(
+            f"the new study cell would differ from the checkpoint: {'; '.join(differences[:3])}; report this as a bug"
+        )

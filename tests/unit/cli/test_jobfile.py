@@ -106,7 +106,7 @@ def test_keys_of_yaml_are_texts_as_they_are_written(tmp_path: Path) -> None:
         ("j.yaml", "\n".join(f"{'   ' * n}a:\n{'   ' * n}- b:" for n in range(30)), "nested too deeply: more"),
         ("j.yaml", "#" * (4 * 2**20 + 1), "has more than 4194304 bytes"),
         ("j.yaml", "", "does not contain a job"),
-        ("j.jsonnet", "[" * 20_000, "not a Jsonnet job file"),
+        ("j.jsonnet", "[" * 20_000, "cannot evaluate the job file as Jsonnet"),
         ("j.jsonnet", "local d(s, n) = if n == 0 then s else d(s + s, n - 1); {a: d('xxxxx', 20)}", "at most 4194304"),
         ("j.jsonnet", "{a: std.repeat('x', 2000000000)}", "used more than 1024 MiB of memory"),
         ("j.jsonnet", "{\n name: 'web',\n tasks 2\n}", r"j.jsonnet:3:8"),

@@ -30,7 +30,7 @@ def test_where_all_cores_are_reserved_only_batch_finds_room() -> None:
     plan = world.plan()
     assert [a.job_id for a in plan.assignments] == [world.jobs["batch"].job_id]
     (why,) = plan.unplaced
-    assert format_why(why).reasons == ("1 machine whose cores are all reserved by tasks with whole cores",)
+    assert format_why(why).reasons == ("1 machine whose cores all belong to tasks that reserve whole cores",)
 
 
 def test_cores_of_a_task_that_was_sent_away_are_free_when_it_is_gone() -> None:

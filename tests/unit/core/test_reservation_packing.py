@@ -64,7 +64,8 @@ def test_an_event_of_version_1_stays_readable() -> None:
 )
 def test_a_damaged_text_is_rejected_with_its_field(packed: str) -> None:
     with pytest.raises(
-        msgspec.ValidationError, match=r"the packed reservations are damaged: .* - in the field `\$.packed`"
+        msgspec.ValidationError,
+        match="the field `packed` of the event cannot be read: the packed reservations are damaged: ",
     ):
         events.decode(msgspec.json.encode({"kind": "reservations.set", "number": 1, "packed": packed}))
 
