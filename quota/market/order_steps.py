@@ -15,29 +15,17 @@ import datetime as dt
 from enum import StrEnum
 from typing import Any
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Q
 from django.db.models.functions import Greatest
 
 from quota import clock
 from quota.billing import ledger
-from quota.models import (
-    HOLDING,
-    ApprovalRule,
-    Market,
-    Membership,
-    Order,
-    OrderState,
-    PriorityBand,
-    Quota,
-    ServiceAccount,
-    Tenant,
-)
+from quota.models import HOLDING, Market, Order, OrderState, Quota
 from quota.notifications.notices import notify
 from quota.pricing.market import grace_end
 from quota.records import RecordEntry
 from quota.vocabulary.errors import Conflict, NotFound
 from quota.vocabulary.money import format_credits as in_credits
-from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import as_mapping, format_vector
 
 MICROSECOND = dt.timedelta(microseconds=1)
@@ -130,50 +118,6 @@ def successor(market: Market, old: Order, kind: str, **changes: Any) -> Order:
     """
     kept = {"tenant": old.tenant, "band": old.band, "amounts": list(old.amounts), "renew": old.renew, "replaces": old}
     return new_order(market, replaced_as=kind, **{**kept, **changes})
-
-
-def rule_of(*, cell: str, band: PriorityBand, tenant: Tenant, price: int) -> tuple[str, str]:
-    """Return the approver (auto, owner or sre) and the name of the first matching rule, by rank.
-
-    If no rule matches, the approver is an SRE.
-    """
-    rule = (
-        ApprovalRule.objects.filter(
-            Q(cell="") | Q(cell=cell),
-            Q(band=None) | Q(band=band),
-            Q(tenant=None) | Q(tenant=tenant),
-            Q(most_price=None) | Q(most_price__gte=price),
-        )
-        .order_by("rank")
-        .first()
-    )
-    return (rule.approver, f"rule {rule.rank}") if rule is not None else ("sre", "")
-
-
-def deciders() -> QuerySet[Membership]:
-    """Return the owners who may approve or reject an order, as a subquery for `Exists` in queries of `Order`.
-
-    These are the owners of the order's tenant or of its organisation. The person who placed the order is excluded. If a
-    service account placed the order, the account's creator is excluded.
-    """
-    own_account = ServiceAccount.objects.filter(
-        user__username=OuterRef(OuterRef("placed_by")), created_by=OuterRef("user__username")
-    )
-    return (
-        Membership.objects.filter(
-            Q(tenant=OuterRef("tenant")) | Q(tenant=OuterRef("tenant__parent")),
-            role=Role.OWNER.value,
-            user__is_active=True,
-        )
-        .exclude(user__username=OuterRef("placed_by"))
-        .exclude(Exists(own_account))
-    )
-
-
-def waiting_without_owner() -> QuerySet[Order]:
-    """Return the pending orders that need an owner's approval although no owner may approve them."""
-    waiting = Order.objects.filter(state=OrderState.PENDING.value, approver="owner")
-    return waiting.filter(~Exists(deciders()))
 
 
 def approve(entry: RecordEntry, order: Order, *, by: str, reason: str = "") -> None:

@@ -15,17 +15,9 @@ import structlog
 from django.db import connection, transaction
 
 from quota import clock, records
+from quota.market.approval_rules import waiting_without_owner
 from quota.market.order_checks import check_available, check_on_sale
-from quota.market.order_steps import (
-    OrderEvent,
-    begin,
-    news,
-    order_locked,
-    step,
-    successor,
-    take_back,
-    waiting_without_owner,
-)
+from quota.market.order_steps import OrderEvent, begin, news, order_locked, step, successor, take_back
 from quota.market.orders import submit
 from quota.models import Market, Order, OrderState
 from quota.pricing.market import market_locked

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from quota import clock
 from quota.billing import ledger
+from quota.market.approval_rules import rule_of, waiting_without_owner
 from quota.market.order_checks import (
     amounts_wanted,
     buying,
@@ -36,12 +37,10 @@ from quota.market.order_steps import (
     new_order,
     news,
     replace,
-    rule_of,
     share,
     stop,
     successor,
     take_back,
-    waiting_without_owner,
     wrong_state,
 )
 from quota.models import OPEN, Order, OrderState, Quote, Tenant
