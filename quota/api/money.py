@@ -20,8 +20,8 @@ from quota import clock, selectors
 from quota.api.base import ListView, QuotaView, valid
 from quota.billing import costs, statements
 from quota.billing.budgets import budget_set
-from quota.billing.invoice_lines import exact, table_of
 from quota.billing.invoice_pdf import invoice_pdf
+from quota.billing.invoice_table import exact, table_of
 from quota.billing.invoices import invoice_close, invoice_draft, running_month
 from quota.billing.ledger import budget_grant, budget_hand_down
 from quota.billing.spending import ACTIONS

@@ -26,7 +26,7 @@ from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import LongTable, Paragraph, SimpleDocTemplate, Spacer
 from reportlab.platypus.flowables import Flowable
 
-from quota.billing.invoice_lines import InvoiceLine, lines_of
+from quota.billing.invoice_table import InvoiceLine, lines_of
 from quota.models import Invoice
 from quota.vocabulary.money import format_credits
 

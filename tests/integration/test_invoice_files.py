@@ -9,8 +9,8 @@ import re
 
 import pytest
 
-from quota.billing.invoice_lines import COLUMNS, exact, table_of
 from quota.billing.invoice_pdf import _marked, invoice_pdf
+from quota.billing.invoice_table import COLUMNS, exact, table_of
 from quota.models import Invoice, Tenant
 from quota.tables import csv_of
 

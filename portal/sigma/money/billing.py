@@ -19,8 +19,8 @@ from portal import plots
 from portal.sigma.frame.page import chosen_tenant, given_in, page, problem_kept, rendered, tenants_of
 from quota import clock
 from quota.billing.budgets import budget_set, spending_of
-from quota.billing.invoice_lines import lines_of, table_of
 from quota.billing.invoice_pdf import invoice_pdf
+from quota.billing.invoice_table import lines_of, table_of
 from quota.billing.invoices import invoice_draft
 from quota.billing.ledger import budget_hand_down
 from quota.billing.movements import MOST_ROWS, RevenueDay, month_days, movements, movements_number, table
