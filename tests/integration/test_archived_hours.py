@@ -25,7 +25,7 @@ from quota.billing.planning import places_of, planned
 from quota.models import MeteredHour, PriorityBand
 from quota.models.metered_hours import held
 from quota.vocabulary.errors import Rejected
-from quota.vocabulary.permissions import Principal, Scope
+from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
 from scheduling.history.archive import metered
 from scheduling.history.archive.archiver import ArchiveFailed, Archiver
 from scheduling.history.archive.store import store
@@ -34,7 +34,7 @@ from scheduling.history.erasure.identities import IdentityKind
 from scheduling.history.infrastore import asking
 from scheduling.models import ArchiveFile, Cell
 from tests.integration import money_rows as market
-from tests.integration import rows
+from tests.integration import rows, world
 from tests.integration.portal_server import database_url
 from tests.integration.test_archive_failures import _KILLED
 from tests.integration.test_costs import BEGIN, DAY, HOUR, bought, ran
@@ -113,9 +113,9 @@ def history() -> list[Any]:
     return ask("SELECT *, labels['team'] AS team FROM metered_hours ORDER BY ALL")
 
 
-def ask(query: str) -> list[Any]:
+def ask(query: str, principal: Principal = SRE) -> list[Any]:
     cell = Cell.objects.get(name="cc")
-    found: list[Any] = msgspec.json.decode(asking.ask(principal=SRE, cell=cell, query=query, now=NOW).body)
+    found: list[Any] = msgspec.json.decode(asking.ask(principal=principal, cell=cell, query=query, now=NOW).body)
     return found
 
 
@@ -153,6 +153,21 @@ def test_every_sum_over_archived_hours_stays_the_same(tenant, cell) -> None:
     assert len(archived()) == len(stored), "money never expires"
     assert in_postgres() == 0
     assert (sums(tenant), history()) == before
+
+
+def test_archived_hours_and_prices_are_for_buyers_and_owners(tenant) -> None:
+    query = "SELECT user, count(*), sum(price_microcredits)::bigint FROM metered_hours GROUP BY user"
+    roles = {role: world.principal(f"a-{role}", tenant=tenant, role=role) for role in Role}
+    helper = Principal(name="eve", capabilities=frozenset({(CapabilityKind.ANY_JOB, "cc")}))
+
+    def answers() -> list[Any]:
+        return [ask(query, who) for who in (*roles.values(), helper)]
+
+    before = answers()
+    assert {role for role, rows in zip(roles, before, strict=False) if rows} == {Role.BUYER, Role.OWNER}
+    assert before[-1] == []
+    archive()
+    assert answers() == before
 
 
 def test_a_later_refund_makes_archived_hours_cheaper(tenant) -> None:
