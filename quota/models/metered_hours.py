@@ -86,8 +86,9 @@ def archived_hours(wanted: HoursWanted) -> Iterator[str | None]:
         columns = _quoted(wanted.columns)
         with connection.cursor() as cursor:
             cursor.execute(f"CREATE TEMPORARY TABLE {_ARCHIVED} AS SELECT {columns} FROM {_TABLE} WITH NO DATA")
-            with cursor.copy(f"COPY {_ARCHIVED} FROM STDIN (FORMAT csv)") as copy:
-                for part in itertools.chain([first], parts):
+            # One COPY per part: the time limit of a statement must not include the time to read all files.
+            for part in itertools.chain([first], parts):
+                with cursor.copy(f"COPY {_ARCHIVED} FROM STDIN (FORMAT csv)") as copy:
                     copy.write(part)
             cursor.execute(f"ANALYZE {_ARCHIVED}")
             yield _ARCHIVED

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import MeteredRow, meter, usage_charge
 from quota.billing.planning import places_of, planned
 from quota.models import MeteredHour, PriorityBand
-from quota.models.metered_hours import held
+from quota.models.metered_hours import HoursWanted, held, metered_hours
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
 from scheduling.history.archive import metered
@@ -203,6 +205,23 @@ def test_hours_stay_until_they_are_charged_and_their_month_is_closed(tenant, cel
     assert left.count() == 0
     assert costs([other], since=BEGIN, until=NOW) == before
     assert ArchiveFile.objects.filter(table="metered_hours").count() == 2
+
+
+def slow_reader(wanted: HoursWanted) -> Iterator[bytes]:
+    for part in (b"1\n", b"2\n3\n"):
+        time.sleep(0.15)
+        yield part
+
+
+def test_the_time_limit_of_a_statement_does_not_include_the_time_to_read_files(tenant, settings) -> None:
+    settings.QUOTA_ARCHIVED_HOURS = f"{__name__}.slow_reader"
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL statement_timeout = 100")
+        with metered_hours(HoursWanted(["price"], since=BEGIN)) as hours:
+            cursor.execute(f"SELECT sum(price) FROM {hours} AS m")
+            assert cursor.fetchone()[0] > 6
+            cursor.execute("SELECT sum(price) FROM quota_archivedhour")
+            assert cursor.fetchone() == (6,)
 
 
 def test_a_late_report_of_an_archived_hour_is_not_counted_twice(tenant, cell) -> None:
