@@ -139,7 +139,7 @@ def costs(
     labels = ["labels"] if by == "label" else []
     wanted = HoursWanted(
         ["tenant_id", "cell", "band_id", "job", "hour", "limit", "price", *labels],
-        since=since - dt.timedelta(hours=1),
+        since=_hour_of(since),
         until=until,
         tenants=ids,
     )
@@ -160,11 +160,16 @@ def job_usage_price(*, cell: str, job_uid: str, since: dt.datetime) -> int:
     are in the archive. Raises `Rejected` with status 503 if the archive cannot be read.
     """
     columns = ["cell", "job_uid", "price"]
-    wanted = HoursWanted(columns, since=since - dt.timedelta(hours=1), cell=cell, job_uid=job_uid)
+    wanted = HoursWanted(columns, since=_hour_of(since), cell=cell, job_uid=job_uid)
     with metered_hours(wanted) as hours, connection.cursor() as cursor:
         cursor.execute(f"SELECT sum(price) FROM {hours} AS m WHERE cell = %s AND job_uid = %s", [cell, job_uid])
         (price,) = cursor.fetchone()
     return int(price or 0)
+
+
+def _hour_of(moment: dt.datetime) -> dt.datetime:
+    """Return the start of the metered hour that contains `moment`. Hours are those of UTC."""
+    return moment.astimezone(dt.UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def _rounded(exact: Sequence[Decimal]) -> Iterator[int]:

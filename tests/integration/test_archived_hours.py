@@ -224,6 +224,18 @@ def test_the_time_limit_of_a_statement_does_not_include_the_time_to_read_files(t
             assert cursor.fetchone() == (6,)
 
 
+def test_hours_that_go_while_the_archiver_chooses_are_no_error(cell, tenant, monkeypatch) -> None:
+    choose = metered._oldest
+
+    def choose_and_delete(*args: Any, **given: Any) -> Any:
+        oldest = choose(*args, **given)
+        MeteredHour.objects.all().delete()
+        return oldest
+
+    monkeypatch.setattr(metered, "_oldest", choose_and_delete)
+    assert metered.next_hours(cell, now=NOW) is None
+
+
 def test_a_late_report_of_an_archived_hour_is_not_counted_twice(tenant, cell) -> None:
     archive()
     before, hour = sums(tenant), BEGIN + MARCH[3] * HOUR
@@ -277,6 +289,24 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_a_smaller_sum(tenant, fo
             reader()
         assert (caught.value.code, caught.value.status) == ("archive-away", 503)
     assert costs([tenant], since=BEGIN + 31 * DAY, until=NOW), "April is in PostgreSQL"
+
+
+def test_the_costs_of_a_month_read_only_the_files_of_this_month(tenant, folder) -> None:
+    april, may = BEGIN + 31 * DAY, BEGIN + 61 * DAY
+    for hour in (april - HOUR, may):
+        meter(cell="cc", hour=hour, rows=[row(tenant, "cheap", 5_000, 5, band="")])
+    month = {"since": april, "until": may}
+    before = costs([tenant], **month)
+    april_of_web = MeteredHour.objects.filter(job="web", hour__gte=april)
+    price = sum(april_of_web.values_list("price", flat=True))
+    archive(now=NOW + 1_000 * DAY)
+    assert in_postgres() == 0
+    files = {file.day.month: folder / file.key for file in ArchiveFile.objects.filter(table="metered_hours")}
+    assert set(files) == {3, 4, 5}
+    files[3].unlink()
+    assert job_usage_price(cell="cc", job_uid=uid("web"), since=april) == price > 0
+    files[5].unlink()
+    assert costs([tenant], **month) == before
 
 
 def test_an_erased_tenant_has_a_pseudonym_in_the_archive_and_keeps_its_costs(tenant) -> None:

@@ -88,6 +88,8 @@ def next_hours(cell: Cell, *, now: dt.datetime) -> MeteredHours | None:
         return None
     begin, end = months.bounds(oldest.astimezone(dt.UTC).date().replace(day=1), "UTC")
     rows = query(_NEXT, {"cell": cell.name, "before": _before(cell, now), "begin": begin, "end": end})
+    if not rows:
+        return None  # they are no longer there, or no longer settled
     ids, written_by, hours = zip(*rows, strict=True)
     return MeteredHours(METERED, max(hours).astimezone(dt.UTC).date(), min(ids), max(ids), ids, written_by)
 
@@ -153,7 +155,8 @@ def read_hours(wanted: HoursWanted) -> Iterator[bytes]:
     """
     files = ArchiveFile.objects.filter(table=METERED, day__gte=wanted.since.astimezone(dt.UTC).date())
     if wanted.until is not None:
-        files = files.filter(day__lt=months.after(wanted.until.astimezone(dt.UTC).date()))
+        last = months.last_instant(wanted.until.astimezone(dt.UTC)).date()
+        files = files.filter(day__lt=months.after(last))
     if wanted.cell is not None:
         files = files.filter(cell__name=wanted.cell)
     for file in files.select_related("cell").order_by("day", "id"):
