@@ -7,13 +7,15 @@ This package does not import `scheduling`, which writes the archive. So the sett
 function that reads archived hours.
 
 Each metered hour is either in PostgreSQL or in the archive. The archiver deletes rows in the transaction that records
-their file, under an exclusive lock. Readers hold this lock shared (`held`), so that no hour moves while they read.
+their file, under an exclusive lock. Readers hold this lock shared (`held`), so that no hour moves while they read. The
+archiver does not queue for the lock, because PostgreSQL makes new readers wait behind a queue.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import itertools
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +30,13 @@ from quota.vocabulary.months import LEAST_METERED_DAYS
 
 _TABLE, _ARCHIVED = "quota_meteredhour", "quota_archivedhour"
 _LOCK = "quota_meteredhour"
+# The time that the archiver waits for a moment without readers, and the time between two of its attempts.
+LONGEST_WAIT_S = 60.0
+_RETRY_S = 0.05
+
+
+class HoursInUse(Exception):
+    """Raised if the archiver finds no moment in which nobody reads metered hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +105,29 @@ def archived_hours(wanted: HoursWanted) -> Iterator[str | None]:
 
 
 @contextmanager
-def held(*, archiving: bool = False) -> Iterator[None]:
-    """Open a transaction in which no other process moves metered hours to the archive. `archiving`: for the archiver,
-    which moves them: it first waits for all readers, and they wait for it.
-    """
-    shared = "" if archiving else "_shared"
+def held() -> Iterator[None]:
+    """Open a transaction in which no other process moves metered hours to the archive."""
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(f"SELECT pg_advisory_xact_lock{shared}(hashtext(%s))", [_LOCK])
+        cursor.execute("SELECT pg_advisory_xact_lock_shared(hashtext(%s))", [_LOCK])
         yield
+
+
+@contextmanager
+def held_by_archiver() -> Iterator[None]:
+    """Open a transaction in which no other process reads metered hours through `held`, so that the archiver may move
+    them. Tries again until a moment without readers, and raises `HoursInUse` if there is none in `LONGEST_WAIT_S`
+    seconds.
+    """
+    deadline = time.monotonic() + LONGEST_WAIT_S
+    while True:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext(%s))", [_LOCK])
+            if cursor.fetchone() == (True,):
+                yield
+                return
+        if time.monotonic() >= deadline:
+            raise HoursInUse
+        time.sleep(_RETRY_S)
 
 
 def _quoted(columns: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from django.db import connection, transaction
+from django.db.backends.utils import CursorWrapper
 
 from quota import clock
 from quota.admission.sizing import usage_of
@@ -25,6 +26,7 @@ from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import MeteredRow, meter, usage_charge
 from quota.billing.planning import places_of, planned
 from quota.models import MeteredHour, PriorityBand
+from quota.models import metered_hours as module
 from quota.models.metered_hours import HoursWanted, held, metered_hours
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
@@ -346,25 +348,35 @@ def test_an_archiver_that_is_killed_at_any_step_loses_and_doubles_nothing(tenant
 
 
 @pytest.mark.django_db(transaction=True)
-def test_no_hour_moves_while_a_reader_reads(tenant) -> None:
+def test_no_hour_moves_while_a_reader_reads_and_new_readers_do_not_wait(tenant, monkeypatch) -> None:
+    checked = threading.Event()
+    failures: list[str] = []
+
     def run() -> None:
         try:
-            archive()
+            Archiver(store(), at=lambda step: checked.set() if step == "checked" else None).run(now=NOW)
+        except ArchiveFailed as error:
+            failures.append(str(error))
         finally:
             connection.close()
 
-    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-    thread = threading.Thread(target=run)
-    with held(), connection.cursor() as cursor:
-        thread.start()
-        for _ in range(1_000):
-            cursor.execute(waiting)
-            if cursor.fetchone() == (1,):
-                break
-            thread.join(0.01)
-        else:
-            pytest.fail("the archiver does not wait for the reader")
-        assert not ArchiveFile.objects.exists()
-        assert in_postgres() == 3 * (len(MARCH) + len(APRIL))
-    thread.join()
-    assert (in_postgres(), ArchiveFile.objects.count()) == (3 * len(APRIL), 1)
+    def nothing_waits(cursor: CursorWrapper) -> bool:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        return cursor.fetchone() == (0,)
+
+    for longest, expected in ((0.0, (3 * (len(MARCH) + len(APRIL)), 0)), (60.0, (3 * len(APRIL), 1))):
+        monkeypatch.setattr(module, "LONGEST_WAIT_S", longest)
+        checked.clear()
+        thread = threading.Thread(target=run)
+        with held(), connection.cursor() as cursor:
+            thread.start()
+            assert checked.wait(30)
+            for _ in range(15):
+                assert nothing_waits(cursor), "PostgreSQL makes new readers wait behind the archiver"
+                time.sleep(0.01)
+            assert not ArchiveFile.objects.exists()
+            assert in_postgres() == 3 * (len(MARCH) + len(APRIL))
+        thread.join()
+        assert (in_postgres(), ArchiveFile.objects.count()) == expected
+    assert len(failures) == 1
+    assert "the next run archives these hours" in failures[0]

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quota.models.metered_hours import HoursWanted, held
+from quota.models.metered_hours import HoursWanted
 from quota.vocabulary import months
 from quota.vocabulary.errors import Rejected
 from scheduling.history.archive.ranges import DayRange, midnight
@@ -110,10 +110,10 @@ def rows_of_hours(wanted: MeteredHours) -> Iterator[pa.Table]:
 
 def delete(file: ArchiveFile, hours: MeteredHours) -> bool:
     """Delete the rows of these hours from PostgreSQL. Return False if a row was changed since it was chosen; the caller
-    then rolls back. The caller records their file in the same transaction. Waits for readers of metered hours.
+    then rolls back. The caller holds the lock of the archiver (`held_by_archiver`), and records their file in the same
+    transaction.
     """
-    with held(archiving=True):
-        gone = execute(_DELETE, [list(hours.ids), list(hours.written_by)])
+    gone = execute(_DELETE, [list(hours.ids), list(hours.written_by)])
     ArchiveFile.objects.filter(pk=file.pk).update(state=ArchiveState.SOLE)
     return gone == len(hours.ids)
 
