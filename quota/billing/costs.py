@@ -154,13 +154,13 @@ def costs(
     return sorted(found, key=lambda cost: (-cost.total, cost.key))
 
 
-def job_usage_price(*, cell: str, job_uid: str, since: dt.datetime) -> int:
-    """Return the price of all metered usage of a job, in micro-credits. `job_uid`: without hyphens; `since`: when the
-    job was created. The cost of the quota that the job requests is not included. Makes one query, and six more if hours
-    are in the archive. Raises `Rejected` with status 503 if the archive cannot be read.
+def job_usage_price(*, tenant: int, cell: str, job_uid: str, since: dt.datetime) -> int:
+    """Return the price of all metered usage of a job, in micro-credits. `tenant`: its id; `job_uid`: without hyphens;
+    `since`: when the job was created. The cost of the quota that the job requests is not included. Makes one query, and
+    six more if hours are in the archive. Raises `Rejected` with status 503 if the archive cannot be read.
     """
     columns = ["cell", "job_uid", "price"]
-    wanted = HoursWanted(columns, since=_hour_of(since), cell=cell, job_uid=job_uid)
+    wanted = HoursWanted(columns, since=_hour_of(since), tenants=[tenant], cell=cell, job_uid=job_uid)
     with metered_hours(wanted) as hours, connection.cursor() as cursor:
         cursor.execute(f"SELECT sum(price) FROM {hours} AS m WHERE cell = %s AND job_uid = %s", [cell, job_uid])
         (price,) = cursor.fetchone()

@@ -106,7 +106,10 @@ def sums(tenant) -> dict[str, Any]:
         for by in ("job", "label", "band")
         for since, until in periods
     }
-    found |= {f"price of {job}": job_usage_price(cell="cc", job_uid=uid(job), since=BEGIN) for job in ("web", "db")}
+    found |= {
+        f"price of {job}": job_usage_price(tenant=tenant.pk, cell="cc", job_uid=uid(job), since=BEGIN)
+        for job in ("web", "db")
+    }
     found["sizing"] = usage_of(SRE, tenant, "cc", "production", days=95)
     found["places"] = places_of(SRE, tenant, **span)
     found |= {f"planned {one}": planned(SRE, tenant, "cc", one, step=DAY, **span) for one in (band, None)}
@@ -282,7 +285,7 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_a_smaller_sum(tenant, fo
     (folder / file.key).unlink()
     for reader in (
         lambda: costs([tenant], since=BEGIN, until=BEGIN + 60 * DAY),
-        lambda: job_usage_price(cell="cc", job_uid=uid("web"), since=BEGIN),
+        lambda: job_usage_price(tenant=tenant.pk, cell="cc", job_uid=uid("web"), since=BEGIN),
         lambda: usage_of(SRE, tenant, "cc", "production", days=95),
         lambda: meter(cell="cc", hour=BEGIN, rows=[row(tenant, "x", 1, 1)]),
         lambda: ask("SELECT count(*) FROM metered_hours"),
@@ -306,9 +309,32 @@ def test_the_costs_of_a_month_read_only_the_files_of_this_month(tenant, folder) 
     files = {file.day.month: folder / file.key for file in ArchiveFile.objects.filter(table="metered_hours")}
     assert set(files) == {3, 4, 5}
     files[3].unlink()
-    assert job_usage_price(cell="cc", job_uid=uid("web"), since=april) == price > 0
+    assert job_usage_price(tenant=tenant.pk, cell="cc", job_uid=uid("web"), since=april) == price > 0
     files[5].unlink()
     assert costs([tenant], **month) == before
+
+
+def test_reports_of_a_tenant_read_no_files_of_other_tenants(tenant, folder, monkeypatch) -> None:
+    other = market.funded("other", amount=10**9)
+    ran(other, "free", 1_000, hours=MARCH, band="")
+    month = {"since": BEGIN, "until": BEGIN + 31 * DAY}
+    monkeypatch.setattr(metered, "MOST_ROWS", 3 * len(MARCH))
+    before = [costs([one], **month) for one in (tenant, other)]
+    archive()
+    first, second = ArchiveFile.objects.filter(table="metered_hours").order_by("tenant_first")
+    assert (first.tenant_first, first.tenant_last, second.tenant_first, second.tenant_last) == (
+        *(tenant.pk, tenant.pk),
+        *(other.pk, other.pk),
+    )
+    for lost, others in ((second, (tenant, other)), (first, (other, tenant))):
+        content = (folder / lost.key).read_bytes()
+        (folder / lost.key).unlink()
+        assert costs([others[0]], **month) == before[others[0] is other]
+        with pytest.raises(Rejected, match="cannot be read"):
+            costs([others[1]], **month)
+        (folder / lost.key).write_bytes(content)
+    ArchiveFile.objects.update(tenant_first=None, tenant_last=None)
+    assert [costs([one], **month) for one in (tenant, other)] == before, "a file without the tenants is always read"
 
 
 def test_an_erased_tenant_has_a_pseudonym_in_the_archive_and_keeps_its_costs(tenant) -> None:
