@@ -26,6 +26,7 @@ from django.db import connection, transaction
 from django.utils.module_loading import import_string
 
 from quota import clock
+from quota.vocabulary import months
 from quota.vocabulary.months import LEAST_METERED_DAYS
 
 _TABLE, _ARCHIVED = "quota_meteredhour", "quota_archivedhour"
@@ -33,6 +34,8 @@ _LOCK = "quota_meteredhour"
 # The time that the archiver waits for a moment without readers, and the time between two of its attempts.
 LONGEST_WAIT_S = 60.0
 _RETRY_S = 0.05
+# For fewer archived hours, statistics of the temporary table take more time than they save.
+_LEAST_ANALYZED = 10_000
 
 
 class HoursInUse(Exception):
@@ -66,8 +69,9 @@ def metered_hours(wanted: HoursWanted) -> Iterator[str]:
     """Yield the SQL of a relation for FROM that has the wanted columns of all metered hours in PostgreSQL and of the
     wanted archived hours. The SQL that reads it repeats the conditions of `wanted`.
 
-    Makes no query if no wanted hour can be in the archive. Otherwise opens a transaction until the block ends. Raises
-    `Rejected` with status 503 if the archive cannot be read, so that no sum lacks hours.
+    Makes no query if no wanted hour can be in the archive. Otherwise opens a transaction until the block ends, and the
+    block must not contain another such block, because the temporary table has a fixed name. Raises `Rejected` with
+    status 503 if the archive cannot be read, so that no sum lacks hours.
     """
     with archived_hours(wanted) as archived:
         if archived is None:
@@ -82,12 +86,7 @@ def archived_hours(wanted: HoursWanted) -> Iterator[str | None]:
     """Yield the name of a temporary table with the wanted archived hours, or None if there are none. No other hour is
     archived before the block ends. Raises `Rejected` if the archive cannot be read.
     """
-    if wanted.since >= clock.now() - dt.timedelta(days=LEAST_METERED_DAYS):
-        yield None
-        return
-    read: ArchivedHours = import_string(settings.QUOTA_ARCHIVED_HOURS)
-    with held():
-        parts = read(wanted)
+    with archived_parts(wanted) as parts:
         first = next(parts, None)
         if first is None:
             yield None
@@ -96,12 +95,29 @@ def archived_hours(wanted: HoursWanted) -> Iterator[str | None]:
         with connection.cursor() as cursor:
             cursor.execute(f"CREATE TEMPORARY TABLE {_ARCHIVED} AS SELECT {columns} FROM {_TABLE} WITH NO DATA")
             # One COPY per part: the time limit of a statement must not include the time to read all files.
+            rows = 0
             for part in itertools.chain([first], parts):
                 with cursor.copy(f"COPY {_ARCHIVED} FROM STDIN (FORMAT csv)") as copy:
                     copy.write(part)
-            cursor.execute(f"ANALYZE {_ARCHIVED}")
+                rows += cursor.rowcount
+            if rows >= _LEAST_ANALYZED:
+                cursor.execute(f"ANALYZE {_ARCHIVED}")
             yield _ARCHIVED
             cursor.execute(f"DROP TABLE {_ARCHIVED}")
+
+
+@contextmanager
+def archived_parts(wanted: HoursWanted) -> Iterator[Iterator[bytes]]:
+    """Yield the wanted archived hours as an iterator of CSV texts (`ArchivedHours`). No other hour is archived before
+    the block ends. Makes no query if no wanted hour can be in the archive.
+    """
+    kept_since = (clock.now() - dt.timedelta(days=LEAST_METERED_DAYS)).astimezone(dt.UTC).date().replace(day=1)
+    if wanted.since >= months.begin_of(kept_since, "UTC"):
+        yield iter(())
+        return
+    read: ArchivedHours = import_string(settings.QUOTA_ARCHIVED_HOURS)
+    with held():
+        yield read(wanted)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
+from django.test.utils import CaptureQueriesContext
 
 from quota import clock
 from quota.admission.sizing import usage_of
@@ -210,6 +211,24 @@ def test_hours_stay_until_they_are_charged_and_their_month_is_closed(tenant, cel
     assert left.count() == 0
     assert costs([other], since=BEGIN, until=NOW) == before
     assert ArchiveFile.objects.filter(table="metered_hours").count() == 2
+
+
+def test_reports_of_this_month_and_the_last_one_make_one_query(tenant, django_assert_num_queries) -> None:
+    july, august = BEGIN + 122 * DAY, BEGIN + 153 * DAY
+    for now, since in ((august - 12 * HOUR, july - 30 * DAY), (august - HOUR / 2, july)):
+        with clock.at(now), django_assert_num_queries(1):
+            costs([tenant], since=since, until=now)
+
+
+def test_the_price_of_a_job_needs_no_temporary_table_and_few_hours_no_statistics(tenant) -> None:
+    archive()
+    with CaptureQueriesContext(connection) as found:
+        assert job_usage_price(tenant=tenant.pk, cell="cc", job_uid=uid("web"), since=BEGIN) > 0
+        assert not any("TEMPORARY" in query["sql"] for query in found)
+        costs([tenant], since=BEGIN, until=NOW)
+    statements = [query["sql"].split()[0] for query in found]
+    assert "CREATE" in statements
+    assert "ANALYZE" not in statements
 
 
 def slow_reader(wanted: HoursWanted) -> Iterator[bytes]:
