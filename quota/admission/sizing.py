@@ -68,9 +68,9 @@ class UsageOf:
 def usage_of(principal: Principal, tenant: Tenant, cell: str, band: str, days: int = 14) -> UsageOf:
     """Return what the tenant's jobs requested and used at `band` in `cell` in the last `days` days.
 
-    Ports are omitted, because they are not sold. Makes three queries, and six more if hours are in the archive. Raises
-    `Forbidden` if the principal may not see the quota, `NotFound` if the band is unknown, and `Rejected` if `days` is
-    out of range or the archive cannot be read.
+    Ports are omitted, because they are not sold. Makes three queries, and a few more if hours are in the archive.
+    Raises `Forbidden` if the principal may not see the quota, `NotFound` if the band is unknown, and `Rejected` if
+    `days` is out of range or the archive cannot be read.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     if not 1 <= days <= MOST_DAYS:

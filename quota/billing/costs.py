@@ -20,9 +20,10 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from django.db import connection
+from django.db.models import Sum
 
-from quota.models import Tenant
-from quota.models.metered_hours import HoursWanted, metered_hours
+from quota.models import MeteredHour, Tenant
+from quota.models.metered_hours import HoursWanted, archived_parts, metered_hours
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.resources import NAMES
 
@@ -120,7 +121,7 @@ def costs(
 ) -> list[Cost]:
     """Return the costs of tenants in a period, highest first. `by`: job, team, band, cell or label.
 
-    Usage is counted for hours that begin in the period. Makes one query, and six more if hours are in the archive.
+    Usage is counted for hours that begin in the period. Makes one query, and a few more if hours are in the archive.
     Costs are rounded so that their sum is the rounded total. Raises `Rejected` if an argument is not valid; the error
     names the argument. Raises `Rejected` with status 503 if the archive cannot be read.
     """
@@ -139,7 +140,7 @@ def costs(
     labels = ["labels"] if by == "label" else []
     wanted = HoursWanted(
         ["tenant_id", "cell", "band_id", "job", "hour", "limit", "price", *labels],
-        since=since - dt.timedelta(hours=1),
+        since=_hour_of(since),
         until=until,
         tenants=ids,
     )
@@ -154,17 +155,21 @@ def costs(
     return sorted(found, key=lambda cost: (-cost.total, cost.key))
 
 
-def job_usage_price(*, cell: str, job_uid: str, since: dt.datetime) -> int:
-    """Return the price of all metered usage of a job, in micro-credits. `job_uid`: without hyphens; `since`: when the
-    job was created. The cost of the quota that the job requests is not included. Makes one query, and six more if hours
-    are in the archive. Raises `Rejected` with status 503 if the archive cannot be read.
+def job_usage_price(*, tenant: int, cell: str, job_uid: str, since: dt.datetime) -> int:
+    """Return the price of all metered usage of a job, in micro-credits. `tenant`: its id; `job_uid`: without hyphens;
+    `since`: when the job was created. The cost of the quota that the job requests is not included. Makes one query, and
+    two more if hours can be in the archive. Raises `Rejected` with status 503 if the archive cannot be read.
     """
-    columns = ["cell", "job_uid", "price"]
-    wanted = HoursWanted(columns, since=since - dt.timedelta(hours=1), cell=cell, job_uid=job_uid)
-    with metered_hours(wanted) as hours, connection.cursor() as cursor:
-        cursor.execute(f"SELECT sum(price) FROM {hours} AS m WHERE cell = %s AND job_uid = %s", [cell, job_uid])
-        (price,) = cursor.fetchone()
-    return int(price or 0)
+    wanted = HoursWanted(["price"], since=_hour_of(since), tenants=[tenant], cell=cell, job_uid=job_uid)
+    with archived_parts(wanted) as parts:
+        archived = sum(int(price) for part in parts for price in part.split())
+        recent = MeteredHour.objects.filter(cell=cell, job_uid=job_uid).aggregate(price=Sum("price"))
+    return archived + int(recent["price"] or 0)
+
+
+def _hour_of(moment: dt.datetime) -> dt.datetime:
+    """Return the start of the metered hour that contains `moment`. Hours are those of UTC."""
+    return moment.astimezone(dt.UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def _rounded(exact: Sequence[Decimal]) -> Iterator[int]:

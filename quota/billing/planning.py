@@ -52,8 +52,8 @@ def planned(
 
     `band`: None for the free priority. Data begins with the tenant's first grant, or its first metered hour in the
     period, in the cell and band, and ends with the last metered hour. Hours in between without jobs count as zero.
-    Makes one query, and six more if hours are in the archive. Raises `Forbidden` if the caller may not see the quota of
-    the tenant, and `Rejected` with status 503 if the archive cannot be read.
+    Makes one query, and a few more if hours are in the archive. Raises `Forbidden` if the caller may not see the quota
+    of the tenant, and `Rejected` with status 503 if the archive cannot be read.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
     last = clock.now() - METERED_AFTER
@@ -81,7 +81,7 @@ def places_of(principal: Principal, tenant: Tenant, *, since: dt.datetime, until
     """Return the pairs (cell, band) in which the tenant has grants, or had jobs between `since` and `until`. The band
     is empty for the free priority.
 
-    Makes one query, which reads metered hours of this period only, and six more if some of them are in the archive.
+    Makes one query, which reads metered hours of this period only, and a few more if some of them are in the archive.
     Raises `Rejected` with status 503 if the archive cannot be read.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name)

@@ -25,10 +25,11 @@ class ArchiveFile(models.Model):
     """A file of the archive with rows of one cell, one table and one day (UTC).
 
     `first`, `last`: the revisions (events) or the seconds since the epoch (usage) that the file covers. The files of
-    these tables follow each other without a gap, so that no row is in two files. For `ended_jobs` and `old_specs` they
-    are the smallest and the largest id of the jobs or specs in the file. `sha256`: the digest of the file. `content`: a
-    checksum of the rows (`scheduling.history.archive.parquet`). `generation`: how often an erasure has replaced the
-    file.
+    these tables follow each other without a gap, so that no row is in two files. For `ended_jobs`, `old_specs` and
+    `metered_hours` they are the smallest and the largest id of the rows in the file. `tenant_first`, `tenant_last`: the
+    smallest and the largest id of the tenants in a file of `metered_hours`. `sha256`: the digest of the file.
+    `content`: a checksum of the rows (`scheduling.history.archive.parquet`). `generation`: how often an erasure has
+    replaced the file.
     """
 
     cell = models.ForeignKey(Cell, models.CASCADE, related_name="archive_files")
@@ -36,6 +37,8 @@ class ArchiveFile(models.Model):
     day = models.DateField(_("day"))
     first = models.BigIntegerField(_("first revision, time or id"))
     last = models.BigIntegerField(_("last revision, time or id"))
+    tenant_first = models.BigIntegerField(_("first tenant"), null=True, blank=True)
+    tenant_last = models.BigIntegerField(_("last tenant"), null=True, blank=True)
     generation = models.PositiveIntegerField(_("number of rewrites"), default=0, db_default=0)
     rows = models.BigIntegerField(_("number of rows"))
     bytes = models.BigIntegerField(_("size in bytes"))

@@ -88,7 +88,7 @@ def _measure(jobs: int) -> Iterator[dict[str, Any]]:
         "costs": lambda: costs(tenants[:1], **year),
         "label": lambda: costs(tenants[:1], **year, by="label", label="team"),
         "planning": lambda: planned(sre, tenants[0], "bench", band, **year, step=step),
-        "job": lambda: job_usage_price(cell="bench", job_uid=uid, since=begin),
+        "job": lambda: job_usage_price(tenant=tenants[0].pk, cell="bench", job_uid=uid, since=begin),
     }
     expected = {case: _timed(call) for case, call in calls.items()}
     _, *cpu = _timed(lambda: Archiver(store()).run(now=now), times=1)

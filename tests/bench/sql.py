@@ -73,8 +73,8 @@ def _run(text: str, since: dt.datetime, users: tuple[str, ...] | None) -> None:
     for name in checked.tables:
         limit = checked.since.get(name)
         files = files_since(sorted((FOLDER / name).glob("day=*/*.parquet")), limit)
-        tables[name] = TableSource(columns=columns_of(name, checked.names), files=files, since=limit)
-    request = ChildRequest(sql=checked.sql, tables=tables, users=users, limits=LIMITS, form=Form.JSON)
+        tables[name] = TableSource(columns=columns_of(name, checked.names), users=users, files=files, since=limit)
+    request = ChildRequest(sql=checked.sql, tables=tables, limits=LIMITS, form=Form.JSON)
     engine.run(request)
 
 

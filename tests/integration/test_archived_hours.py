@@ -8,12 +8,16 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from django.db import connection, transaction
+from django.db.backends.utils import CursorWrapper
+from django.test.utils import CaptureQueriesContext
 
 from quota import clock
 from quota.admission.sizing import usage_of
@@ -23,9 +27,10 @@ from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import MeteredRow, meter, usage_charge
 from quota.billing.planning import places_of, planned
 from quota.models import MeteredHour, PriorityBand
-from quota.models.metered_hours import held
+from quota.models import metered_hours as module
+from quota.models.metered_hours import HoursWanted, held, metered_hours
 from quota.vocabulary.errors import Rejected
-from quota.vocabulary.permissions import Principal, Scope
+from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
 from scheduling.history.archive import metered
 from scheduling.history.archive.archiver import ArchiveFailed, Archiver
 from scheduling.history.archive.store import store
@@ -34,7 +39,7 @@ from scheduling.history.erasure.identities import IdentityKind
 from scheduling.history.infrastore import asking
 from scheduling.models import ArchiveFile, Cell
 from tests.integration import money_rows as market
-from tests.integration import rows
+from tests.integration import rows, world
 from tests.integration.portal_server import database_url
 from tests.integration.test_archive_failures import _KILLED
 from tests.integration.test_costs import BEGIN, DAY, HOUR, bought, ran
@@ -102,7 +107,10 @@ def sums(tenant) -> dict[str, Any]:
         for by in ("job", "label", "band")
         for since, until in periods
     }
-    found |= {f"price of {job}": job_usage_price(cell="cc", job_uid=uid(job), since=BEGIN) for job in ("web", "db")}
+    found |= {
+        f"price of {job}": job_usage_price(tenant=tenant.pk, cell="cc", job_uid=uid(job), since=BEGIN)
+        for job in ("web", "db")
+    }
     found["sizing"] = usage_of(SRE, tenant, "cc", "production", days=95)
     found["places"] = places_of(SRE, tenant, **span)
     found |= {f"planned {one}": planned(SRE, tenant, "cc", one, step=DAY, **span) for one in (band, None)}
@@ -113,9 +121,9 @@ def history() -> list[Any]:
     return ask("SELECT *, labels['team'] AS team FROM metered_hours ORDER BY ALL")
 
 
-def ask(query: str) -> list[Any]:
+def ask(query: str, principal: Principal = SRE) -> list[Any]:
     cell = Cell.objects.get(name="cc")
-    found: list[Any] = msgspec.json.decode(asking.ask(principal=SRE, cell=cell, query=query, now=NOW).body)
+    found: list[Any] = msgspec.json.decode(asking.ask(principal=principal, cell=cell, query=query, now=NOW).body)
     return found
 
 
@@ -155,6 +163,21 @@ def test_every_sum_over_archived_hours_stays_the_same(tenant, cell) -> None:
     assert (sums(tenant), history()) == before
 
 
+def test_archived_hours_and_prices_are_for_buyers_and_owners(tenant) -> None:
+    query = "SELECT user, count(*), sum(price_microcredits)::bigint FROM metered_hours GROUP BY user"
+    roles = {role: world.principal(f"a-{role}", tenant=tenant, role=role) for role in Role}
+    helper = Principal(name="eve", capabilities=frozenset({(CapabilityKind.ANY_JOB, "cc")}))
+
+    def answers() -> list[Any]:
+        return [ask(query, who) for who in (*roles.values(), helper)]
+
+    before = answers()
+    assert {role for role, rows in zip(roles, before, strict=False) if rows} == {Role.BUYER, Role.OWNER}
+    assert before[-1] == []
+    archive()
+    assert answers() == before
+
+
 def test_a_later_refund_makes_archived_hours_cheaper(tenant) -> None:
     def refunded() -> Any:
         market.refunded(tenant.orders.get(price=1_000_003), 400_001)
@@ -188,6 +211,53 @@ def test_hours_stay_until_they_are_charged_and_their_month_is_closed(tenant, cel
     assert left.count() == 0
     assert costs([other], since=BEGIN, until=NOW) == before
     assert ArchiveFile.objects.filter(table="metered_hours").count() == 2
+
+
+def test_reports_of_this_month_and_the_last_one_make_one_query(tenant, django_assert_num_queries) -> None:
+    july, august = BEGIN + 122 * DAY, BEGIN + 153 * DAY
+    for now, since in ((august - 12 * HOUR, july - 30 * DAY), (august - HOUR / 2, july)):
+        with clock.at(now), django_assert_num_queries(1):
+            costs([tenant], since=since, until=now)
+
+
+def test_the_price_of_a_job_needs_no_temporary_table_and_few_hours_no_statistics(tenant) -> None:
+    archive()
+    with CaptureQueriesContext(connection) as found:
+        assert job_usage_price(tenant=tenant.pk, cell="cc", job_uid=uid("web"), since=BEGIN) > 0
+        assert not any("TEMPORARY" in query["sql"] for query in found)
+        costs([tenant], since=BEGIN, until=NOW)
+    statements = [query["sql"].split()[0] for query in found]
+    assert "CREATE" in statements
+    assert "ANALYZE" not in statements
+
+
+def slow_reader(wanted: HoursWanted) -> Iterator[bytes]:
+    for part in (b"1\n", b"2\n3\n"):
+        time.sleep(0.15)
+        yield part
+
+
+def test_the_time_limit_of_a_statement_does_not_include_the_time_to_read_files(tenant, settings) -> None:
+    settings.QUOTA_ARCHIVED_HOURS = f"{__name__}.slow_reader"
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL statement_timeout = 100")
+        with metered_hours(HoursWanted(["price"], since=BEGIN)) as hours:
+            cursor.execute(f"SELECT sum(price) FROM {hours} AS m")
+            assert cursor.fetchone()[0] > 6
+            cursor.execute("SELECT sum(price) FROM quota_archivedhour")
+            assert cursor.fetchone() == (6,)
+
+
+def test_hours_that_go_while_the_archiver_chooses_are_no_error(cell, tenant, monkeypatch) -> None:
+    choose = metered._oldest
+
+    def choose_and_delete(*args: Any, **given: Any) -> Any:
+        oldest = choose(*args, **given)
+        MeteredHour.objects.all().delete()
+        return oldest
+
+    monkeypatch.setattr(metered, "_oldest", choose_and_delete)
+    assert metered.next_hours(cell, now=NOW) is None
 
 
 def test_a_late_report_of_an_archived_hour_is_not_counted_twice(tenant, cell) -> None:
@@ -234,7 +304,7 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_a_smaller_sum(tenant, fo
     (folder / file.key).unlink()
     for reader in (
         lambda: costs([tenant], since=BEGIN, until=BEGIN + 60 * DAY),
-        lambda: job_usage_price(cell="cc", job_uid=uid("web"), since=BEGIN),
+        lambda: job_usage_price(tenant=tenant.pk, cell="cc", job_uid=uid("web"), since=BEGIN),
         lambda: usage_of(SRE, tenant, "cc", "production", days=95),
         lambda: meter(cell="cc", hour=BEGIN, rows=[row(tenant, "x", 1, 1)]),
         lambda: ask("SELECT count(*) FROM metered_hours"),
@@ -243,6 +313,47 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_a_smaller_sum(tenant, fo
             reader()
         assert (caught.value.code, caught.value.status) == ("archive-away", 503)
     assert costs([tenant], since=BEGIN + 31 * DAY, until=NOW), "April is in PostgreSQL"
+
+
+def test_the_costs_of_a_month_read_only_the_files_of_this_month(tenant, folder) -> None:
+    april, may = BEGIN + 31 * DAY, BEGIN + 61 * DAY
+    for hour in (april - HOUR, may):
+        meter(cell="cc", hour=hour, rows=[row(tenant, "cheap", 5_000, 5, band="")])
+    month = {"since": april, "until": may}
+    before = costs([tenant], **month)
+    april_of_web = MeteredHour.objects.filter(job="web", hour__gte=april)
+    price = sum(april_of_web.values_list("price", flat=True))
+    archive(now=NOW + 1_000 * DAY)
+    assert in_postgres() == 0
+    files = {file.day.month: folder / file.key for file in ArchiveFile.objects.filter(table="metered_hours")}
+    assert set(files) == {3, 4, 5}
+    files[3].unlink()
+    assert job_usage_price(tenant=tenant.pk, cell="cc", job_uid=uid("web"), since=april) == price > 0
+    files[5].unlink()
+    assert costs([tenant], **month) == before
+
+
+def test_reports_of_a_tenant_read_no_files_of_other_tenants(tenant, folder, monkeypatch) -> None:
+    other = market.funded("other", amount=10**9)
+    ran(other, "free", 1_000, hours=MARCH, band="")
+    month = {"since": BEGIN, "until": BEGIN + 31 * DAY}
+    monkeypatch.setattr(metered, "MOST_ROWS", 3 * len(MARCH))
+    before = [costs([one], **month) for one in (tenant, other)]
+    archive()
+    first, second = ArchiveFile.objects.filter(table="metered_hours").order_by("tenant_first")
+    assert (first.tenant_first, first.tenant_last, second.tenant_first, second.tenant_last) == (
+        *(tenant.pk, tenant.pk),
+        *(other.pk, other.pk),
+    )
+    for lost, others in ((second, (tenant, other)), (first, (other, tenant))):
+        content = (folder / lost.key).read_bytes()
+        (folder / lost.key).unlink()
+        assert costs([others[0]], **month) == before[others[0] is other]
+        with pytest.raises(Rejected, match="cannot be read"):
+            costs([others[1]], **month)
+        (folder / lost.key).write_bytes(content)
+    ArchiveFile.objects.update(tenant_first=None, tenant_last=None)
+    assert [costs([one], **month) for one in (tenant, other)] == before, "a file without the tenants is always read"
 
 
 def test_an_erased_tenant_has_a_pseudonym_in_the_archive_and_keeps_its_costs(tenant) -> None:
@@ -282,25 +393,35 @@ def test_an_archiver_that_is_killed_at_any_step_loses_and_doubles_nothing(tenant
 
 
 @pytest.mark.django_db(transaction=True)
-def test_no_hour_moves_while_a_reader_reads(tenant) -> None:
+def test_no_hour_moves_while_a_reader_reads_and_new_readers_do_not_wait(tenant, monkeypatch) -> None:
+    checked = threading.Event()
+    failures: list[str] = []
+
     def run() -> None:
         try:
-            archive()
+            Archiver(store(), at=lambda step: checked.set() if step == "checked" else None).run(now=NOW)
+        except ArchiveFailed as error:
+            failures.append(str(error))
         finally:
             connection.close()
 
-    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-    thread = threading.Thread(target=run)
-    with held(), connection.cursor() as cursor:
-        thread.start()
-        for _ in range(1_000):
-            cursor.execute(waiting)
-            if cursor.fetchone() == (1,):
-                break
-            thread.join(0.01)
-        else:
-            pytest.fail("the archiver does not wait for the reader")
-        assert not ArchiveFile.objects.exists()
-        assert in_postgres() == 3 * (len(MARCH) + len(APRIL))
-    thread.join()
-    assert (in_postgres(), ArchiveFile.objects.count()) == (3 * len(APRIL), 1)
+    def nothing_waits(cursor: CursorWrapper) -> bool:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        return cursor.fetchone() == (0,)
+
+    for longest, expected in ((0.0, (3 * (len(MARCH) + len(APRIL)), 0)), (60.0, (3 * len(APRIL), 1))):
+        monkeypatch.setattr(module, "LONGEST_WAIT_S", longest)
+        checked.clear()
+        thread = threading.Thread(target=run)
+        with held(), connection.cursor() as cursor:
+            thread.start()
+            assert checked.wait(30)
+            for _ in range(15):
+                assert nothing_waits(cursor), "PostgreSQL makes new readers wait behind the archiver"
+                time.sleep(0.01)
+            assert not ArchiveFile.objects.exists()
+            assert in_postgres() == 3 * (len(MARCH) + len(APRIL))
+        thread.join()
+        assert (in_postgres(), ArchiveFile.objects.count()) == expected
+    assert len(failures) == 1
+    assert "the next run archives these hours" in failures[0]

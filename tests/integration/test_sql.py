@@ -239,10 +239,7 @@ def everything(cell: Cell, visible: Visibility) -> duckdb.DuckDBPyConnection:
             Path(folder), cell, tables=list(TABLES), names=None, since={}, visible=visible, archived=ArchivedFiles()
         )
         limits = Limits(seconds=1, memory_mib=1, threads=1, most_rows=1, most_bytes=1)
-        Loader(
-            database,
-            ChildRequest(sql="", tables=tables, users=visible.users, limits=limits, form=Form.JSON, jobs=facts),
-        ).load()
+        Loader(database, ChildRequest(sql="", tables=tables, limits=limits, form=Form.JSON, jobs=facts)).load()
     return database
 
 

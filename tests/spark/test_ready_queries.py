@@ -58,11 +58,12 @@ def of_duckdb(history: MadeHistory, query: str) -> tuple[list[str], list[list[An
     tables = {
         name: TableSource(
             columns=columns_of(name, checked.names),
+            users=None,
             files=tuple(map(str, sorted((history.folder / name).glob("day=*/*.parquet")))),
         )
         for name in checked.tables
     }
-    request = ChildRequest(sql=checked.sql, tables=tables, users=None, limits=LIMITS, form=Form.JSON)
+    request = ChildRequest(sql=checked.sql, tables=tables, limits=LIMITS, form=Form.JSON)
     answer = engine.run(request)
     return [column.name for column in answer.head.columns], msgspec.json.decode(answer.body)
 

@@ -80,7 +80,9 @@ def _usage_price(job: Job) -> tuple[int | None, bool]:
     archive, which cannot be read.
     """
     try:
-        return job_usage_price(cell=job.cell.name, job_uid=job.uid.hex, since=job.created_at), False
+        return job_usage_price(
+            tenant=job.tenant_id, cell=job.cell.name, job_uid=job.uid.hex, since=job.created_at
+        ), False
     except Rejected as error:
         if error.code != "archive-away":
             raise

@@ -23,6 +23,7 @@ import structlog
 from django.db import transaction
 from django.utils import timezone
 
+from quota.models.metered_hours import LONGEST_WAIT_S, HoursInUse, held_by_archiver
 from scheduling.history.archive import ended, metered, old_specs, parquet, ranges
 from scheduling.history.archive.ended import ENDED, EndedJobs
 from scheduling.history.archive.job_rows import rows_of_jobs
@@ -174,7 +175,7 @@ class Archiver:
             draft.unlink(missing_ok=True)
         self._check(file)
         self._at("checked")
-        with transaction.atomic():
+        with _recording(file, wanted):
             recorded, _ = ArchiveFile.objects.update_or_create(
                 cell=cell,
                 table=wanted.table,
@@ -297,6 +298,19 @@ def _files_that_cover(cells: list[int], table: str, old: OldPartition) -> list[A
         cell__in=cells, table=table, state=ArchiveState.STORED, first__lte=old.last, last__gte=old.first
     )
     return list(found.select_related("cell").order_by("cell", "first"))
+
+
+@contextmanager
+def _recording(file: ArchiveFile, wanted: DayRange) -> Iterator[None]:
+    """Open the transaction that records a file. Metered hours are moved by it, so it waits until nobody reads them."""
+    try:
+        with held_by_archiver() if isinstance(wanted, MeteredHours) else transaction.atomic():
+            yield
+    except HoursInUse as error:
+        raise ArchiveFailed(
+            f"the metered hours of {file.key} are in PostgreSQL: for {LONGEST_WAIT_S:.0f} seconds, reports read metered"
+            " hours without a pause; the next run archives these hours"
+        ) from error
 
 
 @contextmanager

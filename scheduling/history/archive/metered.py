@@ -1,7 +1,7 @@
 """Metered hours in the archive: the archiver moves them there, and `quota.models.metered_hours` reads them there.
 
     month that ended long ago, charged and on a closed invoice ─► file ─► manifest and deletion, one transaction
-    HoursWanted ─► manifest ─► files ─► row groups that may contain the hours ─► CSV for a temporary table
+    HoursWanted ─► manifest: months, tenants ─► files ─► row groups that may contain the hours ─► CSV, temporary table
 
 An hour that cost something moves only after its posting is on a closed invoice, so an hour that is not charged is never
 deleted, and drafts of invoices find all their hours in PostgreSQL. Each hour is either in PostgreSQL or in one file of
@@ -19,7 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quota.models.metered_hours import HoursWanted, held
+from django.db.models import Q
+
+from quota.models.metered_hours import HoursWanted
 from quota.vocabulary import months
 from quota.vocabulary.errors import Rejected
 from scheduling.history.archive.ranges import DayRange, midnight
@@ -43,11 +45,13 @@ ROWS_PER_GROUP = 16_384
 class MeteredHours(DayRange):
     """Metered hours of one month (UTC) that become one file. `day`: the day of the last of them. `first`, `last`: the
     smallest and the largest id of their rows. `ids`: the ids of their rows, in the order of the file. `written_by`: for
-    each row, the id of the transaction of PostgreSQL that wrote it.
+    each row, the id of the transaction of PostgreSQL that wrote it. `tenants`: the smallest and the largest id of their
+    tenants.
     """
 
     ids: tuple[int, ...]
     written_by: tuple[str, ...]
+    tenants: tuple[int, int]
 
 
 # Hours that cost nothing, or that were charged in a month of the tenant that is closed.
@@ -61,8 +65,8 @@ _OLDEST = f"""
         SELECT m.hour FROM quota_meteredhour AS m WHERE m.tenant_id = t.id AND {_SETTLED} ORDER BY m.hour LIMIT 1
     ) AS o"""
 _NEXT = f"""
-    SELECT m.id, m.xmin::text, m.hour FROM quota_meteredhour AS m WHERE {_SETTLED} AND m.hour >= %(begin)s
-    AND m.hour < %(end)s ORDER BY m.tenant_id, m.job_uid, m.hour, m.id LIMIT {MOST_ROWS}"""
+    SELECT m.id, m.xmin::text, m.hour, m.tenant_id FROM quota_meteredhour AS m WHERE {_SETTLED} AND m.hour >= %(begin)s
+    AND m.hour < %(end)s ORDER BY m.tenant_id, m.job_uid, m.hour, m.id LIMIT %(most)s"""
 _ROWS = """
     SELECT {columns} FROM quota_meteredhour AS m JOIN quota_tenant AS t ON t.id = m.tenant_id
     LEFT JOIN quota_priorityband AS b ON b.id = m.band_id LEFT JOIN scheduling_erasure AS e ON e.tenant_id = t.id
@@ -87,9 +91,13 @@ def next_hours(cell: Cell, *, now: dt.datetime) -> MeteredHours | None:
     if oldest is None:
         return None
     begin, end = months.bounds(oldest.astimezone(dt.UTC).date().replace(day=1), "UTC")
-    rows = query(_NEXT, {"cell": cell.name, "before": _before(cell, now), "begin": begin, "end": end})
-    ids, written_by, hours = zip(*rows, strict=True)
-    return MeteredHours(METERED, max(hours).astimezone(dt.UTC).date(), min(ids), max(ids), ids, written_by)
+    given = {"cell": cell.name, "before": _before(cell, now), "begin": begin, "end": end, "most": MOST_ROWS}
+    rows = query(_NEXT, given)
+    if not rows:
+        return None  # they are no longer there, or no longer settled
+    ids, written_by, hours, tenants = zip(*rows, strict=True)
+    day = max(hours).astimezone(dt.UTC).date()
+    return MeteredHours(METERED, day, min(ids), max(ids), ids, written_by, (tenants[0], tenants[-1]))
 
 
 def rows_of_hours(wanted: MeteredHours) -> Iterator[pa.Table]:
@@ -108,11 +116,12 @@ def rows_of_hours(wanted: MeteredHours) -> Iterator[pa.Table]:
 
 def delete(file: ArchiveFile, hours: MeteredHours) -> bool:
     """Delete the rows of these hours from PostgreSQL. Return False if a row was changed since it was chosen; the caller
-    then rolls back. The caller records their file in the same transaction. Waits for readers of metered hours.
+    then rolls back. The caller holds the lock of the archiver (`held_by_archiver`), and records their file in the same
+    transaction.
     """
-    with held(archiving=True):
-        gone = execute(_DELETE, [list(hours.ids), list(hours.written_by)])
-    ArchiveFile.objects.filter(pk=file.pk).update(state=ArchiveState.SOLE)
+    gone = execute(_DELETE, [list(hours.ids), list(hours.written_by)])
+    first, last = hours.tenants
+    ArchiveFile.objects.filter(pk=file.pk).update(state=ArchiveState.SOLE, tenant_first=first, tenant_last=last)
     return gone == len(hours.ids)
 
 
@@ -148,14 +157,19 @@ def _keep(cell: Cell) -> dt.timedelta:
 
 
 def read_hours(wanted: HoursWanted) -> Iterator[bytes]:
-    """Yield the archived hours of a selection as rows of CSV with its columns, one text per row group. Reads each file
-    of the months in the selection once, and makes one query. Raises `Rejected` if the archive cannot be read.
+    """Yield the archived hours of a selection as rows of CSV with its columns, one text per row group. Makes one query,
+    and reads once each file that may contain hours of the months and the tenants of the selection. Raises `Rejected` if
+    the archive cannot be read.
     """
     files = ArchiveFile.objects.filter(table=METERED, day__gte=wanted.since.astimezone(dt.UTC).date())
     if wanted.until is not None:
-        files = files.filter(day__lt=months.after(wanted.until.astimezone(dt.UTC).date()))
+        last = months.last_instant(wanted.until.astimezone(dt.UTC)).date()
+        files = files.filter(day__lt=months.after(last))
     if wanted.cell is not None:
         files = files.filter(cell__name=wanted.cell)
+    if wanted.tenants is not None:
+        first, last = min(wanted.tenants, default=0), max(wanted.tenants, default=0)
+        files = files.filter(Q(tenant_first=None) | Q(tenant_first__lte=last, tenant_last__gte=first))
     for file in files.select_related("cell").order_by("day", "id"):
         yield from _read(file, wanted)
 

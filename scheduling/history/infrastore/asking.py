@@ -68,9 +68,7 @@ def ask(
                 visible=visible,
                 archived=archived,
             )
-        request = ChildRequest(
-            sql=checked.sql, tables=tables, users=visible.users, limits=_limits(form), form=form, jobs=facts
-        )
+        request = ChildRequest(sql=checked.sql, tables=tables, limits=_limits(form), form=form, jobs=facts)
         try:
             return engine.run(request)
         except Rejected as problem:

@@ -48,6 +48,10 @@ class Visibility:
     users: tuple[str, ...] | None
     payers: tuple[str, ...] | None
 
+    def users_of(self, table: str) -> tuple[str, ...] | None:
+        """Return the tenants whose rows of `table` are visible, in PostgreSQL and in the archive; None: all rows."""
+        return self.payers if table in _OF_PAYERS else self.users
+
 
 def export(
     folder: Path,
@@ -79,6 +83,7 @@ def export(
             _plain(rows, name, cell, wanted, since=begin, visible=visible, archived=archived)
         found[name] = TableSource(
             columns=wanted,
+            users=visible.users_of(name),
             files=files_since(archived.paths.get(name, ()), begin),
             rows=str(rows) if rows.stat().st_size else "",
             event_files=files_since(archived.underived.get(name, ()), begin),
@@ -137,7 +142,7 @@ def _plain(
         "cell": cell.id,
         "cell_name": cell.name,
         "since": max(begins, default=None),
-        "users": _names(visible.payers if name in _OF_PAYERS else visible.users),
+        "users": _names(visible.users_of(name)),
     }
     given, source = _SOURCES[name]
     times = {column.name for column in TABLES[name].columns if column.type == TIME}

@@ -39,8 +39,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(query: str, archive: Path, users: tuple[str, ...] | None = ("own",), **limits: float) -> list[list[object]]:
     given = {"seconds": 20.0, "memory_mib": 256, "threads": 2, "most_rows": 100, "most_bytes": 2**20} | limits
-    tables = {"jobs": TableSource(columns=COLUMNS, files=(str(archive),))}
-    request = ChildRequest(sql=query, tables=tables, users=users, limits=msgspec.convert(given, Limits), form=Form.JSON)
+    tables = {"jobs": TableSource(columns=COLUMNS, users=users, files=(str(archive),))}
+    request = ChildRequest(sql=query, tables=tables, limits=msgspec.convert(given, Limits), form=Form.JSON)
     found: list[list[object]] = msgspec.json.decode(engine.run(request).body)
     return found
 

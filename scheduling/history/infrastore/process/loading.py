@@ -41,12 +41,12 @@ class Loader:
     def load(self) -> list[str]:
         """Create all tables. Return the files that the query itself still has to read.
 
-        If the caller may see all rows of the cell, a table is a view over the files of the archive. Otherwise the rows
-        that the caller may see are copied into memory, so that the query needs no file at all.
+        If the caller may see all rows of a table, the table is a view over the files of the archive. Otherwise the rows
+        that the caller may see are copied into memory, so that the query does not need the files.
         """
         needed: list[str] = []
         for name, source in self._request.tables.items():
-            if source.files and self._request.users is None:
+            if source.files and source.users is None:
                 self._view(name, source)
                 needed += source.files
             else:
@@ -164,8 +164,8 @@ class Loader:
         table = TABLES[name]
         if source.since is not None and table.time in known:
             conditions.append(f"\"{table.time}\" >= TIMESTAMP '{source.since.isoformat(' ')}'")
-        if self._request.users is not None:
-            names = ", ".join(map(_text, self._request.users))
+        if source.users is not None:
+            names = ", ".join(map(_text, source.users))
             own = f'"user" IN ({names})' if names else "false"
             if table.shared:
                 own += f' OR ("user" IS NULL AND {_SHARED_EVENTS if name == "events" else "true"})'

@@ -21,7 +21,8 @@ class Form(StrEnum):
 
 
 class TableSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The sources of the rows of a table. `columns`: the columns to load. `since`: the earliest time to load.
+    """The sources of the rows of a table. `columns`: the columns to load. `since`: the earliest time to load. `users`:
+    the tenants whose rows of this table the query may see; None for all rows of the cell.
 
     `files`: Parquet files of the archive. `rows`: a CSV file with rows of PostgreSQL that have exactly `columns`. For a
     table that is derived from the journal, `rows` and the Parquet files `event_files` contain rows of the table
@@ -29,6 +30,7 @@ class TableSource(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     columns: tuple[str, ...]
+    users: tuple[str, ...] | None
     files: tuple[str, ...] = ()
     rows: str = ""
     event_files: tuple[str, ...] = ()
@@ -46,14 +48,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked query with its data. `users`: the tenants whose rows the query may see; None for all rows of the cell.
-
-    `jobs`: a CSV file with the facts of jobs that the conversion of events needs, or "".
+    """A checked query with its data. `jobs`: a CSV file with the facts of jobs that the conversion of events needs, or
+    "".
     """
 
     sql: str
     tables: dict[str, TableSource]
-    users: tuple[str, ...] | None
     limits: Limits
     form: Form
     jobs: str = ""
