@@ -9,8 +9,8 @@ from __future__ import annotations
 import datetime as dt
 from zoneinfo import ZoneInfo
 
-# Metered hours stay in PostgreSQL for at least 31 days after the end of their month (UTC). So the hours of this month and
-# of the last one are there.
+# Metered hours stay in PostgreSQL for at least 31 days after the end of their month (UTC). So the hours of this month
+# and of the last one are there.
 LEAST_METERED_DAYS = 31
 _MICROSECOND = dt.timedelta(microseconds=1)
 

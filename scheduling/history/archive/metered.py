@@ -163,8 +163,8 @@ def read_hours(wanted: HoursWanted) -> Iterator[bytes]:
     """
     files = ArchiveFile.objects.filter(table=METERED, day__gte=wanted.since.astimezone(dt.UTC).date())
     if wanted.until is not None:
-        last = months.last_instant(wanted.until.astimezone(dt.UTC)).date()
-        files = files.filter(day__lt=months.after(last))
+        last_day = months.last_instant(wanted.until.astimezone(dt.UTC)).date()
+        files = files.filter(day__lt=months.after(last_day))
     if wanted.cell is not None:
         files = files.filter(cell__name=wanted.cell)
     if wanted.tenants is not None:
