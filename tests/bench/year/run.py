@@ -17,7 +17,7 @@ Cases:
   bench and of PostgreSQL in the same time, which other processes change less; `per_cpu_s`: starts per second of this
   CPU time.
 
-    BENCH_MACHINES=2000   BENCH_DAYS=365   BENCH_STARTS=8300 (per day)
+    BENCH_MACHINES=2000   BENCH_DAYS=365   BENCH_STARTS=8400 (per day)
     BENCH_STEPS=8         steps of the clock per day
     BENCH_MINUTES=60      after this time, no further day begins
     BENCH_SAMPLES=20      requests per page and month; 0: no pages
@@ -90,7 +90,7 @@ class _Year:
         cell = Cell.objects.get()
         self.digests = home / "journal.digests"
         self.workers = Workers(cell.id, self.digests, partition=self.stored["partition"])
-        self.cell = YearCell(cell, clock, steps=self.steps, starts_per_day=_number("BENCH_STARTS", 8_300))
+        self.cell = YearCell(cell, clock, steps=self.steps, starts_per_day=_number("BENCH_STARTS", 8_400))
 
     def _prepare(self) -> None:
         from scheduling.journal.sql import execute
