@@ -1,4 +1,4 @@
-"""Clients of Redis for the URL in BORG_REDIS_URL: of one server, or of servers that Redis Sentinel watches.
+"""The URL in BORG_REDIS_URL: of one server, or of servers that Redis Sentinel watches.
 
     redis://host:6379/0   rediss://host:6379/0 (TLS)   unix:///path/to/socket
     redis+sentinel://[user:password@]host:26379,host:26379/NAME[/DATABASE]      rediss+sentinel://… (TLS)
@@ -13,12 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
-
-import redis
-import redis.asyncio
-from redis.asyncio.sentinel import Sentinel as AsyncSentinel
-from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
-from redis.sentinel import Sentinel, SentinelConnectionPool
 
 _SCHEMES = ("redis+sentinel", "rediss+sentinel")
 _PORT = 26_379
@@ -73,46 +67,6 @@ def read_sentinel_url(url: str) -> SentinelUrl | None:
         tuple((key, value) for key, value in credentials.items() if value),
         tls=scheme == "rediss+sentinel",
     )
-
-
-class _Pool(SentinelConnectionPool):
-    """A pool that closes the connections to the sentinels together with those to the server."""
-
-    def disconnect(self, *arguments: Any, **options: Any) -> None:
-        super().disconnect(*arguments, **options)
-        for sentinel in self.sentinel_manager.sentinels:
-            sentinel.close()
-
-
-class _AsyncPool(AsyncSentinelPool):
-    """The same for asyncio."""
-
-    async def disconnect(self, *arguments: Any, **options: Any) -> None:
-        await super().disconnect(*arguments, **options)
-        for sentinel in self.sentinel_manager.sentinels:
-            await sentinel.aclose()
-
-
-def client(url: str, **options: Any) -> redis.Redis:
-    """Return a client for the URL. `options`: keyword arguments of `redis.Redis`, such as time limits in seconds."""
-    found = read_sentinel_url(url)
-    if found is None:
-        return redis.Redis.from_url(url, **options)
-    sentinel = Sentinel(found.hosts, sentinel_kwargs=found.options | options)  # type: ignore[no-untyped-call]
-    options |= {"db": found.database, "connection_pool_class": _Pool}
-    made: redis.Redis = sentinel.master_for(found.name, **found.options, **options)  # type: ignore[no-untyped-call]
-    return made
-
-
-def async_client(url: str, **options: Any) -> redis.asyncio.Redis:
-    """Return an asyncio client for the URL. `options`: keyword arguments of `redis.asyncio.Redis`."""
-    found = read_sentinel_url(url)
-    if found is None:
-        return redis.asyncio.Redis.from_url(url, **options)
-    sentinel = AsyncSentinel(found.hosts, sentinel_kwargs=found.options | options)  # type: ignore[no-untyped-call]
-    options |= {"db": found.database, "connection_pool_class": _AsyncPool}
-    made: redis.asyncio.Redis = sentinel.master_for(found.name, **found.options, **options)
-    return made
 
 
 def celery_broker(url: str) -> tuple[str, dict[str, Any]]:

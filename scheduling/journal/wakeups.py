@@ -13,7 +13,7 @@ import redis
 import structlog
 from django.conf import settings
 
-from serving import redis_url
+from serving import redis_clients
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,9 @@ def client() -> redis.Redis:
     """Return a client of this process's connection pool to Redis."""
     global _client
     if _client is None:
-        _client = redis_url.client(settings.BORG_REDIS_URL, socket_timeout=2.0, socket_connect_timeout=0.5, retry=None)
+        _client = redis_clients.client(
+            settings.BORG_REDIS_URL, socket_timeout=2.0, socket_connect_timeout=0.5, retry=None
+        )
     return _client
 
 
@@ -61,7 +63,7 @@ class Sender:
     """
 
     def __init__(self, url: str) -> None:
-        self._redis = redis_url.client(url, socket_timeout=HURRY_S, socket_connect_timeout=HURRY_S, retry=None)
+        self._redis = redis_clients.client(url, socket_timeout=HURRY_S, socket_connect_timeout=HURRY_S, retry=None)
         self._silent_until = 0.0
 
     def send(self, what: str, command: Callable[[redis.Redis], object]) -> bool:
@@ -88,7 +90,7 @@ class Waiter:
     def __init__(self, cell_ids: Iterable[int]) -> None:
         self._channels = [channel(cell_id) for cell_id in cell_ids]
         # One of its own: while Redis stands still, who waits for news must not wait for Redis.
-        self._redis = redis_url.client(
+        self._redis = redis_clients.client(
             settings.BORG_REDIS_URL, socket_timeout=HURRY_S, socket_connect_timeout=HURRY_S, retry=None
         )
         self._pubsub: redis.client.PubSub | None = None

@@ -34,7 +34,7 @@ from scheduling.journal import wakeups
 from scheduling.journal.sql import in_thread
 from scheduling.machines import contact
 from scheduling.shells.shells import shell_connected, shell_grant
-from serving import redis_url
+from serving import redis_clients
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +89,7 @@ def ask(cell_id: int, machine_id: int, hostname: str, session: uuid.UUID) -> Non
 
 def connect(url: str) -> redis.asyncio.Redis:
     """Return a Redis client for shells. Its timeout is long enough to wait `TAKE_S` seconds for input."""
-    return redis_url.async_client(url, socket_timeout=TAKE_S + 10.0, socket_connect_timeout=2.0, retry=None)
+    return redis_clients.async_client(url, socket_timeout=TAKE_S + 10.0, socket_connect_timeout=2.0, retry=None)
 
 
 # Input and output may contain secrets, so they are not written to Redis' append-only file or to its replicas.

@@ -248,7 +248,7 @@ def test_the_time_limit_of_a_statement_does_not_include_the_time_to_read_files(t
             assert cursor.fetchone() == (6,)
 
 
-def test_hours_that_go_while_the_archiver_chooses_are_no_error(cell, tenant, monkeypatch) -> None:
+def test_the_archiver_goes_on_if_hours_vanish_while_it_chooses(cell, tenant, monkeypatch) -> None:
     choose = metered._oldest
 
     def choose_and_delete(*args: Any, **given: Any) -> Any:

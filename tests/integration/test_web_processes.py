@@ -27,6 +27,13 @@ def _workers(parent: psutil.Process, number: int) -> list[psutil.Process]:
     return found
 
 
+def _wait_until_listening(worker: psutil.Process) -> None:
+    until = time.monotonic() + 60
+    while not any(one.status == psutil.CONN_LISTEN for one in worker.net_connections()):
+        assert time.monotonic() < until, "the worker does not listen"
+        time.sleep(0.05)
+
+
 def _is_portal(process: psutil.Process, port: str) -> bool:
     """Return whether a process is the portal at this port, and has not ended."""
     return process.status() != psutil.STATUS_ZOMBIE and port in process.cmdline()
@@ -37,6 +44,7 @@ def test_a_worker_that_is_killed_is_replaced_while_the_others_answer(tmp_path: P
         port = url.rpartition(":")[2]  # other tests of this process may have a portal of their own
         parent = next(one for one in psutil.Process().children() if _is_portal(one, port))
         first, second = _workers(parent, 2)
+        _wait_until_listening(second)
         os.kill(first.pid, signal.SIGKILL)
         first.wait(10)
         now = _workers(parent, 2)

@@ -12,7 +12,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from scheduling.link.transport.owned_tasks import OwnedTasks
-from serving import redis_url
+from serving import redis_clients
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ class RedisClient:
     """
 
     def __init__(self, url: str, *, use: str) -> None:
-        self._redis: redis.asyncio.Redis = redis_url.async_client(
+        self._redis: redis.asyncio.Redis = redis_clients.async_client(
             url, socket_timeout=5.0, socket_connect_timeout=1.0, retry=None
         )
         self._tasks = OwnedTasks()

@@ -18,7 +18,7 @@ import redis
 from kombu import Connection
 
 from portal.up import engines
-from serving import redis_url
+from serving import redis_clients, redis_url
 from tests.ports import free_port
 
 WITHIN_S = 60.0
@@ -163,12 +163,12 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 
 def test_clients_of_redis_follow_sentinel_to_the_new_master(watched: Watched) -> None:
-    client = redis_url.client(watched.url, socket_timeout=1.0, retry=None)
+    client = redis_clients.client(watched.url, socket_timeout=1.0, retry=None)
     broker, options = redis_url.celery_broker(watched.url)
     client.set("before", "1")
 
     async def set_later(key: str) -> bool:
-        later = redis_url.async_client(watched.url, socket_timeout=1.0, retry=None)
+        later = redis_clients.async_client(watched.url, socket_timeout=1.0, retry=None)
         try:
             return bool(await later.set(key, "1"))
         except redis.RedisError:
