@@ -13,8 +13,8 @@ app = Celery("borg")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(related_name="celery_tasks")
 
-# A master creates tens of thousands of objects per second, and they form no cycles. With Python's default thresholds,
-# the garbage collector takes half of the time of a large commit (DESIGN §3).
+# Periodic tasks create many objects that form no cycles, for example when they meter jobs of a large cell. These are
+# the thresholds of masters (`scheduling.master`), where they were measured.
 GC_THRESHOLDS = (100_000, 50, 100)
 
 

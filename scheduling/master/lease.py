@@ -36,8 +36,8 @@ def _is_missing(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:
-        return False
+    except PermissionError:  # it exists, and belongs to another user
+        pass
     return False
 
 

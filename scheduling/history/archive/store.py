@@ -18,7 +18,7 @@ from scheduling.storage.choice import open_files
 from scheduling.storage.files import DamagedFile, FileStore, NotThere
 from scheduling.storage.sealed import SealedStore, read_keys
 
-# Names of tables in the archive: the journal, and usage.
+# Names of tables in the archive: the journal, usage, and metered hours.
 EVENTS, USAGE, METERED = "events", "instance_usage", "metered_hours"
 
 
