@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyarrow import parquet as pq
 
 Position = tuple[int, int]
-# Each group has at most 65,536 events and takes about 10 ms to search.
-MOST_GROUPS = 100
+# A group has at most 8,192 events. For the events of a job, it takes 0.2 ms if it has none, and 3 ms otherwise.
+MOST_GROUPS = 400
 _SEARCHED = ["revision", "seq", "kind", "collection_id", "user"]
 _END: Position = (2**63 - 1, 0)
 _MOST_SEQ = 999_999_999  # above every sequence number
@@ -121,6 +121,12 @@ class ArchivedEvents:
         return found[::-1] if newest_first else found
 
     def _events(self, file: pq.ParquetFile, number: int, position: Position, *, newest_first: bool) -> list[Event]:
+        import pyarrow.compute as pc
+
+        if self.job_id is not None:
+            jobs = file.read_row_group(number, columns=["collection_id"], use_threads=False)["collection_id"]
+            if pc.index(jobs, self.job_id).as_py() < 0:
+                return []
         searched = file.read_row_group(number, columns=_SEARCHED, use_threads=False)
         wanted = self._mask(searched, position, newest_first=newest_first)
         if not wanted.true_count:

@@ -26,6 +26,8 @@ from scheduling.history.infrastore.tables import SCHEMAS
 from scheduling.journal.sql import query
 
 ROWS_PER_GROUP = 65_536
+# A page with old events of one job reads all columns of the groups that have some, and few other events with them.
+EVENTS_PER_GROUP = 8_192
 _STATEMENT_BYTES = 128 << 20  # what one statement should read at most
 _WINDOW_S = 300
 _TIME = pa.timestamp("us")
@@ -185,12 +187,13 @@ ARCHIVE_TABLES = {
 
 def rows_of(cell_id: int, wanted: DayRange) -> Iterator[pa.Table]:
     """Yield the rows of a range from PostgreSQL in their order, as tables with the schema of the archive and at most
-    `ROWS_PER_GROUP` rows. Raises `ValueError` if a row was lost on the way.
+    `EVENTS_PER_GROUP` events or `ROWS_PER_GROUP` other rows. Raises `ValueError` if a row was lost on the way.
     """
     table = ARCHIVE_TABLES[wanted.table]
     select = f"SELECT {', '.join(table.sources.values())} FROM {table.table} WHERE cell_id = {cell_id}"
-    read = _events if table.name == EVENTS else _usage
-    return completed(table, read(table, select, wanted))
+    if table.name == EVENTS:
+        return completed(table, _events(table, select, wanted), rows_per_group=EVENTS_PER_GROUP)
+    return completed(table, _usage(table, select, wanted))
 
 
 def completed(
