@@ -1,31 +1,13 @@
-"""The figures of each month of the simulated year, and whether they are flat."""
+"""Sizes of the simulated year at the end of each month, and whether these and the times of pages are flat."""
 
 from __future__ import annotations
 
-import datetime as dt
-import itertools
-import os
 import statistics
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tests.bench import http_load
-from tests.bench.api import ENDPOINTS, PAGES
-from tests.bench.http_load import Request, share
-from tests.ports import free_port
-
-_READY_S = 60.0
-WARM_UP = 1
-SAMPLES = int(os.environ.get("BENCH_SAMPLES", "20"))
 # Tables whose rows are kept for 400 days by their retention: they grow in a first year, and then no more.
 KEPT_FOR_A_YEAR = (
     "quota_token",
@@ -44,8 +26,6 @@ WHERE c.relkind = 'r' AND c.relnamespace IN ('public'::regnamespace, 'pg_catalog
 GROUP BY 1 ORDER BY 2 DESC
 """
 COUNTED = ("scheduling_event", "scheduling_job", "scheduling_task", "scheduling_jobspec", "scheduling_archivefile")
-# The first does not depend on the cell. The second waits for resolvers, and none runs.
-_NO_PAGE = ("/api/v1/schema/", "/bns/{cell}")
 
 
 def sizes() -> dict[str, Any]:
@@ -73,80 +53,6 @@ def sizes() -> dict[str, Any]:
     }
 
 
-@contextmanager
-def web(clock: Path, log: Path) -> Iterator[int]:
-    """Run a web process with the clock of the year, and yield its port."""
-    from django.conf import settings
-
-    port = free_port()
-    env = {
-        **os.environ,
-        "BENCH_CLOCK": str(clock),
-        "DJANGO_SETTINGS_MODULE": "tests.bench.year.web_settings",
-        "BORG_SECRET_KEY": settings.SECRET_KEY,
-        "BORG_PORTAL_URL": f"http://127.0.0.1:{port}",
-        "BORG_ALLOWED_HOSTS": "127.0.0.1",
-    }
-    command = [sys.executable, "-m", "tests.bench.year.web", "--port", str(port), "--processes", "1"]
-    with log.open("ab") as output:
-        process = subprocess.Popen(command, env=env, stdout=output, stderr=output)
-    try:
-        until = time.monotonic() + _READY_S
-        while not _answers(port):
-            if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"the web process did not start: {log.read_text()[-2000:]}")
-            time.sleep(0.1)
-        yield port
-    finally:
-        process.terminate()
-        process.wait(15)
-
-
-def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
-            return True
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
-
-
-def pages(port: int, *, now: dt.datetime, seed: int) -> dict[str, tuple[float, float]]:
-    """Return p50 and p99 in ms of every page and REST endpoint, for one client that is an SRE."""
-    from scheduling.models import Job, Machine
-    from tests.bench.year import upkeep
-
-    rng = np.random.default_rng(seed)
-    sre = upkeep.people()[-1]
-    headers = {
-        "api": (f"Authorization: Bearer {upkeep.token_of(sre, now=now)}",),
-        "page": (f"Cookie: sessionid={upkeep.sign_in(sre)}",),
-    }
-    jobs = list(
-        Job.objects.filter(state="running").order_by("-id").values_list("name", "tenant__name", "cell__name")[:500]
-    )
-    machines = list(Machine.objects.order_by("id").values_list("hostname", flat=True))
-
-    def draw(kind: str, pattern: str) -> Request:
-        job, tenant, cell = jobs[rng.integers(len(jobs))]
-        path = pattern.format(cell=cell, tenant=tenant, job=job, machine=machines[rng.integers(len(machines))])
-        return Request(kind, path, headers[kind], user=kind)
-
-    found = {}
-    patterns = [("api", path) for path in ENDPOINTS if path not in _NO_PAGE] + [("page", path) for path in PAGES]
-    for kind, pattern in patterns:
-        answers, _ = http_load.run(
-            lambda c, k=kind, p=pattern: http_load.by_clients(c, 1, SAMPLES + WARM_UP, lambda: draw(k, p)),
-            "127.0.0.1",
-            port,
-        )
-        wrong = [answer for answer in answers if answer.status != 200]
-        if wrong:
-            raise RuntimeError(f"{wrong[0].path} was answered with {wrong[0].status}")
-        seconds = [1000 * answer.seconds for answer in answers[WARM_UP:]]
-        found[pattern] = (round(statistics.median(seconds), 1), round(share(seconds, 0.99), 1))
-    return found
-
-
 MOST_GROWTH = 0.10
 # A page may be slower by so many ms although nothing grew: other processes use the machine too.
 NOISE_MS = 10.0
@@ -160,8 +66,8 @@ def growth(values: Sequence[float]) -> float:
 
 
 def verdict(months: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return whether sizes, rows and pages are flat from the fourth month on: on the line through the figures of these
-    months, the last is at most a tenth above the first. Pages may be slower by `NOISE_MS` more.
+    """Return whether sizes and rows are flat from the fourth month on: on the line through the figures of these
+    months, the last is at most a tenth above the first.
     """
     late = months[3:]
     figures = {
@@ -170,15 +76,7 @@ def verdict(months: Sequence[dict[str, Any]]) -> dict[str, Any]:
         **{name: [month["rows"][name] for month in late] for name in COUNTED[:3]},
     }
     grown = {name: round(growth(values), 3) for name, values in figures.items()}
-    slower = {}
-    for path in set.intersection(*[set(month["pages"]) for month in late]):
-        values = [month["pages"][path][1] for month in late]
-        share_grown = growth(values)
-        if share_grown > MOST_GROWTH and share_grown * values[0] > NOISE_MS:
-            middle = growth([month["pages"][path][0] for month in late])
-            slower[path] = {"p99": round(share_grown, 2), "p50": round(middle, 2), "p99_ms": values}
-    failed = [name for name, value in grown.items() if value > MOST_GROWTH] + sorted(slower)
-    every = list(itertools.chain(*([p99 for _, p99 in month["pages"].values()] for month in late)))
+    failed = [name for name, value in grown.items() if value > MOST_GROWTH]
     return {
         "case": "flat",
         "value": max(grown.values()),
@@ -186,8 +84,27 @@ def verdict(months: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "better": "lower",
         "months": len(late),
         "grown": grown,
-        "pages": len(late[0]["pages"]),
-        "median_p99_ms": round(statistics.median(every), 1) if every else None,
-        "slower": slower,
         **({"failed": failed} if failed else {}),
+    }
+
+
+def pages_verdict(found: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """Return which pages are slower on the last day than in the fourth month: by more than a tenth and by more than
+    `NOISE_MS`. `found`: p50 and p99 in ms at both moments.
+    """
+    slower = {
+        path: {"p50_ms": (before[0], after[0]), "p99_ms": (before[1], after[1])}
+        for path, (before, after) in found.items()
+        if after[1] > before[1] * (1 + MOST_GROWTH) and after[1] > before[1] + NOISE_MS
+    }
+    before, after = (statistics.median(both[moment][1] for both in found.values()) for moment in (0, 1))
+    return {
+        "case": "pages",
+        "value": round(after / before - 1, 3),
+        "unit": "growth",
+        "better": "lower",
+        "pages": len(found),
+        "median_p99_ms": [round(before, 1), round(after, 1)],
+        "worst_p99_ms": [max(both[moment][1] for both in found.values()) for moment in (0, 1)],
+        **({"failed": slower} if slower else {}),
     }

@@ -9,9 +9,11 @@ contain many changes.
 Cases:
 * `month` (one per twelfth of the year): sizes, rows, p50 and p99 of every page and REST endpoint, over HTTP from a web
   process with the clock of the year;
-* `flat`: growth from the fourth month to the last, by the line through the figures of these months (`failed`: more
-  than a tenth). `without_400_days_mib` leaves out tables whose rows are kept for 400 days, which only end to grow
-  after the first year;
+* `flat`: growth of sizes and rows from the fourth month to the last, by the line through the figures of these months
+  (`failed`: more than a tenth). `without_400_days_mib` leaves out tables whose rows are kept for 400 days, which stop
+  growing only after the first year;
+* `pages`: p99 of every page and endpoint on the last day, and in a copy of the cell after the fourth month. Requests to
+  both alternate (`failed`: slower by more than a tenth and by more than 10 ms);
 * `complete`: archive and PostgreSQL against a full journal kept beside them: a digest per revision;
 * `starts`: tasks started. `wall_s`: of the days, without the requests for pages; `cpu_s`: of the two processes of the
   bench and of PostgreSQL in the same time, which other processes change less; `per_cpu_s`: starts per second of this
@@ -21,6 +23,7 @@ Cases:
     BENCH_STEPS=8         steps of the clock per day
     BENCH_MINUTES=60      after this time, no further day begins
     BENCH_SAMPLES=20      requests per page and month; 0: no pages
+    BENCH_PAIRS=200       requests per page and moment for `pages`; 0: no such case
     BENCH_HOME=/folder    keep everything there; a later run continues after the last finished day
 """
 
@@ -32,17 +35,21 @@ import os
 import resource
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import psutil
 
 from tests.bench.databases import databases
+from tests.bench.year import figures, pages
 from tests.bench.year.clock import Clock
 
 BEGIN = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)
 MONTHS, YEAR_DAYS = 12, 365
+EARLY_MONTH, EARLY = 4, "month4"  # a copy of the cell after this month, in this folder of the home
 WANTED_STARTS, WANTED_CYCLES = 3_000_000, 300
 # Revisions of the bench per step, at least. A partition of the journal holds those of a day.
 REVISIONS_PER_STEP = 8
@@ -51,19 +58,23 @@ HOUSEKEEPING_HOUR = 4  # the usage of the day before is complete then
 
 def measure() -> Iterator[dict[str, Any]]:
     kept = os.environ.get("BENCH_HOME")
-    with databases(Path(kept) if kept else None) as home:
-        clock = Clock(home / "clock")
-        clock.follow()
-        import django
-        from django.core.management import call_command
+    with ExitStack() as stack:
+        home = Path(kept or stack.enter_context(TemporaryDirectory(prefix="borg-year-")))
+        with databases(home):
+            clock = Clock(home / "clock")
+            clock.follow()
+            import django
+            from django.core.management import call_command
 
-        django.setup()
-        call_command("migrate", verbosity=0)
-        year = _Year(home, clock)
-        try:
-            yield from year.run()
-        finally:
-            year.workers.stop()
+            django.setup()
+            call_command("migrate", verbosity=0)
+            year = _Year(home, clock)
+            try:
+                yield from year.run()
+            finally:
+                year.workers.stop()
+        if pages.PAIRS and year.stored["day"] >= year.days and (home / EARLY).exists():
+            yield figures.pages_verdict(pages.compare([home / EARLY, home], seed=EARLY_MONTH))
 
 
 class _Year:
@@ -148,14 +159,11 @@ class _Year:
         self.stored["submitted"] += self.cell.submitted - submitted
 
     def _month(self, number: int) -> dict[str, Any]:
-        from tests.bench.year import figures
-
         began = time.monotonic()
         self.clock.set(self._midnight(self.stored["day"]))
-        pages = {}
-        if figures.SAMPLES:
-            with figures.web(self.home / "clock", self.home / "web.log") as port:
-                pages = figures.pages(port, now=self.clock.now(), seed=number)
+        found = pages.latencies(self.home, now=self.clock.now(), seed=number) if pages.SAMPLES else {}
+        if number == EARLY_MONTH and pages.PAIRS:
+            pages.copy(self.home, self.home / EARLY)
         archive = sum(file.stat().st_size for file in (self.home / "archive").rglob("*.parquet"))
         checkpoints = sum(file.stat().st_size for file in (self.home / "archive").rglob("*.checkpoint"))
         return {
@@ -168,7 +176,7 @@ class _Year:
             "archive_mib": round(archive / 2**20, 1),
             "checkpoints_mib": round(checkpoints / 2**20, 1),
             "memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-            "pages": pages,
+            "pages": found,
         }
 
     def _shown(self, month: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +185,6 @@ class _Year:
         return month | {"pages": dict(slowest)}
 
     def _results(self) -> Iterator[dict[str, Any]]:
-        from tests.bench.year import figures
         from tests.bench.year.witness import Witness
 
         if len(self.stored["months"]) > 4:
