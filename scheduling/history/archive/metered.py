@@ -24,7 +24,7 @@ from django.db.models import Q
 from quota.models.metered_hours import HoursWanted
 from quota.vocabulary import months
 from quota.vocabulary.errors import Rejected
-from scheduling.history.archive.ranges import DayRange, midnight
+from scheduling.history.archive.retention import DayRange, midnight
 from scheduling.history.archive.store import METERED, local_file
 from scheduling.journal.sql import execute, query
 from scheduling.models import ArchiveFile, ArchiveState, Cell

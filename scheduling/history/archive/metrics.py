@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from scheduling.history.archive import ended, metered
-from scheduling.history.archive.ranges import TABLES, lag_s
+from scheduling.history.archive.retention import TABLES, lag_s
 from scheduling.history.archive.store import METERED
 from scheduling.models import ArchiveFile, ArchiveState, Cell
 
