@@ -4,7 +4,7 @@
 * It sets a deadline for each request, which starts when the portal has read the body. Database calls end before the
   deadline (`portal.database`). If a request takes longer for another reason, the client gets 503.
 * It limits how many requests run at the same time. Further requests get 503 immediately. Long polls of names have their
-  own limit (`portal.live.watches`).
+  own limit (`portal.live.watch_limits`).
 * It converts errors that Django did not handle to problem documents, or to close codes of WebSockets.
 """
 

@@ -15,7 +15,7 @@ from scheduling.history.archive.metrics import ArchiveCollector
 from scheduling.history.archive.store import store
 from scheduling.journal import journal
 from scheduling.link.views.news import concerned_machines
-from scheduling.master.validate import replay_journal
+from scheduling.master.invariants import replay_journal
 from scheduling.models import ArchiveFile, Event, Job
 from tests.integration import rows, world
 from tests.integration.past import ago, happened, skipped_to

@@ -24,11 +24,11 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.vocabulary import events
 from scheduling.journal import journal
 from scheduling.master import lease, process, standbys
+from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
 from scheduling.master.process import MasterProcess
 from scheduling.master.schedulers import BATCH, DEFAULT, SERVICE
 from scheduling.master.snapshot import load_state
-from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, Lease, PendingVerdict, Standby, Task
 from scheduling.usage import cell_view
 from tests.integration import master_processes, rows
