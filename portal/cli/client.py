@@ -78,6 +78,9 @@ class Client:
     def put(self, path: str, body: Any, **query: Any) -> Any:
         return self._call("PUT", path, json=body, params=query)
 
+    def patch(self, path: str, body: Any, **query: Any) -> Any:
+        return self._call("PATCH", path, json=body, params=query)
+
     def upload(self, path: str, chunks: Iterator[bytes], size: int, *, digest: str = "", **query: Any) -> Any:
         """Upload a file of `size` bytes. The portal answers after it has checked the whole file. `digest`: the digest
         of the package, which the portal compares with the content; "" for any other file.

@@ -1,4 +1,4 @@
-"""Price lists, and quotes, which are valid for a limited time (§2.5). `quota.pricing.price_formula` computes the prices.
+"""Price lists, and quotes, which are valid for a limited time (§2.5). `quota.pricing.price_formula` computes prices.
 
 A price list never changes. New prices create a new version, which is in force from now or from a later time. A cell
 without a price list uses the default list, which is stored as version 0 when it is first needed.
