@@ -75,7 +75,7 @@ def cell_change(*, principal: Principal, cell: Cell, changes: Mapping[str, Any])
     """
 
     def changed(stored: dict[str, Any]) -> dict[str, Any]:
-        merged = stored | changes
+        merged = {**stored, **changes}
         # An unknown name stays, so that it is rejected even with None.
         return {name: value for name, value in merged.items() if value is not None or name not in _SETTINGS}
 
