@@ -32,8 +32,8 @@ _AT_ONCE = 500
 # A process remembers the buckets of at least the last 50,000 callers. A forgotten bucket is full.
 _MOST = 50_000
 
-# Processes may have taken more tokens than there are, and then nothing may be taken for some time. This time has a limit,
-# because the clock of Redis may have been set back.
+# Processes may have taken more tokens than there are, and then no token may be taken for some time. This time has a
+# limit, because the clock of Redis may have been set back.
 _LONGEST_S = 2 * WINDOW_S
 # The value of a key is the time when its bucket is full, on the clock of Redis.
 _EXCHANGE = """

@@ -127,7 +127,8 @@ class Front:
         found = outage_of(error)
         if reply.begun or found is None:
             raise error
-        log.warning("a request failed in an outage", path=scope["path"], code=found.code, error=str(error))
+        if not isinstance(error, Overloaded):  # these are counted, and a line for each would be more load
+            log.warning("a request failed in an outage", path=scope["path"], code=found.code, error=str(error))
         await _answer(reply, scope, found)
 
     async def _socket(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:

@@ -27,7 +27,7 @@ from portal.http.metrics import rejected_requests
 from portal.http.outages import Overloaded
 
 MOST_WAITING = 200
-PATIENCE_S, SHORT_WAIT_S = 2.0, 0.5
+PATIENCE_S, SHORT_WAIT_S = 1.0, 0.3
 _SWEEP_EVERY_S = 0.1
 
 Answer = tuple[dict[str, Any], bytes]
