@@ -261,7 +261,8 @@ def _submit(
             group_commit.of_cell(cell.id).write(batch[0], write)
             continue
         try:
-            write(batch)
+            with group_commit.bulk_turn(cell.id):
+                write(batch)
         except _Rehearsal:
             for item in batch:
                 item.job = None
