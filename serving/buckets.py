@@ -59,4 +59,4 @@ class Bucket:
 
     def refill_s(self, now: float) -> int:
         """Return after how many whole seconds the bucket is full, if no more requests arrive."""
-        return max(0, ceil(self.full_at - now))
+        return max(0, ceil(self.full_at - now - _ROUNDING_S))

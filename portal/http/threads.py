@@ -7,8 +7,9 @@
                   │ the process has MOST_WAITING requests in its lines: the least important one gets 503
                   └ a request waited too long: 503
 
-A burst may wait for long. If a line has not been empty for `PATIENCE_S`, more requests arrive than the process can
-answer, and a long wait would only make every answer late. From then on, a request waits at most `SHORT_WAIT_S`.
+A burst may wait for long. If a line has not been empty for `PATIENCE_S`, more requests may arrive than the process can
+answer, and a long wait would only make every answer late. From then on, a request waits at most `SHORT_WAIT_S` if the
+line has more than `CALM` requests per thread. A shorter line is not overload: so many clients wait for their answers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from portal.http.metrics import rejected_requests
 from portal.http.outages import Overloaded
 
 MOST_WAITING = 200
-PATIENCE_S, SHORT_WAIT_S = 1.0, 0.3
+PATIENCE_S, SHORT_WAIT_S, CALM = 1.0, 0.3, 3
 _SWEEP_EVERY_S = 0.1
 
 Answer = tuple[dict[str, Any], bytes]
@@ -62,10 +63,12 @@ class Ticket:
 class Line:
     """The requests that wait for a thread of one pool. All times are seconds of one monotonic clock.
 
-    `longest_wait_s`: how long a request may wait in a burst. Requests of the kind `HEALTH` may wait without a limit.
+    `threads`: the number of threads of the pool. `longest_wait_s`: how long a request may wait in a burst. Requests of
+    the kind `HEALTH` may wait without a limit.
     """
 
-    def __init__(self, longest_wait_s: float) -> None:
+    def __init__(self, threads: int, longest_wait_s: float) -> None:
+        self._calm = CALM * threads
         self._longest_wait_s = longest_wait_s
         self._tickets: dict[Rank, deque[Ticket]] = {rank: deque() for rank in Rank}
         self._number = 0
@@ -95,11 +98,14 @@ class Line:
         return next((tickets[-1] for tickets in reversed(self._tickets.values()) if tickets), None)
 
     def expired(self, now: float) -> list[Ticket]:
-        """Return the tickets that have waited too long."""
-        crowded = now - self._since >= PATIENCE_S
-        limit = min(SHORT_WAIT_S, self._longest_wait_s) if crowded else self._longest_wait_s
-        waiting = chain.from_iterable(tickets for rank, tickets in self._tickets.items() if rank is not Rank.HEALTH)
-        return [ticket for ticket in waiting if now - ticket.since > limit]
+        """Return the tickets that have waited too long, the least important first, and the oldest first of a kind."""
+        kinds = (tickets for rank, tickets in reversed(self._tickets.items()) if rank is not Rank.HEALTH)
+        waiting = list(chain.from_iterable(kinds))
+        expired = [ticket for ticket in waiting if now - ticket.since > self._longest_wait_s]
+        if now - self._since < PATIENCE_S or self._number - len(expired) <= self._calm:
+            return expired
+        late = [ticket for ticket in waiting if SHORT_WAIT_S < now - ticket.since <= self._longest_wait_s]
+        return expired + late[: self._number - len(expired) - self._calm]
 
 
 class Lines:
@@ -150,7 +156,7 @@ class Threads:
 
     def __init__(self, name: str, number: int, *, longest_wait_s: float, lines: Lines | None = None) -> None:
         self.name = name
-        self.line = Line(longest_wait_s)
+        self.line = Line(number, longest_wait_s)
         self._free = number
         self._lines = lines or Lines()
         self._lines.add_pool(self)
