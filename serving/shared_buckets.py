@@ -105,7 +105,7 @@ class SharedBuckets:
         if found is None:
             if len(self._young) >= _MOST:
                 self._young, self._old = {}, self._young
-            found = self._young[key] = self._old.pop(key, None) or Bucket(rate, now)
+            found = self._young[key] = self._old.pop(key) if key in self._old else Bucket(rate, now)
         self._used[key] = found
         return found
 
@@ -131,8 +131,8 @@ class SharedBuckets:
             bucket.unshared_s = 0.0
         if asyncio.get_running_loop().time() < self._paused_until:
             return
-        keys, arguments = (key for key, _ in used), (*map(repr, taken_s), _LONGEST_S)
-        command: Any = self._client().eval(_EXCHANGE, len(used), *keys, *arguments)
+        arguments = [*(key for key, _ in used), *map(repr, taken_s), str(_LONGEST_S)]
+        command: Any = self._client().eval(_EXCHANGE, len(used), *arguments)
         missing = await command
         now = asyncio.get_running_loop().time()
         for (_, bucket), missing_s in zip(used, missing, strict=True):

@@ -90,7 +90,7 @@ class Front:
         elif len(self._under_way) >= self._most and not _is_unlimited(scope):
             rejected_requests.labels("requests-at-once", rank_of(scope).label).inc()
             error = Overloaded(f"This web process already answers {self._most} requests, which is its limit.")
-            await _answer(send, scope, Outage("overloaded", str(error), error.retry_after_s), close=True)
+            await _answer(send, scope, error.outage, close=True)
         else:
             await self._request(scope, receive, _Reply(send, headers_of(taken, scope["path"])))
 

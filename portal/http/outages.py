@@ -30,15 +30,16 @@ _LONGEST_CHAIN = 20
 
 
 class Overloaded(Exception):
-    """The error if this process has too much work of one kind. The message says which kind of work, and what to do.
+    """The error if this process has too much work of one kind. `outage`: the answer to the caller.
 
     `detail`: which kind of work. `retry_after_s`: after how many seconds the caller should try again. By default, each
     caller gets another time, so that the callers do not all return at the same moment.
     """
 
     def __init__(self, detail: str, *, retry_after_s: int = 0) -> None:
-        self.retry_after_s = retry_after_s or random.randint(*_SPREAD_S)
-        super().__init__(f"{detail} Try again in {self.retry_after_s} seconds.")
+        super().__init__(detail)
+        pause_s = retry_after_s or random.randint(*_SPREAD_S)
+        self.outage = Outage("overloaded", f"{detail} Try again in {pause_s} seconds.", pause_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def outage_of(error: BaseException) -> Outage | None:
     """Return the outage that caused `error`. Return None if `error` is a bug or a fault of the request."""
     for each in _chain(error):
         if isinstance(each, Overloaded):
-            return Outage("overloaded", str(each), each.retry_after_s)
+            return each.outage
         if isinstance(each, psycopg.Error | django.db.Error):
             if found := _of_database(each):
                 return found

@@ -193,10 +193,10 @@ def test_a_few_slow_clients_are_no_overload(ticket: Callable[[Rank, float], Tick
 
 
 def test_hints_differ_so_that_clients_do_not_return_together() -> None:
-    hints = {Overloaded("All threads are busy.").retry_after_s for _ in range(200)}
+    hints = {Overloaded("All threads are busy.").outage.retry_after_s for _ in range(200)}
     assert len(hints) > 3
     assert min(hints) >= 1
-    assert str(Overloaded("Busy.", retry_after_s=7)) == "Busy. Try again in 7 seconds."
+    assert Overloaded("Busy.", retry_after_s=7).outage.detail == "Busy. Try again in 7 seconds."
 
 
 @pytest.mark.parametrize("rank", list(Rank))
