@@ -11,7 +11,8 @@ answer, each process applies the limit alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,19 +57,24 @@ return missing
 @dataclass(frozen=True, slots=True)
 class Taken:
     """The result of a request for tokens. `rejected_by`: the bucket without a token, or None if the request may run.
-    `wait_s`: the seconds until that bucket has a token. `buckets`: all buckets of the request.
+    `wait_s`: the seconds until that bucket has a token. `buckets`: all buckets of the request. `now`: the time of the
+    request.
     """
 
     buckets: Sequence[Bucket]
+    now: float
     rejected_by: Bucket | None = None
     wait_s: float = 0.0
 
 
 class SharedBuckets:
-    """The token buckets of a process. Its methods may be called only in one event loop. `url`: the URL of Redis."""
+    """The token buckets of a process. Its methods may be called only in one event loop.
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    `url`: the URL of Redis. `clock`: returns the time in seconds, and never goes back.
+    """
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url, self._clock = url, clock
         self._redis: redis.asyncio.Redis | None = None
         self._young: dict[str, Bucket] = {}
         self._old: dict[str, Bucket] = {}
@@ -76,20 +82,21 @@ class SharedBuckets:
         self._exchange: asyncio.Task[None] | None = None
         self._paused_until = 0.0
 
-    def take(self, callers: Sequence[tuple[Rate, str]], now: float) -> Taken:
+    def take(self, callers: Iterable[tuple[Rate, str]]) -> Taken:
         """Take one token of each caller's bucket, or no token if one of the buckets is empty. `callers`: rates and
-        names of callers. `now`: the time of the event loop.
+        names of callers.
         """
+        now = self._clock()
         buckets = [self._bucket(rate, f"borg:rate:{rate.name}:{name}", now) for rate, name in callers]
         if buckets and self._exchange is None:
             self._exchange = asyncio.get_running_loop().create_task(self._exchange_later())
         waits = [(bucket.wait_s(now), bucket) for bucket in buckets]
         wait_s, slowest = max(waits, key=lambda pair: pair[0], default=(0.0, None))
         if wait_s:
-            return Taken(buckets, slowest, wait_s)
+            return Taken(buckets, now, slowest, wait_s)
         for bucket in buckets:
             bucket.take(now)
-        return Taken(buckets)
+        return Taken(buckets, now)
 
     async def close(self) -> None:
         """Stop the exchange, and close the connection to Redis."""
@@ -117,7 +124,7 @@ class SharedBuckets:
             for first in range(0, len(used), _AT_ONCE):
                 await self._share(used[first : first + _AT_ONCE])
         except (redis.RedisError, OSError) as error:
-            self._paused_until = asyncio.get_running_loop().time() + _PAUSE_S
+            self._paused_until = self._clock() + _PAUSE_S
             log.warning("rates are limited per process, because Redis does not answer", error=str(error))
         finally:
             self._exchange = None
@@ -129,12 +136,12 @@ class SharedBuckets:
         taken_s = [bucket.unshared_s for _, bucket in used]
         for _, bucket in used:
             bucket.unshared_s = 0.0
-        if asyncio.get_running_loop().time() < self._paused_until:
+        if self._clock() < self._paused_until:
             return
         arguments = [*(key for key, _ in used), *map(repr, taken_s), str(_LONGEST_S)]
         command: Any = self._client().eval(_EXCHANGE, len(used), *arguments)
         missing = await command
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         for (_, bucket), missing_s in zip(used, missing, strict=True):
             bucket.full_at = now + float(missing_s) + bucket.unshared_s
 

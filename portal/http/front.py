@@ -28,7 +28,6 @@ from portal.http.metrics import rejected_requests
 from portal.http.outages import LATE, Outage, Overloaded, outage_of
 from portal.http.rates import Headers, RequestRates, headers_of, rejection
 from portal.http.threads import Rank
-from serving.shared_buckets import Taken
 
 log = structlog.get_logger(__name__)
 
@@ -82,17 +81,17 @@ class Front:
 
     async def _limited(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer a request if the limits allow it."""
-        taken = self._rates.take(scope) if self._rates else Taken(())
-        if taken.rejected_by is not None:
+        taken = self._rates.take(scope) if self._rates else None
+        reply = _Reply(send, headers_of(taken, scope["path"]) if taken else [])
+        if taken and taken.rejected_by is not None:
             rejected_requests.labels(f"rate-of-{taken.rejected_by.rate.name}", rank_of(scope).label).inc()
-            reply = _Reply(send, headers_of(taken, scope["path"]))
             await _answer(reply, scope, rejection(taken.rejected_by, taken.wait_s), close=_has_large_body(scope))
         elif len(self._under_way) >= self._most and not _is_unlimited(scope):
             rejected_requests.labels("requests-at-once", rank_of(scope).label).inc()
             error = Overloaded(f"This web process already answers {self._most} requests, which is its limit.")
-            await _answer(send, scope, error.outage, close=True)
+            await _answer(reply, scope, error.outage, close=True)
         else:
-            await self._request(scope, receive, _Reply(send, headers_of(taken, scope["path"])))
+            await self._request(scope, receive, reply)
 
     async def _request(self, scope: dict[str, Any], receive: Receive, reply: _Reply) -> None:
         late = asyncio.get_running_loop().create_future()

@@ -12,7 +12,6 @@ and by address.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -50,8 +49,7 @@ class RequestRates:
 
     def take(self, scope: dict[str, Any]) -> Taken:
         """Count a request. The result says whether it may run, and which limits it has."""
-        callers = [(rate, name) for rate, name in self._callers(scope) if rate.per_s and name]
-        return self._buckets.take(callers, asyncio.get_running_loop().time())
+        return self._buckets.take((rate, name) for rate, name in self._callers(scope) if rate.per_s and name)
 
     async def close(self) -> None:
         await self._buckets.close()
@@ -82,7 +80,7 @@ def headers_of(taken: Taken, path: str) -> Headers:
     """Return the headers with the limits of a request and what is left of them. Only programs get them."""
     if not taken.buckets or not path.startswith(FOR_PROGRAMS):
         return []
-    now = asyncio.get_running_loop().time()
+    now = taken.now
     policies = ", ".join(f'"{each.rate.name}";q={each.rate.quota};w={WINDOW_S}' for each in taken.buckets)
     state = ", ".join(f'"{each.rate.name}";r={each.left(now)};t={each.refill_s(now)}' for each in taken.buckets)
     return [(b"ratelimit-policy", policies.encode()), (b"ratelimit", state.encode())]

@@ -21,11 +21,10 @@ from quota.vocabulary.permissions import Scope, system
 from serving.buckets import WINDOW_S, Rate
 from serving.shared_buckets import SharedBuckets
 from tests.integration.world import a_user
-from tests.ports import free_port
 
 Message = dict[str, Any]
-EXCHANGED_S = 0.3
 FAR = "198.51.100.7"
+NOWHERE = "redis://127.0.0.1:1/0"
 
 
 def scope(path: str = "/api/v1/cells/", *, token: str = "", address: str = FAR, **headers: str) -> Message:
@@ -43,10 +42,15 @@ def scope(path: str = "/api/v1/cells/", *, token: str = "", address: str = FAR, 
 
 
 class Portal:
-    """Some web processes that share Redis: the front of each, before a Django that answers 200 at once."""
+    """Some web processes that share Redis: the front of each, before a Django that answers 200 at once.
 
-    def __init__(self, number: int = 1, *, url: str = "", **limits: int) -> None:
-        self._buckets = [SharedBuckets(url or settings.BORG_REDIS_URL) for _ in range(number)]
+    By default, there is one process, Redis does not answer, and the time stands still.
+    """
+
+    def __init__(
+        self, number: int = 1, *, url: str = NOWHERE, clock: Callable[[], float] = lambda: 100.0, **limits: int
+    ) -> None:
+        self._buckets = [SharedBuckets(url, clock) for _ in range(number)]
         given = {"token": 0, "tenant": 0, "address": 0} | limits
         self.fronts = [
             Front(
@@ -62,6 +66,11 @@ class Portal:
         for buckets in self._buckets:
             await buckets.close()
 
+    async def exchanged(self) -> None:
+        """Wait until each process has exchanged its buckets with Redis."""
+        for buckets in self._buckets:
+            await exchanged(buckets)
+
     async def get(self, request: Message, *, front: int = 0) -> list[Message]:
         sent: list[Message] = []
 
@@ -76,6 +85,11 @@ class Portal:
 
     async def statuses(self, number: int, request: Message, *, front: int = 0) -> list[int]:
         return [(await self.get(request, front=front))[0]["status"] for _ in range(number)]
+
+
+async def exchanged(buckets: SharedBuckets) -> None:
+    while buckets._exchange is not None:
+        await asyncio.sleep(0.01)
 
 
 async def _answer(request: Message, receive: Any, send: Any) -> None:
@@ -162,33 +176,28 @@ def test_a_rejected_upload_closes_its_connection() -> None:
 
 def test_processes_share_the_limit_through_redis() -> None:
     async def work() -> None:
-        async with Portal(2, token=2) as portal:
+        async with Portal(2, url=settings.BORG_REDIS_URL, clock=time.monotonic, token=2) as portal:
             request = scope(token="borg_shared_1")
-            assert await portal.statuses(15, request, front=0) == [200] * 15
-            assert await portal.statuses(1, request, front=1) == [200]
-            await asyncio.sleep(EXCHANGED_S)
             began = time.monotonic()
-            found = await portal.statuses(15, request, front=1)
-            refilled = 2 * (EXCHANGED_S + time.monotonic() - began) + 1
-            assert 4 <= found.count(200) <= 4 + refilled, found
-            await asyncio.sleep(EXCHANGED_S)
-            left = headers_of(await portal.get(request, front=0))["ratelimit"]
-            assert int(left.split("r=")[1].split(";")[0]) <= 5
+            assert await portal.statuses(15, request, front=0) == [200] * 15
+            await portal.exchanged()
+            assert await portal.statuses(1, request, front=1) == [200]
+            await portal.exchanged()
+            found = await portal.statuses(19, request, front=1)
+            assert 4 <= found.count(200) <= 4 + 2 * (time.monotonic() - began) + 1, found
 
     run(work)
 
 
 def test_without_redis_each_process_limits_alone_and_no_request_waits() -> None:
     async def work() -> None:
-        async with Portal(2, url=f"redis://127.0.0.1:{free_port()}/0", token=2) as portal:
+        async with Portal(2, token=2) as portal:
             request = scope(token="borg_alone_1")
-            for _ in range(2):
-                began = time.monotonic()
-                found = await portal.statuses(25, request, front=0)
-                assert time.monotonic() - began < 2.0
-                assert 429 in found
-                await asyncio.sleep(EXCHANGED_S)
-            assert (await portal.statuses(25, request, front=1)).count(200) >= 20
+            began = time.monotonic()
+            assert await portal.statuses(25, request, front=0) == [200] * 20 + [429] * 5
+            assert time.monotonic() - began < 2.0
+            await portal.exchanged()
+            assert await portal.statuses(25, request, front=1) == [200] * 20 + [429] * 5
 
     run(work)
 
@@ -197,13 +206,12 @@ def test_tokens_taken_without_redis_are_not_counted_later() -> None:
     """After an outage of Redis, a caller may send as many requests as before it."""
 
     async def work() -> None:
-        buckets, rate = SharedBuckets(f"redis://127.0.0.1:{free_port()}/0"), Rate("token", 2)
-        loop = asyncio.get_running_loop()
+        buckets, rate = SharedBuckets(NOWHERE), Rate("token", 2)
         for _ in range(3):
             for _ in range(5):
-                buckets.take([(rate, "outage")], loop.time())
-            await asyncio.sleep(EXCHANGED_S)
-        (bucket,) = buckets.take([(rate, "outage")], loop.time()).buckets
+                buckets.take([(rate, "outage")])
+            await exchanged(buckets)
+        (bucket,) = buckets.take([(rate, "outage")]).buckets
         assert bucket.unshared_s <= 1 / rate.per_s
         await buckets.close()
 
@@ -217,10 +225,9 @@ def test_a_clock_of_redis_that_was_set_back_locks_nobody_out() -> None:
         async with redis.asyncio.Redis.from_url(settings.BORG_REDIS_URL) as client:
             await client.set("borg:rate:token:back", f"{time.time() + 3600:.6f}", px=60_000)
         buckets, rate = SharedBuckets(settings.BORG_REDIS_URL), Rate("token", 2)
-        loop = asyncio.get_running_loop()
-        buckets.take([(rate, "back")], loop.time())
-        await asyncio.sleep(EXCHANGED_S)
-        taken = buckets.take([(rate, "back")], loop.time())
+        buckets.take([(rate, "back")])
+        await exchanged(buckets)
+        taken = buckets.take([(rate, "back")])
         assert taken.rejected_by is not None
         assert taken.wait_s <= WINDOW_S + 1
         await buckets.close()
