@@ -144,10 +144,25 @@ def test_a_request_whose_client_has_left_takes_no_thread() -> None:
         stays = await pools.ask("stays", pools.reads, Rank.API_READ)
         gone.cancel()
         await asyncio.sleep(0)
+        assert len(pools.reads.line) == 1
         pools.release()
         assert await errors_of([stays]) == [False]
         assert pools.order == ["stays"]
+
+    scenario(10, steps)
+
+
+def test_a_thread_of_a_request_whose_client_has_just_left_goes_to_the_next() -> None:
+    async def steps(pools: Pools) -> None:
+        gone = await pools.ask("gone", pools.reads, Rank.API_READ)
+        stays = await pools.ask("stays", pools.reads, Rank.API_READ)
+        pools.reads._pass_on()
+        gone.cancel()  # it has its thread, but has not run since
+        await asyncio.sleep(0.01)
         assert len(pools.reads.line) == 0
+        pools.release()
+        assert await errors_of([stays]) == [False]
+        assert pools.order == ["stays"]
 
     scenario(10, steps)
 
