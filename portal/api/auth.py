@@ -9,7 +9,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework import authentication, exceptions
 from rest_framework.request import Request
 
-from portal.http.rates import remember_tenant
+from portal.http.rates import forget_tenant, remember_tenant
 from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity
@@ -54,6 +54,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
             else:
                 user, principal = principal_of_token(secret, request_id=request_id)
         except (InvalidToken, BadIdentity) as error:
+            forget_tenant(secret)
             raise exceptions.AuthenticationFailed(str(error)) from error
         remember_tenant(secret, principal)
         return user, principal

@@ -2,8 +2,7 @@
 
 If the portal is temporarily unable to answer, or the caller has sent too many requests, the client repeats the request
 for up to a minute. It repeats only requests that the portal has not executed, or that do no harm if they are executed
-twice. Only commands that send a request import this module,
-because importing httpx takes a third of the start time.
+twice. Only commands that send a request import this module, because importing httpx takes a third of the start time.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from django.urls import set_script_prefix
 from portal.http.answers import Receive, Send, reject
 from portal.http.errors import FOR_PROGRAMS
 from portal.http.outages import Overloaded
-from portal.http.threads import Answer, Lines, Rank, Threads
+from portal.http.threads import Answer, Queues, Rank, Threads
 from quota.vocabulary.errors import Rejected
 
 READS, WRITES, BULK, LONG = 4, 8, 2, 4
@@ -59,11 +59,11 @@ class ThreadedHandler(ASGIHandler):
         self.most_bytes = most_bytes
         self.load_middleware(is_async=False)
         wait_s = deadline_s * WAIT_SHARE
-        lines = Lines()
-        self._reads = Threads("reads", READS, longest_wait_s=wait_s, lines=lines)
-        self._writes = Threads("writes", WRITES, longest_wait_s=wait_s, lines=lines)
-        self._bulk = Threads("bulk submissions", BULK, longest_wait_s=wait_s, lines=lines)
-        self._long = Threads("long requests", LONG, longest_wait_s=wait_s, lines=lines)
+        queues = Queues()
+        self._reads = Threads("reads", READS, longest_wait_s=wait_s, queues=queues)
+        self._writes = Threads("writes", WRITES, longest_wait_s=wait_s, queues=queues)
+        self._bulk = Threads("bulk submissions", BULK, longest_wait_s=wait_s, queues=queues)
+        self._long = Threads("long requests", LONG, longest_wait_s=wait_s, queues=queues)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self.answer(scope, receive, send, most_bytes=self.most_bytes)

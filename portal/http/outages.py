@@ -32,13 +32,13 @@ _LONGEST_CHAIN = 20
 class Overloaded(Exception):
     """The error if this process has too much work of one kind. `outage`: the answer to the caller.
 
-    `detail`: which kind of work. `retry_after_s`: after how many seconds the caller should try again. By default, each
-    caller gets another time, so that the callers do not all return at the same moment.
+    `detail`: which kind of work. The times after which callers should try again are random, so that they do not all
+    return at the same moment.
     """
 
-    def __init__(self, detail: str, *, retry_after_s: int = 0) -> None:
+    def __init__(self, detail: str) -> None:
         super().__init__(detail)
-        pause_s = retry_after_s or random.randint(*_SPREAD_S)
+        pause_s = random.randint(*_SPREAD_S)
         self.outage = Outage("overloaded", f"{detail} Try again in {pause_s} seconds.", pause_s)
 
 

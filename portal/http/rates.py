@@ -41,11 +41,8 @@ class RequestRates:
 
     def __init__(self, buckets: SharedBuckets, *, token: int, tenant: int, address: int) -> None:
         self._buckets = buckets
-        self._token, self._tenant, self._address = (
-            Rate("token", token),
-            Rate("tenant", tenant),
-            Rate("address", address),
-        )
+        self._token, self._tenant = Rate("token", token), Rate("tenant", tenant)
+        self._address = Rate("address", address)
 
     def take(self, scope: dict[str, Any]) -> Taken:
         """Count a request. The result says whether it may run, and which limits it has."""
@@ -74,6 +71,11 @@ def remember_tenant(token: str, principal: Principal) -> None:
     if len(_tenants) >= _MOST_TENANTS:
         _tenants.clear()
     _tenants[_digest(token.encode())] = principal.tenant or only
+
+
+def forget_tenant(token: str) -> None:
+    """Forget the tenant of a token that is not valid any more, so that its requests no longer count for the tenant."""
+    _tenants.pop(_digest(token.encode()), None)
 
 
 def headers_of(taken: Taken, path: str) -> Headers:

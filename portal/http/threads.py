@@ -3,13 +3,14 @@
     request ─► a thread of its pool is free? ─ yes ─────────────────────────► work ─► answer
                        │ no                                                     ▲
                        ▼                     a thread becomes free: the most    │
-               the line of its pool ─────── important request, oldest first ────┘
-                  │ the process has MOST_WAITING requests in its lines: the least important one gets 503
+               the queue of its pool ─────── important request, oldest first ────┘
+                  │ the process has MOST_WAITING requests in its queues: the least important one gets 503
                   └ a request waited too long: 503
 
-A burst may wait for long. If a line has not been empty for `PATIENCE_S`, more requests may arrive than the process can
+A burst may wait for long. If a queue has not been empty for `PATIENCE_S`, more requests may arrive than the process can
 answer, and a long wait would only make every answer late. From then on, a request waits at most `SHORT_WAIT_S` if the
-line has more than `CALM` requests per thread. A shorter line is not overload: so many clients wait for their answers.
+queue has more than `CALM` requests per thread. A shorter queue is not
+overload: a few clients that wait for slow answers have one.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Ticket:
     turn: asyncio.Future[None]
 
 
-class Line:
+class Queue:
     """The requests that wait for a thread of one pool. All times are seconds of one monotonic clock.
 
     `threads`: the number of threads of the pool. `longest_wait_s`: how long a request may wait in a burst. Requests of
@@ -84,7 +85,7 @@ class Line:
         self._number += 1
 
     def remove(self, ticket: Ticket) -> None:
-        """Remove a ticket. Nothing happens if the ticket is not in the line."""
+        """Remove a ticket. Nothing happens if the ticket is not in the queue."""
         if ticket in self._tickets[ticket.rank]:
             self._tickets[ticket.rank].remove(ticket)
             self._number -= 1
@@ -108,8 +109,8 @@ class Line:
         return expired + late[: self._number - len(expired) - self._calm]
 
 
-class Lines:
-    """The lines of all pools of a process. They have at most `most` requests in total. Its methods may be called only
+class Queues:
+    """The queues of all pools of a process. They have at most `most` requests in total. Its methods may be called only
     in the event loop.
     """
 
@@ -122,19 +123,19 @@ class Lines:
         self._pools.append(pool)
 
     def make_space(self, rank: Rank, busy: Threads) -> None:
-        """Check that one more request of this kind may wait. If the lines are full, the least important request gets
+        """Check that one more request of this kind may wait. If the queues are full, the least important request gets
         the error `Overloaded`, and if this is the new one, the method raises it.
         """
         if self._waiting() < self._most:
             return
-        found = [(pool, last) for pool in self._pools if (last := pool.line.last()) is not None]
+        found = [(pool, last) for pool in self._pools if (last := pool.queue.last()) is not None]
         pool, last = max(found, key=lambda pair: (pair[1].rank, pair[1].since))
         if last.rank <= rank:
-            raise busy.overloaded(rank, "line-full")
+            raise busy.overloaded(rank, "queue-full")
         pool.reject([last], "displaced")
 
     def sweep(self) -> None:
-        """Reject requests that have waited too long, now and every 0.1 s until no request waits."""
+        """Begin to reject requests that have waited too long, every 0.1 s until no request waits."""
         if not self._sweeping:
             self._sweeping = True
             asyncio.get_running_loop().call_later(_SWEEP_EVERY_S, self._sweep)
@@ -143,23 +144,23 @@ class Lines:
         self._sweeping = False
         now = asyncio.get_running_loop().time()
         for pool in self._pools:
-            pool.reject(pool.line.expired(now), "waited-too-long")
+            pool.reject(pool.queue.expired(now), "waited-too-long")
         if self._waiting():
             self.sweep()
 
     def _waiting(self) -> int:
-        return sum(len(pool.line) for pool in self._pools)
+        return sum(len(pool.queue) for pool in self._pools)
 
 
 class Threads:
     """A pool of `number` threads for requests of one kind. Its methods may be called only in the event loop."""
 
-    def __init__(self, name: str, number: int, *, longest_wait_s: float, lines: Lines | None = None) -> None:
+    def __init__(self, name: str, number: int, *, longest_wait_s: float, queues: Queues | None = None) -> None:
         self.name = name
-        self.line = Line(number, longest_wait_s)
+        self.queue = Queue(number, longest_wait_s)
         self._free = number
-        self._lines = lines or Lines()
-        self._lines.add_pool(self)
+        self._queues = queues or Queues()
+        self._queues.add_pool(self)
         self._executor = ThreadPoolExecutor(number, thread_name_prefix=name)
 
     async def run(self, work: Callable[[], Answer], rank: Rank = Rank.API_READ) -> Answer:
@@ -181,24 +182,24 @@ class Threads:
 
     async def _wait(self, rank: Rank) -> None:
         """Wait until a thread is free for this request."""
-        self._lines.make_space(rank, self)
+        self._queues.make_space(rank, self)
         loop = asyncio.get_running_loop()
         ticket = Ticket(rank, loop.time(), loop.create_future())
-        self.line.add(ticket)
-        self._lines.sweep()
+        self.queue.add(ticket)
+        self._queues.sweep()
         try:
             await ticket.turn
         except asyncio.CancelledError:
-            self.line.remove(ticket)
+            self.queue.remove(ticket)
             if ticket.turn.done() and not ticket.turn.cancelled() and ticket.turn.exception() is None:
                 self._pass_on()  # the request had just got its thread
             raise
 
     def _pass_on(self) -> None:
         """Give a thread that has become free to the next request."""
-        self.reject(self.line.expired(asyncio.get_running_loop().time()), "waited-too-long")
-        while (ticket := self.line.first()) is not None:
-            self.line.remove(ticket)
+        self.reject(self.queue.expired(asyncio.get_running_loop().time()), "waited-too-long")
+        while (ticket := self.queue.first()) is not None:
+            self.queue.remove(ticket)
             if not ticket.turn.done():
                 ticket.turn.set_result(None)
                 return
@@ -208,7 +209,7 @@ class Threads:
         """Answer waiting requests with the error `Overloaded`. `reason`: for the metrics."""
         for ticket in tickets:
             error = self.overloaded(ticket.rank, reason)
-            self.line.remove(ticket)
+            self.queue.remove(ticket)
             if not ticket.turn.done():
                 ticket.turn.set_exception(error)
 
@@ -216,5 +217,5 @@ class Threads:
         """Count a rejected request, and return its error. `reason`: for the metrics."""
         rejected_requests.labels(reason, rank.label).inc()
         return Overloaded(
-            f"All threads of this process for {self.name} are busy, and {len(self.line)} requests wait for them."
+            f"All threads of this process for {self.name} are busy, and {len(self.queue)} requests wait for them."
         )

@@ -11,7 +11,7 @@ import pytest
 from portal.http import handler
 from portal.http.handler import ThreadedHandler
 from portal.http.outages import Overloaded
-from portal.http.threads import Lines, Threads
+from portal.http.threads import Queues, Threads
 
 ANSWER: Any = ({"type": "http.response.start", "status": 200, "headers": []}, b"")
 
@@ -24,7 +24,7 @@ def test_a_request_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> 
         return ANSWER
 
     async def ask() -> None:
-        threads = Threads("reads", 1, longest_wait_s=0.1, lines=Lines(most=1))
+        threads = Threads("reads", 1, longest_wait_s=0.1, queues=Queues(most=1))
         first = asyncio.create_task(threads.run(work))
         await asyncio.sleep(0.05)
         second = asyncio.create_task(threads.run(work))

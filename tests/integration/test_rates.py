@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 
 from portal.http.front import Front
 from portal.http.rates import RequestRates
+from quota import clock
 from quota.models import Tenant
 from quota.tenancy.access import token_issue
 from quota.vocabulary.permissions import Scope, system
@@ -254,5 +255,20 @@ def test_tokens_of_one_tenant_share_its_limit(tenant: Tenant) -> None:
             assert await portal.statuses(3, scope(token="borg_other_1")) == [200] * 3
             labels = {"reason": "rate-of-tenant", "kind": "api-read"}
             assert REGISTRY.get_sample_value("borg_requests_rejected_total", labels)
+
+    run(work)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_revoked_token_takes_nothing_from_its_tenant(tenant: Tenant) -> None:
+    token, secret = token_issue(principal=system("test"), user=a_user("ann", tenant=tenant), name="t", scopes=["read"])
+    for status in (200, 401):
+        assert Client().get("/api/v1/cells/", headers={"authorization": f"Bearer {secret}"}).status_code == status
+        token.revoked_at = clock.now()
+        token.save()
+
+    async def work() -> None:
+        async with Portal(tenant=1) as portal:
+            assert await portal.statuses(12, scope(token=secret)) == [200] * 12
 
     run(work)

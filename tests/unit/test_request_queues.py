@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from portal.http.outages import Overloaded
-from portal.http.threads import CALM, PATIENCE_S, SHORT_WAIT_S, Line, Lines, Rank, Threads, Ticket
+from portal.http.threads import CALM, PATIENCE_S, SHORT_WAIT_S, Queue, Queues, Rank, Threads, Ticket
 
 ANSWER: Any = ({"type": "http.response.start", "status": 200, "headers": []}, b"")
 LONG_S = 10.0
@@ -23,9 +23,9 @@ class Pools:
     """
 
     def __init__(self, most: int) -> None:
-        lines = Lines(most)
-        self.reads = Threads("reads", 1, longest_wait_s=LONG_S, lines=lines)
-        self.writes = Threads("writes", 1, longest_wait_s=LONG_S, lines=lines)
+        queues = Queues(most)
+        self.reads = Threads("reads", 1, longest_wait_s=LONG_S, queues=queues)
+        self.writes = Threads("writes", 1, longest_wait_s=LONG_S, queues=queues)
         self.order: list[str] = []
         self._go_on = threading.Event()
 
@@ -93,7 +93,7 @@ def test_a_free_thread_goes_to_the_api_before_pages_and_to_the_oldest_request() 
     scenario(10, steps)
 
 
-def test_full_lines_reject_pages_before_the_api_and_reads_before_writes() -> None:
+def test_full_queues_reject_pages_before_the_api_and_reads_before_writes() -> None:
     async def steps(pools: Pools) -> None:
         before = rejections("displaced", "page-read")
         page = await pools.ask("page", pools.reads, Rank.PAGE_READ)
@@ -128,7 +128,7 @@ def test_the_newest_of_the_least_important_requests_is_rejected() -> None:
     scenario(2, steps)
 
 
-def test_a_health_check_is_not_rejected_and_its_line_is_bounded() -> None:
+def test_a_health_check_is_not_rejected_and_its_queue_is_bounded() -> None:
     async def steps(pools: Pools) -> None:
         write = await pools.ask("write", pools.writes, Rank.API_WRITE)
         checks = [await pools.ask("health", pools.reads, Rank.HEALTH) for _ in range(2)]
@@ -144,7 +144,7 @@ def test_a_request_whose_client_has_left_takes_no_thread() -> None:
         stays = await pools.ask("stays", pools.reads, Rank.API_READ)
         gone.cancel()
         await asyncio.sleep(0)
-        assert len(pools.reads.line) == 1
+        assert len(pools.reads.queue) == 1
         pools.release()
         assert await errors_of([stays]) == [False]
         assert pools.order == ["stays"]
@@ -159,7 +159,7 @@ def test_a_thread_of_a_request_whose_client_has_just_left_goes_to_the_next() -> 
         pools.reads._pass_on()
         gone.cancel()  # it has its thread, but has not run since
         await asyncio.sleep(0.01)
-        assert len(pools.reads.line) == 0
+        assert len(pools.reads.queue) == 0
         pools.release()
         assert await errors_of([stays]) == [False]
         assert pools.order == ["stays"]
@@ -167,11 +167,11 @@ def test_a_thread_of_a_request_whose_client_has_just_left_goes_to_the_next() -> 
     scenario(10, steps)
 
 
-def line_of(tickets: list[Ticket]) -> Line:
-    line = Line(1, LONG_S)
+def queue_of(tickets: list[Ticket]) -> Queue:
+    queue = Queue(1, LONG_S)
     for ticket in tickets:
-        line.add(ticket)
-    return line
+        queue.add(ticket)
+    return queue
 
 
 @pytest.fixture
@@ -181,37 +181,38 @@ def ticket() -> Iterator[Callable[[Rank, float], Ticket]]:
     loop.close()
 
 
-def test_a_burst_may_wait_for_long_but_a_standing_line_may_not(ticket: Callable[[Rank, float], Ticket]) -> None:
+def test_a_burst_may_wait_for_long_but_a_standing_queue_may_not(ticket: Callable[[Rank, float], Ticket]) -> None:
     reads = [ticket(Rank.API_READ, number / 100) for number in range(CALM + 2)]
     page, health = ticket(Rank.PAGE_READ, 0.5), ticket(Rank.HEALTH, 0.0)
-    line = line_of([*reads, page, health])
-    assert line.expired(PATIENCE_S - 0.01) == []
+    queue = queue_of([*reads, page, health])
+    assert queue.expired(PATIENCE_S - 0.01) == []
     # The least important one goes first, and `CALM` per thread stay.
-    assert line.expired(PATIENCE_S) == [page, *reads[:3]]
+    assert queue.expired(PATIENCE_S) == [page, *reads[:3]]
     for each in (*reads, page, health):
-        line.remove(each)
-    line.add(ticket(Rank.API_READ, 100.0))
-    assert line.expired(100.0 + PATIENCE_S / 2) == []
+        queue.remove(each)
+    queue.add(ticket(Rank.API_READ, 100.0))
+    assert queue.expired(100.0 + PATIENCE_S / 2) == []
 
 
-def test_a_standing_line_rejects_only_requests_that_have_waited(ticket: Callable[[Rank, float], Ticket]) -> None:
+def test_a_standing_queue_rejects_only_requests_that_have_waited(ticket: Callable[[Rank, float], Ticket]) -> None:
     old, new = ticket(Rank.API_READ, 0.0), [ticket(Rank.API_READ, PATIENCE_S) for _ in range(2 * CALM)]
-    line = line_of([old, *new])
-    assert line.expired(PATIENCE_S + SHORT_WAIT_S / 2) == [old]
+    queue = queue_of([old, *new])
+    assert queue.expired(PATIENCE_S + SHORT_WAIT_S / 2) == [old]
 
 
 def test_a_few_slow_clients_are_no_overload(ticket: Callable[[Rank, float], Ticket]) -> None:
     few = [ticket(Rank.PAGE_READ, float(number)) for number in range(CALM)]
-    line = line_of(few)
-    assert line.expired(LONG_S) == []
-    assert line.expired(LONG_S + 0.5) == few[:1]
+    queue = queue_of(few)
+    assert queue.expired(LONG_S) == []
+    assert queue.expired(LONG_S + 0.5) == few[:1]
 
 
 def test_hints_differ_so_that_clients_do_not_return_together() -> None:
-    hints = {Overloaded("All threads are busy.").outage.retry_after_s for _ in range(200)}
+    outages = [Overloaded("All threads are busy.").outage for _ in range(200)]
+    hints = {outage.retry_after_s for outage in outages}
     assert len(hints) > 3
     assert min(hints) >= 1
-    assert Overloaded("Busy.", retry_after_s=7).outage.detail == "Busy. Try again in 7 seconds."
+    assert all(f"Try again in {outage.retry_after_s} seconds." in outage.detail for outage in outages)
 
 
 @pytest.mark.parametrize("rank", list(Rank))
