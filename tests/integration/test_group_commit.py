@@ -205,7 +205,7 @@ def test_a_single_submission_waits_for_one_bulk_submission_only(cell: Cell, user
     assert order[3] == "single"
 
 
-def test_a_bulk_submission_whose_turn_does_not_come_is_told_so(
+def test_a_bulk_submission_whose_turn_does_not_come_is_rejected(
     cell: Cell, users: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "BULK_WAIT_S", 0.05)

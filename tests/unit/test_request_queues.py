@@ -200,7 +200,7 @@ def test_a_standing_queue_rejects_only_requests_that_have_waited(ticket: Callabl
     assert queue.expired(PATIENCE_S + SHORT_WAIT_S / 2) == [old]
 
 
-def test_a_few_slow_clients_are_no_overload(ticket: Callable[[Rank, float], Ticket]) -> None:
+def test_a_few_slow_clients_are_not_an_overload(ticket: Callable[[Rank, float], Ticket]) -> None:
     few = [ticket(Rank.PAGE_READ, float(number)) for number in range(CALM)]
     queue = queue_of(few)
     assert queue.expired(LONG_S) == []
