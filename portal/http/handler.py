@@ -42,6 +42,7 @@ WAIT_SHARE = 0.2
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEALTH = frozenset({"/readyz", "/metrics"})
 _BULK = re.compile(r"/api/v1/cells/[^/]+/jobs:bulk/?")
+_SUBMISSION = re.compile(r"/api/v1/cells/[^/]+/jobs(:bulk)?/?")
 _LONG = re.compile(
     r"/metrics|/api/v1/(schema/|feeds/.*|studies/.*|cells/[^/]+/(checkpoints:(restore|moment)|packages/.*|jobs/.*/logs/.*))"
     r"|/cells/[^/]+/at/|/admin/moments/"
@@ -118,7 +119,9 @@ def rank_of(scope: dict[str, Any]) -> Rank:
     if scope["path"] in _HEALTH:
         return Rank.HEALTH
     if scope["path"].startswith(FOR_PROGRAMS):
-        return Rank.API_READ if scope["method"] in _SAFE else Rank.API_WRITE
+        if scope["method"] in _SAFE:
+            return Rank.API_READ
+        return Rank.SUBMISSION if _SUBMISSION.fullmatch(scope["path"]) else Rank.API_WRITE
     return Rank.PAGE_READ if scope["method"] in _SAFE else Rank.PAGE_WRITE
 
 

@@ -36,13 +36,17 @@ Answer = tuple[dict[str, Any], bytes]
 
 
 class Rank(IntEnum):
-    """The kinds of requests. The most important kind is first, and the last kind is rejected first."""
+    """The kinds of requests. The most important kind is first, and the last kind is rejected first.
+
+    `API_WRITE`: changes of what runs, such as kills and drains. `SUBMISSION`: new work.
+    """
 
     HEALTH = 0
     API_WRITE = 1
-    PAGE_WRITE = 2
-    API_READ = 3
-    PAGE_READ = 4
+    SUBMISSION = 2
+    PAGE_WRITE = 3
+    API_READ = 4
+    PAGE_READ = 5
 
     @property
     def label(self) -> str:

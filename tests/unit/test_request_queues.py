@@ -128,6 +128,16 @@ def test_the_newest_of_the_least_important_requests_is_rejected() -> None:
     scenario(2, steps)
 
 
+def test_new_work_is_rejected_before_changes_of_what_runs() -> None:
+    async def steps(pools: Pools) -> None:
+        submission = await pools.ask("submission", pools.writes, Rank.SUBMISSION)
+        kill = await pools.ask("kill", pools.writes, Rank.API_WRITE)
+        pools.release()
+        assert await errors_of([submission, kill]) == [True, False]
+
+    scenario(1, steps)
+
+
 def test_a_health_check_is_not_rejected_and_its_queue_is_bounded() -> None:
     async def steps(pools: Pools) -> None:
         write = await pools.ask("write", pools.writes, Rank.API_WRITE)
@@ -217,4 +227,4 @@ def test_hints_differ_so_that_clients_do_not_return_together() -> None:
 
 @pytest.mark.parametrize("rank", list(Rank))
 def test_kinds_of_requests_have_names_in_metrics(rank: Rank) -> None:
-    assert rank.label in {"health", "api-write", "page-write", "api-read", "page-read"}
+    assert rank.label in {"health", "api-write", "submission", "page-write", "api-read", "page-read"}
