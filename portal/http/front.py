@@ -1,7 +1,8 @@
 """The first ASGI application of a web process, which gets all requests before Django does.
 
 * It answers `GET /healthz` itself, without Django or the database. This response shows that the process is alive.
-* It limits the rate of requests per token, tenant and address (`portal.http.rates`). Further requests get 429.
+* It limits the rate of requests per token, tenant and address (`portal.http.rates`). Further requests get 429. Checks of
+  health have no limit.
 * It sets a deadline for each request, which starts when the portal has read the body. Database calls end before the
   deadline (`portal.database`). If a request takes longer for another reason, the client gets 503.
 * It limits how many requests run at the same time. Further requests get 503 immediately. Long polls of names have their
@@ -81,19 +82,21 @@ class Front:
 
     async def _limited(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer a request if the limits allow it."""
-        taken = self._rates.take(scope) if self._rates else None
+        rank = rank_of(scope)
+        taken = self._rates.take(scope) if self._rates and rank is not Rank.HEALTH else None
         reply = _Reply(send, headers_of(taken, scope["path"]) if taken else [])
         if taken and taken.rejected_by is not None:
-            rejected_requests.labels(f"rate-of-{taken.rejected_by.rate.name}", rank_of(scope).label).inc()
+            rejected_requests.labels(f"rate-of-{taken.rejected_by.rate.name}", rank.label).inc()
             await _answer(reply, scope, rejection(taken.rejected_by, taken.wait_s), close=_has_large_body(scope))
-        elif len(self._under_way) >= self._most and not _is_unlimited(scope):
-            rejected_requests.labels("requests-at-once", rank_of(scope).label).inc()
+        elif len(self._under_way) >= self._most and not _waits(scope) and rank is not Rank.HEALTH:
+            rejected_requests.labels("requests-at-once", rank.label).inc()
             error = Overloaded(f"This web process already answers {self._most} requests, which is its limit.")
             await _answer(reply, scope, error.outage, close=True)
         else:
             await self._request(scope, receive, reply)
 
     async def _request(self, scope: dict[str, Any], receive: Receive, reply: _Reply) -> None:
+        """Answer a request within its deadline."""
         late = asyncio.get_running_loop().create_future()
         reading = _Reading(receive, _deadline_s(scope, self._deadline_s), late)
         task = asyncio.ensure_future(self._http(scope, reading, reply))
@@ -210,11 +213,6 @@ def _deadline_s(scope: dict[str, Any], usual_s: float) -> float:
 def _waits(scope: dict[str, Any]) -> bool:
     """Return whether the request is a long poll, which waits for a change of a name (`portal.live.polls`)."""
     return scope["path"].startswith("/bns/") and b"wait_s=" in scope["query_string"]
-
-
-def _is_unlimited(scope: dict[str, Any]) -> bool:
-    """Return whether a request does not count towards the limit on requests: a long poll, or a check of health."""
-    return _waits(scope) or rank_of(scope) is Rank.HEALTH
 
 
 def _has_large_body(scope: dict[str, Any]) -> bool:

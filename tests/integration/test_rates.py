@@ -146,7 +146,8 @@ def test_an_address_is_limited_whatever_tokens_it_sends() -> None:
             assert await portal.statuses(1, scope(address="198.51.100.8")) == [200]
             six = [scope(address=f"2001:db8::{n}") for n in range(12)]
             assert [(await portal.get(each))[0]["status"] for each in six] == [200] * 10 + [429] * 2
-            assert await portal.statuses(20, scope("/healthz")) == [200] * 20
+            for health in ("/healthz", "/readyz", "/metrics"):
+                assert await portal.statuses(20, scope(health)) == [200] * 20
 
     run(work)
 
