@@ -1,8 +1,8 @@
 """The first ASGI application of a web process, which gets all requests before Django does.
 
 * It answers `GET /healthz` itself, without Django or the database. This response shows that the process is alive.
-* It limits the rate of requests per token, tenant and address (`portal.http.rates`). Further requests get 429. Checks of
-  health have no limit.
+* It limits the rate of requests per token, tenant and address (`portal.http.rates`). Further requests get 429.
+  Checks of health have no limit.
 * It sets a deadline for each request, which starts when the portal has read the body. Database calls end before the
   deadline (`portal.database`). If a request takes longer for another reason, the client gets 503.
 * It limits how many requests run at the same time. Further requests get 503 immediately. Long polls of names have their
