@@ -204,7 +204,7 @@ def test_bulk_submissions_do_not_starve_single_ones(client: httpx.Client) -> Non
 
 def test_pages_about_errors_hold_no_connection(client: httpx.Client) -> None:
     """Pages about errors hold no database connection: Django makes them in more threads than there are connections."""
-    with ThreadPoolExecutor(12) as threads:
+    with ThreadPoolExecutor(6) as threads:
         answers = list(threads.map(lambda n: client.get(f"/no/such/page/{n}"), range(60)))
     assert {answer.status_code for answer in answers} == {404}
     with ThreadPoolExecutor(3) as threads:
