@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ from scheduling.history.archive.archiver import ArchiveFailed, Archiver
 from scheduling.history.archive.store import store
 from scheduling.history.erasure.erasing import Eraser
 from scheduling.history.erasure.identities import IdentityKind
-from scheduling.history.infrastore import asking
+from scheduling.history.infrastore import archived as archived_module
+from scheduling.history.infrastore import asking, sources
 from scheduling.models import ArchiveFile, Cell
 from tests.integration import money_rows as market
 from tests.integration import rows, world
@@ -390,6 +391,32 @@ def test_an_archiver_that_is_killed_at_any_step_loses_and_doubles_nothing(tenant
     assert sums(tenant) == before
     keys = [file.key for file in ArchiveFile.objects.all()]
     assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")] == keys
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_query_holds_the_lock_only_while_it_exports_metered_hours(tenant, monkeypatch) -> None:
+    archive()
+    steps: list[tuple[str, int]] = []
+
+    def watch(owner: Any, name: str, step: Callable[..., str]) -> None:
+        function = getattr(owner, name)
+
+        def watched(*args: Any) -> Any:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
+                steps.append((step(*args), cursor.fetchone()[0]))
+            return function(*args)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(archived_module, "local_file", lambda file: f"file of {file.table}")
+    watch(sources, "_copy", lambda path, statement, values, name: f"rows of {name}")
+    ((hours, machines),) = ask("SELECT (SELECT count(*) FROM metered_hours), (SELECT count(*) FROM machines)")
+    assert (hours, machines) == (3 * (len(MARCH) + len(APRIL)), 0)
+    assert steps == [("rows of metered_hours", 1), ("rows of machines", 0), ("file of metered_hours", 0)]
+    steps.clear()
+    ask("SELECT count(*) FROM machines")
+    assert steps == [("rows of machines", 0)]
 
 
 @pytest.mark.django_db(transaction=True)
