@@ -232,6 +232,27 @@ def test_the_price_of_a_job_needs_no_temporary_table_and_few_hours_no_statistics
     assert "ANALYZE" not in statements
 
 
+def test_the_archiver_finds_its_hours_by_an_index(tenant, cell) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            'INSERT INTO quota_meteredhour (tenant_id, cell, job_uid, job, hour, labels, "limit", reserved, used,'
+            " price)"
+            " SELECT %s, c, md5(c || n || h), 'j', h, '{}'::jsonb, '{}'::numeric[], '{}'::numeric[], '{}'::numeric[], 1"
+            " FROM unnest(%s::text[]) AS c, generate_series(1, 3) AS n,"
+            " generate_series(%s::timestamptz, %s::timestamptz, '1 hour') AS h",
+            [tenant.pk, ["cc", "cd", "ce"], BEGIN + 61 * DAY, NOW],
+        )
+        cursor.execute("ANALYZE quota_meteredhour")
+        with CaptureQueriesContext(connection) as found:
+            assert metered.next_hours(cell, now=NOW) is not None
+        statements = [query["sql"] for query in found if "quota_meteredhour" in query["sql"]]
+        assert len(statements) == 2
+        for statement in statements:
+            cursor.execute(f"EXPLAIN {statement}")
+            plan = "\n".join(row[0] for row in cursor.fetchall())
+            assert "metered_by_hour" in plan, plan
+
+
 def slow_reader(wanted: HoursWanted) -> Iterator[bytes]:
     for part in (b"1\n", b"2\n3\n"):
         time.sleep(0.15)
