@@ -33,6 +33,7 @@ from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
 from scheduling.history.archive import metered
 from scheduling.history.archive.archiver import ArchiveFailed, Archiver
+from scheduling.history.archive.metrics import ArchiveCollector
 from scheduling.history.archive.store import store
 from scheduling.history.erasure.erasing import Eraser
 from scheduling.history.erasure.identities import IdentityKind
@@ -128,6 +129,15 @@ def ask(query: str, principal: Principal = SRE) -> list[Any]:
     return found
 
 
+def unsettled(cell: Cell) -> dt.timedelta:
+    """Return the age of the oldest hour that cannot be archived, after a check that the metric exists."""
+    (metric,) = (one for one in ArchiveCollector().collect() if one.name == "borg_archive_unsettled_age_seconds")
+    (sample,) = metric.samples
+    age = metered.unsettled_age_s(cell, now=NOW)
+    assert (sample.labels, sample.value > 0) == ({"cell": "cc"}, age > 0)
+    return dt.timedelta(seconds=age)
+
+
 def in_postgres() -> int:
     return MeteredHour.objects.count()
 
@@ -199,6 +209,8 @@ def test_hours_stay_until_they_are_charged_and_their_month_is_closed(tenant, cel
     ran(other, "late", 1_000, hours=MARCH, used=500)
     ran(other, "free", 1_000, hours=MARCH, band="")
     assert MeteredHour.objects.filter(tenant=other, price=0).count() == len(MARCH)
+    oldest = NOW - (BEGIN + MARCH[0] * HOUR)
+    assert unsettled(cell) == oldest
     archive()
     left = MeteredHour.objects.filter(tenant=other)
     assert set(left.values_list("job", "posting")) == {("late", None)}, "an hour without a price is archived"
@@ -206,7 +218,9 @@ def test_hours_stay_until_they_are_charged_and_their_month_is_closed(tenant, cel
         assert len(usage_charge()) == 1
     archive()
     assert left.count() == len(MARCH), "the invoice with these hours is not closed"
+    assert (unsettled(cell), metered.lag_s(cell, now=NOW)) == (oldest, 0)
     invoices_close_due(NOW)
+    assert (unsettled(cell), metered.lag_s(cell, now=NOW) > 0) == (dt.timedelta(), True)
     before = costs([other], since=BEGIN, until=NOW)
     archive()
     assert left.count() == 0

@@ -58,8 +58,8 @@ class MeteredHours(DayRange):
 _SETTLED = """(m.price = 0 OR EXISTS (
         SELECT FROM quota_posting AS p JOIN quota_invoice AS i ON i.tenant_id = p.tenant_id
         WHERE p.id = m.posting_id AND i.ends_at > p.occurred_at))"""
-_OLDEST = f"""
-    SELECT m.hour FROM quota_meteredhour AS m WHERE m.cell = %(cell)s AND m.hour < %(before)s AND {_SETTLED}
+_OLDEST = """
+    SELECT m.hour FROM quota_meteredhour AS m WHERE m.cell = %(cell)s AND m.hour < %(before)s AND {which}
     ORDER BY m.hour LIMIT 1"""
 _NEXT = f"""
     SELECT m.id, m.xmin::text, m.hour, m.tenant_id FROM quota_meteredhour AS m WHERE m.cell = %(cell)s
@@ -138,8 +138,19 @@ def lag_s(cell: Cell, *, now: dt.datetime) -> float:
     return max((now - end - _keep(cell)).total_seconds(), 0.0)
 
 
-def _oldest(cell: Cell, *, now: dt.datetime) -> dt.datetime | None:
-    rows = query(_OLDEST, {"cell": cell.name, "before": _before(cell, now)})
+def unsettled_age_s(cell: Cell, *, now: dt.datetime) -> float:
+    """Return the age of the oldest metered hour that is due but cannot be archived, in seconds: its usage is not
+    charged, or its posting is not on a closed invoice. 0 if there is none.
+    """
+    oldest = _oldest(cell, now=now, which=f"NOT {_SETTLED}")
+    return (now - oldest).total_seconds() if oldest is not None else 0.0
+
+
+def _oldest(cell: Cell, *, now: dt.datetime, which: str = _SETTLED) -> dt.datetime | None:
+    """Return the oldest hour in PostgreSQL of the months that have to be archived, or None. `which`: SQL that selects
+    hours `m`, by default those that are settled.
+    """
+    rows = query(_OLDEST.format(which=which), {"cell": cell.name, "before": _before(cell, now)})
     return rows[0][0] if rows else None
 
 
