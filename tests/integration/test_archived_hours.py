@@ -25,8 +25,8 @@ from quota.billing.costs import costs, job_usage_price
 from quota.billing.invoices import invoices_close_due
 from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import MeteredRow, meter, usage_charge
-from quota.billing.planning import places_of, planned
-from quota.models import MeteredHour, PriorityBand
+from quota.billing.planning import hours_of
+from quota.models import Membership, MeteredHour, PriorityBand
 from quota.models import metered_hours as module
 from quota.models.metered_hours import HoursWanted, held, metered_hours
 from quota.vocabulary.errors import Rejected
@@ -41,7 +41,7 @@ from scheduling.history.infrastore import archived as archived_module
 from scheduling.history.infrastore import asking, sources
 from scheduling.models import ArchiveFile, Cell
 from tests.integration import money_rows as market
-from tests.integration import rows, world
+from tests.integration import portal_world, rows, world
 from tests.integration.portal_server import database_url
 from tests.integration.test_archive_failures import _KILLED
 from tests.integration.test_costs import BEGIN, DAY, HOUR, bought, ran
@@ -72,7 +72,7 @@ def tenant(cell):
     with clock.at(BEGIN - DAY):
         tenant = market.funded(amount=10**15)
     with clock.at(BEGIN):
-        bought(tenant, 1_000_003, days=90)
+        bought(tenant, 1_000_003, days=365)
         bought(tenant, 77, days=9, band="batch")
     for hour in (*MARCH, *APRIL):
         report = [
@@ -114,8 +114,9 @@ def sums(tenant) -> dict[str, Any]:
         for job in ("web", "db")
     }
     found["sizing"] = usage_of(SRE, tenant, "cc", "production", days=95)
-    found["places"] = places_of(SRE, tenant, **span)
-    found |= {f"planned {one}": planned(SRE, tenant, "cc", one, step=DAY, **span) for one in (band, None)}
+    with hours_of(SRE, tenant, **span) as hours:
+        found["places"] = hours.places()
+        found |= {f"planned {one}": hours.planned("cc", one, step=DAY) for one in (band, None)}
     return found
 
 
@@ -426,6 +427,16 @@ def test_an_archiver_that_is_killed_at_any_step_loses_and_doubles_nothing(tenant
     assert sums(tenant) == before
     keys = [file.key for file in ArchiveFile.objects.all()]
     assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")] == keys
+
+
+def test_the_page_planning_reads_the_archive_once(tenant) -> None:
+    archive()
+    Membership.objects.create(user=portal_world.person("ann"), tenant=tenant, role=Role.OWNER)
+    client = portal_world.signed_in("ann")
+    for path in ("/planning/?tenant=ubar&days=365", "/planning.csv?tenant=ubar&days=365"):
+        with CaptureQueriesContext(connection) as found:
+            assert client.get(path).status_code == 200
+        assert sum("TEMPORARY" in query["sql"] for query in found) == 1
 
 
 @pytest.mark.django_db(transaction=True)
