@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
+import io
 import os
 import signal
 import subprocess
@@ -15,9 +17,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
+from pyarrow import parquet as pq
 
 from quota import clock
 from quota.admission.sizing import usage_of
@@ -145,8 +149,6 @@ def in_postgres() -> int:
 
 def archived() -> list[tuple[int, int]]:
     """Return the id and the price of each hour in the files of the manifest."""
-    from pyarrow import parquet as pq
-
     found: list[tuple[int, int]] = []
     for file in ArchiveFile.objects.filter(table="metered_hours").order_by("id"):
         assert file.state == "sole"
@@ -283,6 +285,7 @@ def test_the_time_limit_of_a_statement_does_not_include_the_time_to_read_files(t
             assert cursor.fetchone()[0] > 6
             cursor.execute("SELECT sum(price) FROM quota_archivedhour")
             assert cursor.fetchone() == (6,)
+        cursor.execute("SET LOCAL statement_timeout = 0")  # the end of the test checks all foreign keys
 
 
 def test_the_archiver_goes_on_if_hours_vanish_while_it_chooses(cell, tenant, monkeypatch) -> None:
@@ -350,6 +353,58 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_a_smaller_sum(tenant, fo
             reader()
         assert (caught.value.code, caught.value.status) == ("archive-away", 503)
     assert costs([tenant], since=BEGIN + 31 * DAY, until=NOW), "April is in PostgreSQL"
+
+
+def test_a_damaged_second_file_is_an_error_that_names_it_and_changes_nothing(tenant, folder, monkeypatch) -> None:
+    monkeypatch.setattr(metered, "MOST_ROWS", 2 * len(MARCH))
+    before = sums(tenant), history()
+    archive()
+    first, second = ArchiveFile.objects.filter(table="metered_hours").order_by("id")
+    manifest = list(ArchiveFile.objects.order_by("id").values())
+    whole = (folder / second.key).read_bytes()
+    flipped = bytearray(whole)
+    flipped[300] ^= 64
+
+    def read_costs() -> Any:
+        return costs([tenant], since=BEGIN, until=BEGIN + 60 * DAY)
+
+    for content in (whole[:-1_000], bytes(flipped)):
+        (folder / second.key).write_bytes(content)
+        for reader in (read_costs, history):
+            with pytest.raises(Rejected, match=rf"{second.key} is damaged; restore the file from a backup") as caught:
+                reader()
+            assert (caught.value.code, caught.value.status) == ("archive-away", 503)
+        archive(now=NOW + HOUR)
+        assert in_postgres() == 3 * len(APRIL)
+        assert list(ArchiveFile.objects.order_by("id").values()) == manifest
+        assert (folder / first.key).exists()
+        assert (folder / second.key).read_bytes() == content
+        out = io.StringIO()
+        with pytest.raises(CommandError, match="1 of 2 files of the archive cannot be used; restore"):
+            call_command("archive", verify=True, stderr=out)
+        assert second.key in out.getvalue()
+        assert first.key not in out.getvalue()
+    (folder / second.key).write_bytes(whole)
+    assert (sums(tenant), history()) == before
+    call_command("archive", verify=True, stdout=io.StringIO())
+    ArchiveFile.objects.filter(pk=first.pk).update(rows=7)
+    with pytest.raises(CommandError, match="1 of 2 files"):
+        call_command("archive", verify=True, stderr=io.StringIO())
+
+
+def test_encrypted_hours_are_read_as_others_and_need_their_key(tenant, folder, settings) -> None:
+    settings.BORG_HOME, settings.BORG_ARCHIVE_KEYS = folder.parent, base64.b64encode(bytes(32)).decode()
+    before = sums(tenant), history()
+    archive()
+    (path,) = folder.rglob("*.parquet")
+    assert path.read_bytes()[:8] == b"BORGSEAL"
+    assert in_postgres() == 3 * len(APRIL)
+    assert (sums(tenant), history()) == before
+    settings.BORG_ARCHIVE_KEYS = ""
+    for reader in (lambda: costs([tenant], since=BEGIN, until=NOW), history):
+        with pytest.raises(Rejected, match=r"is encrypted with the key .*; add the key to BORG_ARCHIVE_KEYS") as caught:
+            reader()
+        assert (caught.value.code, caught.value.status) == ("archive-away", 503)
 
 
 def test_the_costs_of_a_month_read_only_the_files_of_this_month(tenant, folder) -> None:

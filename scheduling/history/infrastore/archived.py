@@ -21,7 +21,7 @@ class Manifest:
 
     def __init__(self, cell: Cell, tables: Iterable[str]) -> None:
         self._files: dict[str, list[ArchiveFile]] = {name: [] for name in (*tables, EVENTS, USAGE)}
-        rows = ArchiveFile.objects.filter(cell=cell, table__in=self._files).order_by("first").defer("sha256", "content")
+        rows = ArchiveFile.objects.filter(cell=cell, table__in=self._files).order_by("first").defer("content")
         for file in rows:
             file.cell = cell
             self._files[file.table].append(file)
