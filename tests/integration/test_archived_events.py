@@ -140,7 +140,7 @@ def test_readers_that_are_behind_the_floor_read_the_rows_again(job) -> None:
 
 def test_metrics_show_how_far_the_archive_is(job) -> None:
     found = {
-        (sample.name, sample.labels["table"]): sample.value
+        (sample.name, sample.labels.get("table")): sample.value
         for family in ArchiveCollector().collect()
         for sample in family.samples
     }
