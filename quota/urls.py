@@ -25,6 +25,7 @@ urlpatterns = [
     path("login/", access.LoginView.as_view(), name="login"),
     path("tokens/", access.TokensView.as_view(), name="tokens"),
     path("tokens/<str:key>/", access.TokenView.as_view(), name="token"),
+    path("tokens/<str:key>/rotate/", access.TokenRotationView.as_view(), name="token-rotate"),
     path("tenants/", tenants.TenantsView.as_view(), name="tenants"),
     path("tenants/<str:tenant>/", tenants.TenantView.as_view(), name="tenant"),
     path("tenants/<str:tenant>/members/", tenants.MembersView.as_view(), name="members"),

@@ -57,6 +57,9 @@ SETTINGS: dict[str, Setting] = {
         "", "Key that signs sessions and cookies; at least 50 random characters.", checks.secret_key, secret=True
     ),
     "BORG_DEBUG": Setting("0", "1: error pages show code to everybody; for development only.", checks.flag),
+    "BORG_TOKEN_DAYS": Setting(
+        "0", "Most days for which a new token may be valid; 0: no limit.", checks.number(0, 36_500)
+    ),
     "BORG_ALLOWED_HOSTS": Setting(
         "127.0.0.1,localhost,[::1]",
         "Host names that the portal answers to, separated by commas.",

@@ -14,7 +14,7 @@ from quota.models import Membership, ServiceAccount, Tenant, Token
 from quota.models.fields import DNS_LABEL
 from quota.notifications.notices import notify
 from quota.records import RecordEntry
-from quota.tenancy.access import token_issue
+from quota.tenancy.access import TOKEN_LASTS, token_issue
 from quota.tenancy.tenants import tenants_locked
 from quota.vocabulary.errors import Conflict, NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, Role, Scope, require
@@ -22,7 +22,7 @@ from quota.vocabulary.permissions import Action, Principal, Role, Scope, require
 ROLES = tuple(role.value for role in Role if role is not Role.OWNER)
 SCOPES = (Scope.READ.value, Scope.WRITE.value)
 AT_MOST = 100
-TOKEN_LASTS, TOKEN_LONGEST = dt.timedelta(days=90), dt.timedelta(days=366)
+TOKEN_LONGEST = dt.timedelta(days=366)
 MAX_USERNAME, MAX_DESCRIPTION = 150, 200
 
 

@@ -97,6 +97,7 @@ DOORS = (
         expect={"stranger": 404},
     ),
     Door("delete", "api/v1/tokens/{key}/", ("sre",), refused=404),
+    Door("post", "api/v1/tokens/{key}/rotate/", (), refused=404, body={}),
     # tenants and quota
     Door("get", "api/v1/tenants/", ALL),
     Door("post", "api/v1/tenants/", ("sre",), 201, body={"name": "fresh"}),
