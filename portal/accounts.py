@@ -26,6 +26,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from quota.models import Invitation, ServiceAccount
 from quota.tenancy.access import principal_of_user, tokens_in_force, tokens_revoke
 from quota.tenancy.invitations import invitation_accept, invitation_of
+from quota.tenancy.sessions import recorded_address
 from quota.tenancy.sign_in import TOO_MANY, TooManyAttempts, address_of, check_limited
 from quota.vocabulary.errors import Rejected
 
@@ -60,6 +61,10 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
     """The rules of this portal for sign-up and sign-in, which the library allauth applies. People get accounts only by
     invitation. After too many wrong passwords, a person must wait.
     """
+
+    def get_client_ip(self, request: HttpRequest) -> str:
+        """Return the address of the client, which uvicorn takes from trusted proxies only."""
+        return recorded_address(request)
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return invited(request) is not None

@@ -384,8 +384,8 @@ def admin_needed(principal: Principal, action: str, wanted: str) -> Forbidden:
     has = ", ".join(sorted(scope.value for scope in principal.scopes)) or "none"
     return Forbidden(
         action,
-        f"Cannot {wanted}: the token of this request has scope {has}, and this needs scope admin. Use the page Tokens"
-        " of the portal, or sign in with `borgctl login --admin`.",
+        f"Cannot {wanted}: the token of this request has scope {has}, and this needs scope admin. Use the pages of"
+        " the portal, or sign in with `borgctl login --admin`.",
     )
 
 
