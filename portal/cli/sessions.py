@@ -53,4 +53,5 @@ def end(
     if not (yes or dry_run):
         output.sure(f"End all sessions of {user or 'yourself'} in browsers?")
     answer = session.client.delete(_SESSIONS, user=user, dry_run=dry_run)
-    return session.say(answer, f"{answer['ended']} sessions {output.would_be(dry_run)} ended.")
+    said = "Sessions that would end" if dry_run else "Ended sessions"
+    return session.say(answer, f"{said}: {answer['ended']}.")

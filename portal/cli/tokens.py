@@ -30,8 +30,13 @@ def login(
     cell: Annotated[str | None, typer.Option(help="Default cell, stored in the profile.")] = None,
     password_stdin: Annotated[bool, typer.Option(help="Read the password from standard input.")] = False,
     admin: Annotated[bool, typer.Option(help="Also request the scope admin for the token.")] = False,
+    code: Annotated[
+        str | None,
+        typer.Option(help="Code of your second factor, or a recovery code. Default: the command asks for it."),
+    ] = None,
 ) -> None:
-    """Sign in with a password. The token is stored in a profile, and this profile becomes the default.
+    """Sign in with a password, and with a code if the account has a second factor. The token is stored in a profile,
+    and this profile becomes the default.
 
     The name of the profile is --profile, or else the name of the user. If you can see only one cell or tenant, the
     profile uses this cell or tenant.
@@ -46,8 +51,9 @@ def login(
         "name": f"borgctl on {socket.gethostname()}"[:100],
         "scopes": ["read", "write", *(["admin"] if admin else [])],
         **({"tenant": tenant} if tenant else {}),
+        **({"code": code} if code else {}),
     }
-    answer = client_of(profiles.Profile("", where)).post("/api/v1/login/", body)
+    answer = _signed_in(client_of(profiles.Profile("", where)), body, may_ask=not (code or password_stdin))
     signed_in = client_of(profiles.Profile("", where, answer["secret"]))
     profile = profiles.Profile(
         name=session.profile_name or name,
@@ -164,6 +170,17 @@ def tokens_revoke(session: Context, key: str) -> None:
         raise bad_usage(f"{key!r} is not the key of a token; see `borgctl tokens list`", key="not a key")
     answer = session.client.delete(f"/api/v1/tokens/{part(key)}/")
     return session.say(answer, f"Token {key} is revoked.")
+
+
+def _signed_in(client: Client, body: dict[str, Any], *, may_ask: bool) -> Any:
+    """Return the answer to a sign-in. If the account has a second factor and `may_ask` is true, ask for a code."""
+    try:
+        return client.post("/api/v1/login/", body)
+    except CommandFailed as failed:
+        if not may_ask or (failed.document.get("figures") or {}).get("step") != "confirm":
+            raise
+    code = typer.prompt("Code of your second factor", err=True).strip()
+    return client.post("/api/v1/login/", {**body, "code": code})
 
 
 def _password(from_stdin: bool) -> str:

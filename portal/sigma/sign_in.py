@@ -14,8 +14,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from portal.sigma.frame.page import page, rendered, whole_number
-from quota.tenancy.browsers import browser_of
+from quota.tenancy.second_factor import enforced_for, second_factors_of
 from quota.tenancy.sessions import session_end, sessions_end, sessions_of
+from quota.vocabulary.browsers import browser_of
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Principal
 
@@ -24,7 +25,7 @@ from quota.vocabulary.permissions import Principal
 @page
 def sign_in(request: HttpRequest, principal: Principal) -> HttpResponse:
     user: Any = request.user
-    kinds = list(Authenticator.objects.filter(user=user).values_list("type", flat=True))
+    kinds = second_factors_of(user)
     sessions = [
         {"row": row, "browser": browser_of(row.user_agent), "current": row.session_key == request.session.session_key}
         for row in sessions_of(principal, user)
@@ -32,6 +33,8 @@ def sign_in(request: HttpRequest, principal: Principal) -> HttpResponse:
     context = {
         "has_password": user.has_usable_password(),
         "has_app": Authenticator.Type.TOTP in kinds,
+        "passkeys": kinds.count(Authenticator.Type.WEBAUTHN),
+        "required": enforced_for(user),
         "sessions": sessions,
     }
     return rendered(request, "sigma/sign_in.html", context)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from allauth.mfa.utils import is_mfa_enabled
 from django.contrib.auth import authenticate
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema, inline_serializer
@@ -13,12 +12,13 @@ from rest_framework import exceptions, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota import clock, selectors
+from quota import selectors
 from quota.api.base import ListView, QuotaView
 from quota.models import ServiceAccount, Token
 from quota.rehearsal import dry_run
-from quota.tenancy.access import TOKEN_LASTS, principal_of_user, token_issue, token_revoke
+from quota.tenancy.access import default_end, principal_of_user, token_issue, token_revoke
 from quota.tenancy.rotation import LONGEST_OVERLAP, OVERLAP, token_rotate
+from quota.tenancy.second_factor import check_code
 from quota.tenancy.sign_in import address_of, check_limited
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal, Scope
@@ -82,6 +82,11 @@ class TokenRotationSerializer(serializers.Serializer[Any]):
 class LoginSerializer(NewTokenSerializer):
     username = serializers.CharField(max_length=150)
     password = serializers.CharField(max_length=500, trim_whitespace=False)
+    code = serializers.CharField(
+        max_length=20,
+        required=False,
+        help_text="A code of the app, or a recovery code, if the account has a second factor.",
+    )
 
 
 IssuedToken = inline_serializer(
@@ -90,7 +95,7 @@ IssuedToken = inline_serializer(
 
 
 class LoginView(QuotaView):
-    """Return a token for a user name and a password."""
+    """Return a token for a user name and a password, and for a code if the account has a second factor."""
 
     authentication_classes: list[Any] = []
     permission_classes: list[Any] = []
@@ -112,13 +117,7 @@ class LoginView(QuotaView):
                 f"{user.get_username()} is a service account, which cannot sign in; ask a tenant owner for a token",
                 status=403,
             )
-        if is_mfa_enabled(user):
-            raise Rejected(
-                "second-factor-needed",
-                "this account uses two-factor sign-in, so a password alone is not enough; sign in to the portal and"
-                " create a token on the page Tokens",
-                status=403,
-            )
+        check_code(user, given.get("code", ""))
         principal = principal_of_user(user, request_id=getattr(request._request, "borg_request_id", ""))
         return _issue(request, principal, user, given)
 
@@ -170,14 +169,9 @@ def _issue(request: Request, principal: Principal, user: Any, given: dict[str, A
         name=given["name"],
         scopes=given["scopes"],
         tenant=tenant,
-        expires_at=given["expires_at"] if "expires_at" in given else _default_end(principal),
+        expires_at=given["expires_at"] if "expires_at" in given else default_end(principal),
     )
     return _issued(request, token, secret)
-
-
-def _default_end(principal: Principal) -> dt.datetime | None:
-    """Return the end of a token if the request gives none. None: `token_issue` derives the end from the parent."""
-    return None if principal.token else clock.now() + TOKEN_LASTS
 
 
 def _issued(request: Request, token: Token, secret: str) -> Response:

@@ -13,8 +13,8 @@ from rest_framework.response import Response
 
 from quota.api.base import QuotaView
 from quota.tenancy.access import user_named
-from quota.tenancy.browsers import browser_of
 from quota.tenancy.sessions import session_end, sessions_end, sessions_of
+from quota.vocabulary.browsers import browser_of
 from quota.vocabulary.permissions import Action, require
 
 _USER = OpenApiParameter("user", str, description="Name of the person; for SREs. Default: yourself.")
@@ -38,6 +38,10 @@ class SessionSerializer(serializers.ModelSerializer[Any]):
         return bool(row.session_key == self.context.get("current"))
 
 
+class PersonSerializer(serializers.Serializer[Any]):
+    user = serializers.CharField(max_length=150, required=False)
+
+
 _List = inline_serializer("Sessions", {"results": SessionSerializer(many=True)})
 _Ended = inline_serializer("EndedSessions", {"ended": serializers.IntegerField()})
 
@@ -56,7 +60,7 @@ class SessionsView(QuotaView):
         return Response({"ended": count})
 
     def _person(self, request: Request) -> AbstractBaseUser:
-        name = request.query_params.get("user", "")
+        name = self.query(PersonSerializer).get("user", "")
         if not name or name == self.principal.name:
             return cast(AbstractBaseUser, request.user)
         require(self.principal, Action.PLATFORM_ADMIN)

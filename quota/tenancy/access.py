@@ -75,7 +75,6 @@ def token_issue(
         raise invalid("name", "the name is empty; give a name by which you can recognise the token")
     if expires_at is not None and expires_at <= clock.now():
         raise invalid("expires_at", "the expiry time is in the past; give a time in the future")
-    expires_at = _within_limit(expires_at)
     if principal.tenant is not None and (tenant is None or tenant.name != principal.tenant):
         raise Rejected(
             "tenant-bound",
@@ -83,10 +82,12 @@ def token_issue(
             fields={"tenant": f"your token is bound to tenant {principal.tenant}; give this tenant"},
             status=403,
         )
+    chosen = expires_at is not None
     with records.write(principal) as entry:
         parent = line_locked(principal.token) if principal.token else None
         if parent is not None:
             expires_at = _end_of_child(parent, expires_at)
+        expires_at = _within_limit(expires_at, chosen=chosen)
         account = ServiceAccount.objects.filter(user_id=user.pk).first()
         if account is not None and (expires_at is None or tenant is None or tenant.pk != account.tenant_id):
             raise Rejected(
@@ -337,18 +338,26 @@ def line_locked(key: str) -> Token:
     return own
 
 
-def _within_limit(wanted: dt.datetime | None) -> dt.datetime | None:
-    """Return the time at which a new token expires. `wanted`: the requested time, or None for no end.
+def default_end(principal: Principal) -> dt.datetime | None:
+    """Return when a new token ends if nobody chose its end. None: `token_issue` derives it from the caller's token."""
+    if principal.token:
+        return None
+    days = settings.BORG_TOKEN_DAYS
+    return clock.now() + (min(TOKEN_LASTS, dt.timedelta(days=days)) if days else TOKEN_LASTS)
 
-    Raises `Rejected` if `wanted` is beyond the limit of the setting `BORG_TOKEN_DAYS`.
+
+def _within_limit(wanted: dt.datetime | None, *, chosen: bool) -> dt.datetime | None:
+    """Return when a new token ends. `wanted`: its end without the limit of `BORG_TOKEN_DAYS`, or None for no end.
+
+    Raises `Rejected` if the caller has `chosen` an end beyond the limit.
     """
     days = settings.BORG_TOKEN_DAYS
     if not days:
         return wanted
     last = clock.now() + dt.timedelta(days=days)
-    if wanted is not None and wanted > last:
+    if chosen and wanted is not None and wanted > last:
         raise invalid("expires_at", f"the expiry time is too far ahead; in this portal, give a time within {days} days")
-    return wanted or last
+    return min(wanted or last, last)
 
 
 def _end_of_child(parent: Token, wanted: dt.datetime | None) -> dt.datetime:

@@ -407,6 +407,9 @@ def test_sign_in_makes_a_profile_and_tokens_come_and_go(tmp_path, url, tenant, c
 
     assert "borgctl login --admin" in bob.failing("tokens", "issue", "ci")[0]
     bob.out(*login, "--admin", given="correct horse battery")
+    assert bob.out("sessions", "list") == "No sessions.\n"
+    assert bob.out("sessions", "end", "--all", "--yes") == "Ended sessions: 0.\n"
+    assert "no session '7'" in bob.failing("sessions", "end", "7")[0]
     secret = bob.out("tokens", "issue", "ci", "--scope", "read", "--tenant", "ubar").strip()
     with_it = {**bob.environment, "BORG_TOKEN": secret}
     reader = Cli(tmp_path, url, **with_it)

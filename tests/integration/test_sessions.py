@@ -16,7 +16,7 @@ from portal.live.callers import principal_of_session
 from quota.models import Record
 from quota.retention import forget_old
 from quota.tenancy.access import token_issue
-from quota.tenancy.browsers import browser_of
+from quota.vocabulary.browsers import browser_of
 from quota.vocabulary.permissions import Scope, system
 from tests.integration import portal_world
 from tests.integration.portal_world import PASSWORD
@@ -110,6 +110,8 @@ def test_all_other_sessions_end_at_once() -> None:
 def test_only_an_sre_sees_and_ends_sessions_of_others() -> None:
     ann, bob, sre = browser(), browser("bob"), browser("sre")
     assert bob.get(SESSIONS, {"user": "ann"}).status_code == 403
+    assert sre.get(f"{SESSIONS}?user=a%00").status_code == 422
+    assert sre.get(SESSIONS, {"user": "nobody"}).status_code == 404
     number = listed(ann)[0]["id"]
     assert bob.delete(f"{SESSIONS}{number}/").status_code == 404
     assert [row["id"] for row in listed(sre, user="ann")] == [number]
@@ -134,8 +136,8 @@ def test_sessions_of_an_old_password_are_not_listed() -> None:
     new = "battery staple horse"
     change = {"oldpassword": PASSWORD, "password1": new, "password2": new}
     assert here.post("/accounts/password/change/", change).status_code == 302
-    assert not signed_in(there)
     assert [row["address"] for row in listed(here)] == ["192.0.2.7"]
+    assert not signed_in(there)
 
 
 def test_signing_out_removes_the_session_from_the_list() -> None:
