@@ -13,11 +13,14 @@ from typing import Any
 from allauth.account.decorators import secure_admin_login
 from csp.decorators import csp_replace
 from django.apps import apps
+from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import path, reverse
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 from django_celery_beat import admin as beat_admin
 from django_celery_beat import models as beat
 from unfold.admin import ModelAdmin
@@ -33,6 +36,8 @@ from portal.gallery.pages import console_gallery
 from portal.settings.policies import CONSOLE
 from quota import admin as quota_admin
 from quota.admin.base import LeanMedia
+from quota.tenancy.access import principal_of_user
+from quota.tenancy.second_factor import second_factors_remove
 from scheduling import admin as scheduling_admin
 from scheduling.admin.safety import notify_held
 from scheduling.models import Event
@@ -208,6 +213,15 @@ class PersonAdmin(LeanMedia, UserAdmin, ModelAdmin):  # type: ignore[type-arg]
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
+    actions = ["remove_second_factors"]
+
+    @admin.action(description=_("Remove second factors and end sessions"), permissions=["change"])
+    def remove_second_factors(self, request: HttpRequest, users: QuerySet[User]) -> None:
+        """Remove the second factors of people who have lost them, so that they can set up new ones."""
+        principal = principal_of_user(request.user, request_id=getattr(request, "borg_request_id", ""))
+        count = second_factors_remove(principal=principal, users=users)
+        text = ngettext("%d second factor was removed.", "%d second factors were removed.", count) % count
+        self.message_user(request, text, messages.SUCCESS)
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """Return the accounts of people. If a form of the console searches for a user, return also the service

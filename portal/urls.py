@@ -10,7 +10,7 @@ from django.templatetags.static import static
 from django.urls import include, path
 
 from naming.api.urls import feeds
-from portal.accounts import PasswordView, SignInView
+from portal.accounts import PasswordView, SignInView, forgotten_password
 from portal.admin_site import site
 from portal.gallery.pages import gallery
 from portal.sigma.frame.page import by_an_sre
@@ -22,7 +22,9 @@ accounts = [
     path("password/change/", login_required(PasswordView.as_view()), name="account_change_password"),
     path("signup/", JoinView.as_view(), name="account_signup"),
     path("email/", by_an_sre, name="account_email"),
-    path("password/reset/", by_an_sre, name="account_reset_password"),
+    path("password/reset/", forgotten_password, name="account_reset_password"),
+    path("3rdparty/", by_an_sre, name="socialaccount_connections"),
+    path("3rdparty/signup/", by_an_sre, name="socialaccount_signup"),
     path("", include("allauth.urls")),
 ]
 

@@ -17,6 +17,7 @@ from quota import clock
 NOTICES_KEPT = dt.timedelta(days=180)
 ANSWERS_KEPT = dt.timedelta(days=400)
 QUOTES_KEPT = dt.timedelta(days=7)  # after the end of their validity
+SESSIONS_KEPT = dt.timedelta(days=1)  # after their end
 
 AT_ONCE = 5_000
 
@@ -66,6 +67,15 @@ _RULES = (
             "quota_token",
             "least(expires_at, revoked_at) < %(until)s"
             " AND NOT EXISTS (SELECT FROM quota_token AS c WHERE c.parent_id = t.id)",
+        ),
+    ),
+    _Rule(
+        "sessions",
+        SESSIONS_KEPT,
+        _any(
+            "usersessions_usersession",
+            "last_seen_at < %(until)s AND NOT EXISTS"
+            " (SELECT FROM django_session AS s WHERE s.session_key = t.session_key AND s.expire_date > now())",
         ),
     ),
     _Rule("shortfalls", ANSWERS_KEPT, _any("quota_shortfall", "closed_at < %(until)s")),

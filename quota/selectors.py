@@ -37,7 +37,7 @@ def tokens_of(principal: Principal) -> QuerySet[Token]:
     """
     rows = (
         Token.objects.filter(user_id=principal.user_id)  # type: ignore[misc]
-        .select_related("tenant", "user", "parent")
+        .select_related("tenant", "user", "parent", "successor")
         .order_by("id")
     )
     return rows.filter(tenant__name=principal.tenant) if principal.tenant is not None else rows

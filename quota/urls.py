@@ -17,6 +17,7 @@ from quota.api import (
     prices,
     records,
     service_accounts,
+    sessions,
     tenants,
     usage,
 )
@@ -25,6 +26,9 @@ urlpatterns = [
     path("login/", access.LoginView.as_view(), name="login"),
     path("tokens/", access.TokensView.as_view(), name="tokens"),
     path("tokens/<str:key>/", access.TokenView.as_view(), name="token"),
+    path("tokens/<str:key>/rotate/", access.TokenRotationView.as_view(), name="token-rotate"),
+    path("sessions/", sessions.SessionsView.as_view(), name="sessions"),
+    path("sessions/<int:session>/", sessions.SessionView.as_view(), name="session"),
     path("tenants/", tenants.TenantsView.as_view(), name="tenants"),
     path("tenants/<str:tenant>/", tenants.TenantView.as_view(), name="tenant"),
     path("tenants/<str:tenant>/members/", tenants.MembersView.as_view(), name="members"),

@@ -91,7 +91,26 @@ def save(profile: Profile) -> Path:
     entry = {"url": profile.url, "token": profile.token, "cell": profile.cell, "tenant": profile.tenant}
     profiles = {**table.get("profiles", {}), profile.name: entry}
     shared = {key: value for key, value in table.items() if isinstance(value, str)}
-    text = as_toml({**shared, "default_profile": profile.name}, dict(sorted(profiles.items())))
+    return _write(file, {**shared, "default_profile": profile.name}, profiles)
+
+
+def replace_token(name: str, *, old: str, new: str) -> Path | None:
+    """Replace the token `old` of the profile `name` by `new`, and return the path of the file.
+
+    Return None, and change nothing, if the file does not contain the old token, for example because the token comes
+    from `$BORG_TOKEN`.
+    """
+    file = path()
+    table = _read(file)
+    profiles = table.get("profiles", {})
+    if profiles.get(name, {}).get("token") != old:
+        return None
+    shared = {key: value for key, value in table.items() if isinstance(value, str)}
+    return _write(file, shared, {**profiles, name: {**profiles[name], "token": new}})
+
+
+def _write(file: Path, shared: Mapping[str, str], profiles: Mapping[str, Any]) -> Path:
+    text = as_toml(shared, dict(sorted(profiles.items())))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor, fresh = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")  # has mode 0600

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from portal.cli import output, profiles
-from portal.cli.context import Commands, Context, client_of
+from portal.cli.context import Commands, Context, DryRun, client_of
 from portal.cli.failure import CommandFailed, bad_usage
 from portal.cli.paths import part
 from quota.tenancy.token_families import in_families
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from portal.cli.client import Client
 
 app = Commands()
-tokens = Commands(help="Tokens: issue, list, revoke.")
+tokens = Commands(help="Tokens: issue, list, rotate, revoke.")
 
 
 @app.command()
@@ -30,8 +30,13 @@ def login(
     cell: Annotated[str | None, typer.Option(help="Default cell, stored in the profile.")] = None,
     password_stdin: Annotated[bool, typer.Option(help="Read the password from standard input.")] = False,
     admin: Annotated[bool, typer.Option(help="Also request the scope admin for the token.")] = False,
+    code: Annotated[
+        str | None,
+        typer.Option(help="Code of your second factor, or a recovery code. Default: the command asks for it."),
+    ] = None,
 ) -> None:
-    """Sign in with a password. The token is stored in a profile, and this profile becomes the default.
+    """Sign in with a password, and with a code if the account has a second factor. The token is stored in a profile,
+    and this profile becomes the default.
 
     The name of the profile is --profile, or else the name of the user. If you can see only one cell or tenant, the
     profile uses this cell or tenant.
@@ -46,8 +51,9 @@ def login(
         "name": f"borgctl on {socket.gethostname()}"[:100],
         "scopes": ["read", "write", *(["admin"] if admin else [])],
         **({"tenant": tenant} if tenant else {}),
+        **({"code": code} if code else {}),
     }
-    answer = client_of(profiles.Profile("", where)).post("/api/v1/login/", body)
+    answer = _signed_in(client_of(profiles.Profile("", where)), body, may_ask=not (code or password_stdin))
     signed_in = client_of(profiles.Profile("", where, answer["secret"]))
     profile = profiles.Profile(
         name=session.profile_name or name,
@@ -103,12 +109,13 @@ def tokens_list(session: Context) -> None:
 def shown(rows: list[dict[str, Any]]) -> None:
     """Print a table of tokens, each after its parent token."""
     output.table(
-        ("KEY", "NAME", "PARENT", "TENANT", "SCOPES", "LAST USED", "EXPIRES", "REVOKED"),
+        ("KEY", "NAME", "PARENT", "REPLACED BY", "TENANT", "SCOPES", "LAST USED", "EXPIRES", "REVOKED"),
         [
             (
                 row["key"],
                 row["name"],
                 row["parent"] or "",
+                row["successor"] or "",
                 row["tenant"] or "",
                 " ".join(row["scopes"]),
                 output.when(row["last_used_at"]),
@@ -121,6 +128,39 @@ def shown(rows: list[dict[str, Any]]) -> None:
     )
 
 
+@tokens.command("rotate")
+def tokens_rotate(
+    session: Context,
+    key: Annotated[str | None, typer.Argument(help="Key of the token. Default: the token of the profile.")] = None,
+    overlap: Annotated[
+        int, typer.Option(min=0, max=168, metavar="HOURS", help="Hours for which the old token stays valid.")
+    ] = 24,
+    dry_run: DryRun = False,
+) -> None:
+    """Issue a new token in place of a token. For some hours, both are valid. The new token has the same name, scopes,
+    tenant and duration.
+
+    If the profile uses the old token, the new token replaces it in the profile. Otherwise, the command prints the
+    secret, which is shown only once. You need a token with scope admin, unless you rotate the token that you use.
+    """
+    own = session.profile.token
+    own_key = own.split("_")[1] if own.count("_") >= 2 else ""
+    wanted = key or own_key
+    if not wanted.isalnum():
+        raise bad_usage(f"{wanted!r} is not the key of a token; see `borgctl tokens list`", key="not a key")
+    path = f"/api/v1/tokens/{part(wanted)}/rotate/"
+    answer = session.client.post(path, {"overlap_hours": overlap}, dry_run=dry_run)
+    if dry_run:
+        return session.say(answer, "Dry run: no token was issued.")
+    fresh = answer["token"]
+    saved = profiles.replace_token(session.profile.name, old=own, new=answer["secret"]) if wanted == own_key else None
+    if saved is None:
+        return session.say(answer, answer["secret"])
+    until = output.when(fresh["expires_at"]) or "it is revoked"
+    done = f"Profile {session.profile.name} in {saved} now has token {fresh['key']}, which is valid until {until}."
+    return session.say({"token": fresh, "file": str(saved)}, f"{done} Token {wanted} ends in {overlap} h.")
+
+
 @tokens.command("revoke")
 def tokens_revoke(session: Context, key: str) -> None:
     """Revoke a token immediately, with the tokens that were issued with it, the tokens issued with those, and so on.
@@ -130,6 +170,17 @@ def tokens_revoke(session: Context, key: str) -> None:
         raise bad_usage(f"{key!r} is not the key of a token; see `borgctl tokens list`", key="not a key")
     answer = session.client.delete(f"/api/v1/tokens/{part(key)}/")
     return session.say(answer, f"Token {key} is revoked.")
+
+
+def _signed_in(client: Client, body: dict[str, Any], *, may_ask: bool) -> Any:
+    """Return the answer to a sign-in. If the account has a second factor and `may_ask` is true, ask for a code."""
+    try:
+        return client.post("/api/v1/login/", body)
+    except CommandFailed as failed:
+        if not may_ask or (failed.document.get("figures") or {}).get("step") != "confirm":
+            raise
+    code = typer.prompt("Code of your second factor", err=True).strip()
+    return client.post("/api/v1/login/", {**body, "code": code})
 
 
 def _password(from_stdin: bool) -> str:

@@ -53,16 +53,22 @@ def _writable(value: Any) -> Any:
     return [_writable(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _json(problem: Rejected, request_id: str) -> HttpResponse:
+def for_programs(path: str) -> bool:
+    """Return whether the clients of this URL path are programs, which get errors as problem documents."""
+    return path.startswith(FOR_PROGRAMS)
+
+
+def problem_document(problem: Rejected, request_id: str) -> HttpResponse:
+    """Return the problem document of an error as a response."""
     return JsonResponse(document(problem, request_id), status=problem.status, content_type=CONTENT_TYPE)
 
 
 def nowhere(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return a response with status 404 for an unknown URL. Programs get a problem document, and people get a page."""
-    if not request.path.startswith(FOR_PROGRAMS):
+    if not for_programs(request.path):
         return page_not_found(request, exception)
     detail = f"The address {request.path[:200]} does not exist. /api/v1/schema/ lists all addresses."
-    return _json(Rejected("not-found", detail, status=404), getattr(request, "borg_request_id", ""))
+    return problem_document(Rejected("not-found", detail, status=404), getattr(request, "borg_request_id", ""))
 
 
 def broken(request: HttpRequest) -> HttpResponse:
@@ -76,16 +82,16 @@ def broken(request: HttpRequest) -> HttpResponse:
     request_id = getattr(request, "borg_request_id", "")
     if error is not None and (found := outage_of(error)):
         return unavailable(found, path=request.path, request_id=request_id)
-    if not request.path.startswith(FOR_PROGRAMS):
+    if not for_programs(request.path):
         return HttpResponse(render_to_string("500.html"), status=500)
-    return _json(Rejected("internal-error", _BROKEN, status=500), request_id)
+    return problem_document(Rejected("internal-error", _BROKEN, status=500), request_id)
 
 
 def unavailable(outage: Outage, *, path: str, request_id: str = "") -> HttpResponse:
     """Return the response to a request for `path` during an outage. It has the header Retry-After."""
-    if path.startswith(FOR_PROGRAMS):
+    if for_programs(path):
         rejected = Rejected(outage.code, outage.detail, status=outage.status, figures=outage.figures)
-        answer = _json(rejected, request_id)
+        answer = problem_document(rejected, request_id)
     else:
         answer = HttpResponse(render_to_string("503.html", {"outage": outage}), status=outage.status)
     answer["Retry-After"] = str(outage.retry_after_s)

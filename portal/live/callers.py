@@ -12,6 +12,7 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.utils.crypto import constant_time_compare
 
 from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user
+from quota.tenancy.second_factor import step_needed
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity
 from scheduling.identity.tokens import BadIdentity, looks_like_one
@@ -31,13 +32,16 @@ def principal_of(scope: dict[str, Any]) -> Principal | None:
 def principal_of_session(scope: dict[str, Any]) -> Principal | None:
     """Return the user of the session cookie. Return None if nobody is signed in. Queries the database.
 
-    A session ends when its row in the database is deleted, or when the user changes the password.
+    A session ends when its row in the database is deleted, or when the user changes the password. It gives an SRE no
+    access until the SRE has used the second factor that the portal requires.
     """
     session, user_id = scope.get("session"), scope["user"].pk
     if user_id is None or session is None or not session.exists(session.session_key):
         return None
     user = get_user_model().objects.filter(pk=user_id, is_active=True).first()
     if user is None or not _has_password_of(user, session.get(HASH_SESSION_KEY, "")):
+        return None
+    if step_needed(user, session) is not None:
         return None
     return principal_of_user(user)
 

@@ -91,6 +91,8 @@ BORG_MAX_WATCHES_PER_CALLER = env.number("BORG_MAX_WATCHES_PER_CALLER")
 BORG_RATE_PER_TOKEN = env.number("BORG_RATE_PER_TOKEN")
 BORG_RATE_PER_TENANT = env.number("BORG_RATE_PER_TENANT")
 BORG_RATE_PER_ADDRESS = env.number("BORG_RATE_PER_ADDRESS")
+BORG_SRE_SECOND_FACTOR = env.flag("BORG_SRE_SECOND_FACTOR")
+BORG_TOKEN_DAYS = env.number("BORG_TOKEN_DAYS")
 BORG_CELLS = env.names("BORG_CELLS")
 DATA_UPLOAD_MAX_MEMORY_SIZE = env.number("BORG_MAX_BODY_BYTES")
 
@@ -118,6 +120,8 @@ INSTALLED_APPS = [
     "allauth",
     "allauth.account",
     "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.usersessions",
     "rest_framework",
     "drf_spectacular",
     "channels",
@@ -139,7 +143,12 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "portal.http.requests.RequestMiddleware",
+    "portal.http.signed_in.SignedInMiddleware",
 ]
+BORG_OIDC_URL, BORG_OIDC_NAME = env.text("BORG_OIDC_URL"), env.text("BORG_OIDC_NAME")
+OIDC_APP = "allauth.socialaccount.providers.openid_connect"
+if BORG_OIDC_URL:
+    INSTALLED_APPS.append(OIDC_APP)  # only then, because it adds the URLs of the provider
 ROOT_URLCONF = "portal.urls"
 ASGI_APPLICATION = "portal.asgi.application"
 TEMPLATES = [
@@ -179,6 +188,37 @@ ACCOUNT_ADAPTER = "portal.accounts.ClosedSignupAdapter"
 ACCOUNT_LOGIN_METHODS = {"username"}
 ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*", "password2*"]
+ACCOUNT_FORMS = {"reset_password": "portal.accounts.ForgottenPasswordForm"}
+ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False  # no mail to people without an account
+ACCOUNT_PREVENT_ENUMERATION = True
+PASSWORD_RESET_TIMEOUT = 3600
+ACCOUNT_DEFAULT_HTTP_PROTOCOL = PORTAL_URL.partition(":")[0]
+SOCIALACCOUNT_ADAPTER = "portal.single_sign_on.ProviderAdapter"
+# A form that leads to another site would violate the Content-Security-Policy.
+SOCIALACCOUNT_LOGIN_ON_GET = True
+BORG_OIDC_GROUPS = env.text("BORG_OIDC_GROUPS")
+BORG_OIDC_ROLES = env.text("BORG_OIDC_ROLES")
+SOCIALACCOUNT_PROVIDERS = {
+    "openid_connect": {
+        "OAUTH_PKCE_ENABLED": True,
+        "APPS": [
+            {
+                "provider_id": "company",
+                "name": BORG_OIDC_NAME,
+                "client_id": env.text("BORG_OIDC_CLIENT"),
+                "secret": env.text("BORG_OIDC_SECRET"),
+                "settings": {"server_url": BORG_OIDC_URL},
+            }
+        ],
+    }
+}
+MFA_ADAPTER = "portal.accounts.SecondFactorAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+# Browsers offer passkeys without TLS only for localhost.
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not PORTAL_URL.startswith("https:")
+MFA_TOTP_TOLERANCE = 1  # the clock of a telephone may differ by 30 s
+MFA_ALLOW_UNVERIFIED_EMAIL = True
 # `quota.tenancy.sign_in` limits wrong passwords. allauth limits only wrong codes of second factors.
 ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": "10/m/ip,5/300s/key"}
 

@@ -275,3 +275,14 @@ def keys(text: str) -> str:
     except InvalidPeers:  # the text of the error may contain a key
         return "a key cannot be read; give name:hmac-sha256:base64 (or hmac-sha384, hmac-sha512), separated by commas"
     return ""
+
+
+def oidc_roles(text: str) -> str:
+    """Return "" if the text lists rights of groups of an identity provider. Otherwise return the problem."""
+    from quota.vocabulary.provider_groups import GroupRoles
+
+    try:
+        GroupRoles.read(text)
+    except ValueError as error:
+        return f"{error}; separate the parts by commas"
+    return ""

@@ -57,6 +57,24 @@ SETTINGS: dict[str, Setting] = {
         "", "Key that signs sessions and cookies; at least 50 random characters.", checks.secret_key, secret=True
     ),
     "BORG_DEBUG": Setting("0", "1: error pages show code to everybody; for development only.", checks.flag),
+    "BORG_SRE_SECOND_FACTOR": Setting(
+        "1", "1: an SRE must use a second factor in the portal and the console; 0: may.", checks.flag
+    ),
+    "BORG_OIDC_URL": Setting(
+        "",
+        "Address of an identity provider (OpenID Connect), through which people sign in; empty: none.",
+        checks.url("https", "http"),
+    ),
+    "BORG_OIDC_NAME": Setting("company account", "Name of the provider on the page to sign in.", checks.anything),
+    "BORG_OIDC_CLIENT": Setting("borg-portal", "The portal's client id at the provider.", checks.anything),
+    "BORG_OIDC_SECRET": Setting("", "The portal's client secret at the provider.", checks.anything, secret=True),
+    "BORG_OIDC_GROUPS": Setting("groups", "Claim in which the provider lists a person's groups.", checks.anything),
+    "BORG_OIDC_ROLES": Setting(
+        "", "Rights of the provider's groups, such as search=operator@ubar,borg=sre, with commas.", checks.oidc_roles
+    ),
+    "BORG_TOKEN_DAYS": Setting(
+        "0", "Most days for which a new token may be valid; 0: no limit.", checks.number(0, 36_500)
+    ),
     "BORG_ALLOWED_HOSTS": Setting(
         "127.0.0.1,localhost,[::1]",
         "Host names that the portal answers to, separated by commas.",

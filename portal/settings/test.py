@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from portal.settings import environment as env
 from portal.settings.base import *  # noqa: F403
-from portal.settings.base import BORG_DNS_SNAPSHOT, DATABASES, STORAGES
+from portal.settings.base import BORG_DNS_SNAPSHOT, DATABASES, INSTALLED_APPS, OIDC_APP, STORAGES
 
 SECRET_KEY = "only-for-tests-" + "x" * 50
 ALLOWED_HOSTS = ["*"]
 DATABASES["default"]["CONN_MAX_AGE"] = 0
 # `tests.engines` has migrated this database.
 DATABASES["default"]["TEST"] = {"TEMPLATE": DATABASES["default"]["NAME"]}
+INSTALLED_APPS.append(OIDC_APP)
+BORG_SRE_SECOND_FACTOR = False  # most tests sign in with a password only
 # Tests share a home, but each test has its own database. So a test stores names only if it sets a folder.
 BORG_DNS_SNAPSHOT = BORG_DNS_SNAPSHOT if env.text("BORG_DNS_SNAPSHOT") else None
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -1,10 +1,11 @@
-"""The page of the user's own tokens, where the user issues and revokes tokens."""
+"""The page of the user's own tokens, where the user issues, rotates and revokes tokens."""
 
 from __future__ import annotations
 
 import datetime as dt
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -14,6 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from portal.sigma.frame.page import given_in, number_among, page, page_of, problem_kept, rendered, tenants_of
+from portal.sigma.frame.rotation import OVERLAPS, rotated
 from quota.selectors import tenant_named, tokens_of
 from quota.tenancy.access import token_issue, token_revoke
 from quota.tenancy.token_families import in_families
@@ -27,21 +29,28 @@ DAYS = [7, 30, 90, 365]
 @never_cache
 @page
 def tokens(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List the user's tokens (GET), or issue a token (POST). The secret of a token is shown only once, in the response
-    to the POST that issues it.
+    """List the user's tokens (GET), or issue or rotate a token (POST). The secret of a token is shown only once, in the
+    response to the POST that issues it.
     """
+    limit = settings.BORG_TOKEN_DAYS
+    offered = [days for days in DAYS if not limit or days <= limit] or [limit]
     context: dict[str, Any] = {
         "scopes": [scope.value for scope in Scope],
-        "days": DAYS,
+        "days": offered,
+        "limit_days": limit,
+        "overlaps": OVERLAPS,
         "tenants": tenants_of(principal),
         "now": timezone.now(),
-        "given": {"scopes": ["read", "write"], "days": "90"},
+        "given": {"scopes": ["read", "write"], "days": str(90 if 90 in offered else offered[-1])},
     }
-    if request.method == "POST":
+    if request.method == "POST" and request.POST.get("do") == "rotate":
+        with problem_kept(context):
+            context["issued"], context["secret"] = rotated(principal, request.POST)
+    elif request.method == "POST":
         post = request.POST
         context["given"] = {**given_in(post, "name", "tenant", "days"), "scopes": post.getlist("scopes")}
         with problem_kept(context):
-            days = number_among(post, "days", DAYS) if post.get("days") else None
+            days = number_among(post, "days", offered) if post.get("days") else None
             context["issued"], context["secret"] = token_issue(
                 principal=principal,
                 user=request.user,  # type: ignore[arg-type]

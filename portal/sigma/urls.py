@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.sigma import cells, home, names, notices, tokens
+from portal.sigma import cells, home, names, notices, sign_in, tokens
 from portal.sigma.history import event, moment
 from portal.sigma.jobs import events, job, lists, submit, task, update
 from portal.sigma.money import approvals, billing, costs, order_change, orders, planning, quota
@@ -35,6 +35,8 @@ urlpatterns = [
     path("names/", names.name_list, name="names"),
     path("services/<str:cell>/<str:tenant>/<str:service>/", names.service, name="service"),
     path("submit/", submit.submit, name="submit"),
+    path("sign-in/", sign_in.sign_in, name="sign-in"),
+    path("sign-in/sessions/end/", sign_in.end, name="session-end"),
     path("tokens/", tokens.tokens, name="tokens"),
     path("tokens/<str:key>/revoke/", tokens.revoke, name="revoke"),
     path("packages/", lists.package_list, name="packages"),

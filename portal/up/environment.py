@@ -11,13 +11,13 @@ from portal.up.options import OptionError, Options
 # The only variables that a process inherits from the shell of `make up`, so that a start does not depend on it.
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "NUMBA_CACHE_DIR", "PYTHONPATH")
 # A variable with one of these prefixes is a setting of Borg Portal, or its name is misspelt.
-_FAMILIES = ("BORG_DNS_", "BORG_SMTP_", "BORG_MAX_")
+_FAMILIES = ("BORG_DNS_", "BORG_SMTP_", "BORG_MAX_", "BORG_OIDC_")
 # Settings that the operator can pass to the server processes.
 _TUNABLE = (
     *(name for name in SETTINGS if name.startswith(_FAMILIES) and name not in ("BORG_DNS_HOST", "BORG_DNS_PORT")),
     *("BORG_DEBUG", "BORG_ALLOWED_HOSTS", "BORG_PORTAL_URL", "BORG_USAGE_KEEP_HOURS", "BORG_LOG_LEVEL"),
     *("BORG_PACKAGE_STORE", "BORG_ARCHIVE", "BORG_ARCHIVE_KEYS", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
-    *("BORG_MAIL_FROM", "BORG_WEBHOOK_NETWORKS"),
+    *("BORG_MAIL_FROM", "BORG_WEBHOOK_NETWORKS", "BORG_SRE_SECOND_FACTOR", "BORG_TOKEN_DAYS"),
 )
 # Options of the Borglet that the operator can pass. Its home and its link address are set by `make up`.
 _BORGLET = (
@@ -50,6 +50,7 @@ def environment(
     return {
         **machine_environment(options, inherited),
         "BORG_PORTAL_URL": options.portal_url,
+        "BORG_SRE_SECOND_FACTOR": "0",  # a portal for trying out, which only this host reaches
         **tuned,
         "DJANGO_SETTINGS_MODULE": "portal.settings.production",
         "BORG_DATABASE_URL": database_url,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
-from allauth.mfa.utils import is_mfa_enabled
 from django.contrib.auth import authenticate
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema, inline_serializer
@@ -16,10 +16,14 @@ from quota import selectors
 from quota.api.base import ListView, QuotaView
 from quota.models import ServiceAccount, Token
 from quota.rehearsal import dry_run
-from quota.tenancy.access import principal_of_user, token_issue, token_revoke
+from quota.tenancy.access import default_end, principal_of_user, token_issue, token_revoke
+from quota.tenancy.rotation import LONGEST_OVERLAP, OVERLAP, token_rotate
+from quota.tenancy.second_factor import check_code
 from quota.tenancy.sign_in import address_of, check_limited
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal, Scope
+
+_HOUR = dt.timedelta(hours=1)
 
 
 class TokenSerializer(serializers.ModelSerializer[Any]):
@@ -30,6 +34,9 @@ class TokenSerializer(serializers.ModelSerializer[Any]):
         read_only=True,
         help_text="The key of the token that issued this one. When that token ends, this one ends too.",
     )
+    successor = serializers.SlugRelatedField(  # type: ignore[var-annotated]
+        slug_field="key", read_only=True, help_text="The key of the token that replaces this one after a rotation."
+    )
 
     class Meta:
         model = Token
@@ -39,6 +46,7 @@ class TokenSerializer(serializers.ModelSerializer[Any]):
             "user",
             "tenant",
             "parent",
+            "successor",
             "scopes",
             "created_at",
             "expires_at",
@@ -57,14 +65,28 @@ class NewTokenSerializer(serializers.Serializer[Any]):
     expires_at = serializers.DateTimeField(
         required=False,
         allow_null=True,
-        help_text="End of the token. A token that another token issues always ends: by default after 90 days, and never"
-        " after its parent.",
+        help_text="End of the token: by default in 90 days, and null for no end. A token that another token issues"
+        " always ends, and never after its parent.",
+    )
+
+
+class TokenRotationSerializer(serializers.Serializer[Any]):
+    overlap_hours = serializers.IntegerField(
+        min_value=0,
+        max_value=LONGEST_OVERLAP // _HOUR,
+        default=OVERLAP // _HOUR,
+        help_text="Hours for which the old token stays valid beside the new one.",
     )
 
 
 class LoginSerializer(NewTokenSerializer):
     username = serializers.CharField(max_length=150)
     password = serializers.CharField(max_length=500, trim_whitespace=False)
+    code = serializers.CharField(
+        max_length=20,
+        required=False,
+        help_text="A code of the app, or a recovery code, if the account has a second factor.",
+    )
 
 
 IssuedToken = inline_serializer(
@@ -73,7 +95,7 @@ IssuedToken = inline_serializer(
 
 
 class LoginView(QuotaView):
-    """Return a token for a user name and a password."""
+    """Return a token for a user name and a password, and for a code if the account has a second factor."""
 
     authentication_classes: list[Any] = []
     permission_classes: list[Any] = []
@@ -95,13 +117,7 @@ class LoginView(QuotaView):
                 f"{user.get_username()} is a service account, which cannot sign in; ask a tenant owner for a token",
                 status=403,
             )
-        if is_mfa_enabled(user):
-            raise Rejected(
-                "second-factor-needed",
-                "this account uses two-factor sign-in, so a password alone is not enough; sign in to the portal and"
-                " create a token on the page Tokens",
-                status=403,
-            )
+        check_code(user, given.get("code", ""))
         principal = principal_of_user(user, request_id=getattr(request._request, "borg_request_id", ""))
         return _issue(request, principal, user, given)
 
@@ -133,6 +149,18 @@ class TokenView(QuotaView):
         return Response(TokenSerializer(token_revoke(principal=self.principal, key=key)).data)
 
 
+class TokenRotationView(QuotaView):
+    @extend_schema(request=TokenRotationSerializer, responses={201: IssuedToken})
+    def post(self, request: Request, key: str) -> Response:
+        """Issue a new token in place of a token, which then ends after some hours.
+
+        The new token has the same name, scopes, tenant and duration. The caller needs a session or scope admin, but any
+        token may rotate itself.
+        """
+        overlap = self.body(TokenRotationSerializer)["overlap_hours"] * _HOUR
+        return _issued(request, *token_rotate(principal=self.principal, key=key, overlap=overlap))
+
+
 def _issue(request: Request, principal: Principal, user: Any, given: dict[str, Any]) -> Response:
     tenant = selectors.tenant_named(principal, given["tenant"]) if given.get("tenant") else None
     token, secret = token_issue(
@@ -141,6 +169,11 @@ def _issue(request: Request, principal: Principal, user: Any, given: dict[str, A
         name=given["name"],
         scopes=given["scopes"],
         tenant=tenant,
-        expires_at=given.get("expires_at"),
+        expires_at=given["expires_at"] if "expires_at" in given else default_end(principal),
     )
+    return _issued(request, token, secret)
+
+
+def _issued(request: Request, token: Token, secret: str) -> Response:
+    """Return the answer with a new token. A dry run does not return the secret."""
     return Response({"secret": "" if dry_run(request) else secret, "token": TokenSerializer(token).data}, status=201)

@@ -181,13 +181,17 @@ class Token(models.Model):
     random part has 256 bits.
 
     `parent`: the token that issued this token, or None if a session or a password issued it. A token with a parent
-    always expires, at the latest with its parent, and is revoked together with its parent.
+    always expires, at the latest with its parent, and is revoked together with its parent. `successor`: the token that
+    a rotation issued in place of this token.
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="borg_tokens")
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="tokens")
     parent = models.ForeignKey(
         "self", models.CASCADE, null=True, blank=True, related_name="children", verbose_name=_("parent token")
+    )
+    successor = models.ForeignKey(
+        "self", models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("replaced by")
     )
     name = models.CharField(_("name"), max_length=100)
     key = models.CharField(max_length=16, unique=True)

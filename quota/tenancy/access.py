@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db import connection
@@ -27,8 +28,8 @@ from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Role
 
 # The time of a token's last use is written at most this often, because otherwise every request would write a row.
 LAST_USED_EVERY = dt.timedelta(minutes=5)
-# By default, a token that another token issues ends after this time, or with its parent if that is earlier.
-CHILD_LASTS = dt.timedelta(days=90)
+# By default, a token ends after this time, or with its parent if that is earlier.
+TOKEN_LASTS = dt.timedelta(days=90)
 
 
 class InvalidToken(Exception):
@@ -57,7 +58,7 @@ def token_issue(
             status=403,
         )
     if Scope.ADMIN not in principal.scopes:
-        raise _admin_needed(principal, "token.issue")
+        raise admin_needed(principal, "token.issue", "issue a token")
     unknown = sorted(set(scopes) - {scope.value for scope in Scope})
     if unknown or not scopes:
         known = ", ".join(scope.value for scope in Scope)
@@ -81,10 +82,12 @@ def token_issue(
             fields={"tenant": f"your token is bound to tenant {principal.tenant}; give this tenant"},
             status=403,
         )
+    chosen = expires_at is not None
     with records.write(principal) as entry:
-        parent = _parent_locked(principal.token) if principal.token else None
+        parent = line_locked(principal.token) if principal.token else None
         if parent is not None:
             expires_at = _end_of_child(parent, expires_at)
+        expires_at = _within_limit(expires_at, chosen=chosen)
         account = ServiceAccount.objects.filter(user_id=user.pk).first()
         if account is not None and (expires_at is None or tenant is None or tenant.pk != account.tenant_id):
             raise Rejected(
@@ -95,26 +98,44 @@ def token_issue(
                 if expires_at is None
                 else {"tenant": "the token is for a service account; give the tenant of the account"},
             )
-        key = secrets.token_hex(6)
-        secret = f"borg_{key}_{secrets.token_urlsafe(32)}"
-        token = Token.objects.create(  # type: ignore[misc]
-            user=user,
-            tenant=tenant,
-            name=name.strip(),
-            key=key,
-            digest=_digest(secret),
-            scopes=sorted(set(scopes)),
-            expires_at=expires_at,
-            parent=parent,
+        return token_create(
+            entry, user=user, name=name, scopes=scopes, tenant=tenant, expires_at=expires_at, parent=parent
         )
-        entry.append(
-            "token.issued",
-            tenant=tenant.name if tenant else "",
-            key=key,
-            name=token.name,
-            user=user.get_username(),
-            **({"parent": parent.key} if parent is not None else {}),
-        )
+
+
+def token_create(
+    entry: RecordEntry,
+    *,
+    user: AbstractBaseUser,
+    name: str,
+    scopes: list[str],
+    tenant: Tenant | None,
+    expires_at: dt.datetime | None,
+    parent: Token | None,
+) -> tuple[Token, str]:
+    """Create a token in the caller's transaction, and return it and its secret. The caller has checked the permission
+    and the arguments.
+    """
+    key = secrets.token_hex(6)
+    secret = f"borg_{key}_{secrets.token_urlsafe(32)}"
+    token = Token.objects.create(  # type: ignore[misc]
+        user=user,
+        tenant=tenant,
+        name=name.strip(),
+        key=key,
+        digest=_digest(secret),
+        scopes=sorted(set(scopes)),
+        expires_at=expires_at,
+        parent=parent,
+    )
+    entry.append(
+        "token.issued",
+        tenant=tenant.name if tenant else "",
+        key=key,
+        name=token.name,
+        user=user.get_username(),
+        **({"parent": parent.key} if parent is not None else {}),
+    )
     return token, secret
 
 
@@ -125,25 +146,32 @@ def token_revoke(*, principal: Principal, key: str) -> Token:
     all tokens. A token that is limited to a tenant can revoke only tokens of that tenant. Any token may revoke itself.
     Raises `NotFound` for other tokens, and `Forbidden` if the caller's token has no scope admin. Locks: the token.
     """
-    own = Q() if principal.sre and Scope.ADMIN in principal.scopes else Q(user_id=principal.user_id)
-    owned = [name for name in principal.roles if may(principal, Action.TENANT_ADMIN, tenant=name)]
-    own |= Q(user__service_account__tenant__name__in=owned) if owned and own else Q()
+    own = Q() if principal.sre and Scope.ADMIN in principal.scopes else issued_for(principal)
     if principal.tenant is not None:
         own &= Q(tenant__name=principal.tenant)
     with records.write(principal) as entry:
         token = (
             Token.objects.select_for_update(of=("self",))
-            .select_related("tenant", "user", "parent")
+            .select_related("tenant", "user", "parent", "successor")
             .filter(own, key=key)
             .first()
         )
         if token is None:
             raise NotFound("token", key)
         if Scope.ADMIN not in principal.scopes and key != principal.token:
-            raise _admin_needed(principal, "token.revoke", key)
-        _revoke(entry, [token.pk])
+            raise admin_needed(principal, "token.revoke", f"revoke token {key}")
+        revoke(entry, [token.pk])
         token.refresh_from_db(fields=["revoked_at"])
     return token
+
+
+def issued_for(principal: Principal) -> Q:
+    """Return the condition for the tokens of the principal, and of the service accounts of the tenants that the
+    principal owns.
+    """
+    owned = [name for name in principal.roles if may(principal, Action.TENANT_ADMIN, tenant=name)]
+    own = Q(user_id=principal.user_id)
+    return own | Q(user__service_account__tenant__name__in=owned) if owned else own
 
 
 def tokens_revoke(*, principal: Principal, user: AbstractBaseUser) -> int:
@@ -156,7 +184,7 @@ def tokens_revoke(*, principal: Principal, user: AbstractBaseUser) -> int:
         raise Forbidden("token.revoke", detail)
     with records.write(principal) as entry:
         own = tokens_in_force().filter(user_id=user.pk).select_for_update().order_by("id")
-        return _revoke(entry, list(own.values_list("pk", flat=True)))
+        return revoke(entry, list(own.values_list("pk", flat=True)))
 
 
 def tokens_in_force() -> QuerySet[Token]:
@@ -298,7 +326,7 @@ def _token_query() -> str:
     return _CALLER.format(columns=columns, users=get_user_model()._meta.db_table, rights=rights)
 
 
-def _parent_locked(key: str) -> Token:
+def line_locked(key: str) -> Token:
     """Lock the calling token and all its ancestors, so that nobody can revoke them until the transaction ends.
 
     Returns the calling token. Raises `Forbidden` if one of these tokens was revoked since the request began.
@@ -310,13 +338,35 @@ def _parent_locked(key: str) -> Token:
     return own
 
 
+def default_end(principal: Principal) -> dt.datetime | None:
+    """Return when a new token ends if nobody chose its end. None: `token_issue` derives it from the caller's token."""
+    if principal.token:
+        return None
+    days = settings.BORG_TOKEN_DAYS
+    return clock.now() + (min(TOKEN_LASTS, dt.timedelta(days=days)) if days else TOKEN_LASTS)
+
+
+def _within_limit(wanted: dt.datetime | None, *, chosen: bool) -> dt.datetime | None:
+    """Return when a new token ends. `wanted`: its end without the limit of `BORG_TOKEN_DAYS`, or None for no end.
+
+    Raises `Rejected` if the caller has `chosen` an end beyond the limit.
+    """
+    days = settings.BORG_TOKEN_DAYS
+    if not days:
+        return wanted
+    last = clock.now() + dt.timedelta(days=days)
+    if chosen and wanted is not None and wanted > last:
+        raise invalid("expires_at", f"the expiry time is too far ahead; in this portal, give a time within {days} days")
+    return min(wanted or last, last)
+
+
 def _end_of_child(parent: Token, wanted: dt.datetime | None) -> dt.datetime:
     """Return the time at which a new child of the token `parent` expires. `wanted`: the requested time, or None.
 
     Raises `Rejected` if `wanted` is later than the time at which the parent expires.
     """
     if parent.expires_at is None:
-        return wanted or clock.now() + CHILD_LASTS
+        return wanted or clock.now() + TOKEN_LASTS
     if wanted is not None and wanted > parent.expires_at:
         raise Rejected(
             "outlives-its-parent",
@@ -325,10 +375,10 @@ def _end_of_child(parent: Token, wanted: dt.datetime | None) -> dt.datetime:
             fields={"expires_at": "the token of this request ends earlier; choose an earlier end"},
             status=403,
         )
-    return wanted or min(clock.now() + CHILD_LASTS, parent.expires_at)
+    return wanted or min(clock.now() + TOKEN_LASTS, parent.expires_at)
 
 
-def _revoke(entry: RecordEntry, ids: list[int]) -> int:
+def revoke(entry: RecordEntry, ids: list[int]) -> int:
     """Revoke tokens and their descendants. Returns the number of tokens that were not revoked before."""
     with connection.cursor() as cursor:
         cursor.execute(_REVOKE, [ids, clock.now()])
@@ -338,13 +388,13 @@ def _revoke(entry: RecordEntry, ids: list[int]) -> int:
     return len(revoked)
 
 
-def _admin_needed(principal: Principal, action: str, key: str = "") -> Forbidden:
-    """Return the rejection of a token that has no scope admin. `key`: the token to revoke, or empty for a new token."""
+def admin_needed(principal: Principal, action: str, wanted: str) -> Forbidden:
+    """Return the rejection of a token that has no scope admin. `wanted`: what the caller wants to do, in words."""
     has = ", ".join(sorted(scope.value for scope in principal.scopes)) or "none"
     return Forbidden(
         action,
-        f"Cannot {f'revoke token {key}' if key else 'issue a token'}: the token of this request has scope {has}, and"
-        " this needs scope admin. Use the page Tokens of the portal, or sign in with `borgctl login --admin`.",
+        f"Cannot {wanted}: the token of this request has scope {has}, and this needs scope admin. Use the pages of"
+        " the portal, or sign in with `borgctl login --admin`.",
     )
 
 

@@ -161,15 +161,28 @@ def _check_account(account: ServiceAccount, tenant: Tenant, role: str | None) ->
         raise invalid("role", "a service account cannot be an owner; give viewer, operator or buyer")
 
 
+def member_drop(entry: RecordEntry, member: Membership, *, keep: bool = False) -> None:
+    """Take away a member's role in the caller's transaction, also that of the last owner. The caller has checked the
+    permission. `keep`: the member gets another role next, so keep the row.
+    """
+    if member.role == Role.OWNER:
+        _withdraw_invitations(entry, member)
+    if not keep:
+        username, tenant = member.user.get_username(), member.tenant
+        member.delete()
+        entry.append("member.removed", tenant=tenant.name, user=username, role=member.role)
+        _notify(entry, tenant, f"{username} is no longer a member of {tenant.name}")
+
+
 def _check_owner(entry: RecordEntry, member: Membership) -> None:
     """Withdraw the open invitations that `member` has sent, because `member` loses the role of an owner.
 
-    Invitations to the tenant and to its teams are withdrawn. Raises `Conflict` if `member` is the last owner. A team
-    needs no owner if its organisation has one. If `member` has another role, this function does nothing.
+    Raises `Conflict` if `member` is the last owner. A team needs no owner if its organisation has one. If `member` has
+    another role, this function does nothing.
     """
     if member.role != Role.OWNER:
         return
-    tenant, username, now = member.tenant, member.user.get_username(), clock.now()
+    tenant, username = member.tenant, member.user.get_username()
     homes = [tenant.pk] if tenant.parent_id is None else [tenant.pk, tenant.parent_id]
     owners = Membership.objects.filter(tenant__in=homes, role=Role.OWNER.value, user__is_active=True)
     if not owners.exclude(pk=member.pk).exists():
@@ -178,6 +191,12 @@ def _check_owner(entry: RecordEntry, member: Membership) -> None:
             f"{username} is the last owner of {tenant.name}; make another member an owner first",
             fields={"user": "the last owner"},
         )
+    _withdraw_invitations(entry, member)
+
+
+def _withdraw_invitations(entry: RecordEntry, member: Membership) -> None:
+    """Withdraw the open invitations that an owner has sent, to the tenant and to its teams."""
+    tenant, username, now = member.tenant, member.user.get_username(), clock.now()
     waiting = Invitation.objects.filter(
         Q(tenant=tenant) | Q(tenant__parent=tenant),
         invited_by=username,

@@ -34,7 +34,11 @@ def service_accounts_of(principal: Principal, tenant: Tenant) -> QuerySet[Servic
 
 def tokens_of_account(principal: Principal, account: ServiceAccount) -> QuerySet[Token]:
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
-    return Token.objects.filter(user_id=account.user_id).select_related("tenant", "user", "parent").order_by("id")
+    return (
+        Token.objects.filter(user_id=account.user_id)
+        .select_related("tenant", "user", "parent", "successor")
+        .order_by("id")
+    )
 
 
 def capabilities_visible(principal: Principal) -> QuerySet[Capability]:

@@ -14,7 +14,7 @@ from quota.models import Membership, ServiceAccount, Tenant, Token
 from quota.models.fields import DNS_LABEL
 from quota.notifications.notices import notify
 from quota.records import RecordEntry
-from quota.tenancy.access import token_issue
+from quota.tenancy.access import default_end, token_issue
 from quota.tenancy.tenants import tenants_locked
 from quota.vocabulary.errors import Conflict, NotFound, invalid
 from quota.vocabulary.permissions import Action, Principal, Role, Scope, require
@@ -22,7 +22,7 @@ from quota.vocabulary.permissions import Action, Principal, Role, Scope, require
 ROLES = tuple(role.value for role in Role if role is not Role.OWNER)
 SCOPES = (Scope.READ.value, Scope.WRITE.value)
 AT_MOST = 100
-TOKEN_LASTS, TOKEN_LONGEST = dt.timedelta(days=90), dt.timedelta(days=366)
+TOKEN_LONGEST = dt.timedelta(days=366)
 MAX_USERNAME, MAX_DESCRIPTION = 150, 200
 
 
@@ -133,7 +133,7 @@ def service_account_token(
 ) -> tuple[Token, str]:
     """Return a new token for a service account, and its secret, which is not stored.
 
-    The token ends at `expires_at`; without `expires_at`, it lasts for `TOKEN_LASTS`. If the caller uses a token, the
+    The token ends at `expires_at`; without `expires_at`, it ends at `default_end`. If the caller uses a token, the
     new token never ends later than the caller's token.
     """
     require(principal, Action.TENANT_ADMIN, tenant=account.tenant.name)
@@ -144,10 +144,8 @@ def service_account_token(
             f"a service account cannot have the scopes {', '.join(wide)}; give some of {', '.join(SCOPES)}",
             "invalid-scopes",
         )
-    now = clock.now()
-    if expires_at is None and not principal.token:
-        expires_at = now + TOKEN_LASTS
-    if expires_at is not None and expires_at > now + TOKEN_LONGEST:
+    expires_at = expires_at or default_end(principal)
+    if expires_at is not None and expires_at > clock.now() + TOKEN_LONGEST:
         raise invalid("expires_at", f"the expiry time is too far ahead; give a time within {TOKEN_LONGEST.days} days")
     if not account.user.is_active:
         raise Conflict("disabled", f"the service account {account.user.get_username()} is disabled; enable it first")

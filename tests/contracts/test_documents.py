@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from django.apps import apps
 from django.core.management import get_commands
 
 from borglet.runtimes.base import launch
@@ -115,13 +114,6 @@ def test_alerts_use_metrics_that_exist_and_say_what_to_do() -> None:
         assert [name for name in used if f"`{name}`" not in documented] == []
         assert rules.count("- alert:") == rules.count("description:")
         assert rules.count("- alert:") + rules.count("- record:") == rules.count("expr:")
-
-
-def test_no_document_promises_an_identity_provider_that_nothing_configures() -> None:
-    assert not apps.is_installed("allauth.socialaccount"), "say in portal/accounts.py how people come in"
-    code = (ROOT / "portal" / "accounts.py").read_text()
-    assert "no identity provider (OIDC, SAML) yet" in code
-    assert named(r"(?i)identity provider") == {}
 
 
 def test_the_help_and_the_file_of_settings_of_a_borglet_name_no_other_options() -> None:

@@ -97,6 +97,11 @@ DOORS = (
         expect={"stranger": 404},
     ),
     Door("delete", "api/v1/tokens/{key}/", ("sre",), refused=404),
+    Door("post", "api/v1/tokens/{key}/rotate/", (), refused=404, body={}),
+    # sessions belong to a person: a token that is bound to a tenant reaches none
+    Door("get", "api/v1/sessions/", tuple(role for role in ALL if role != "bound")),
+    Door("delete", "api/v1/sessions/", tuple(role for role in ALL if role not in ("bound", "reader"))),
+    Door("delete", "api/v1/sessions/{session}/", (), refused=404),
     # tenants and quota
     Door("get", "api/v1/tenants/", ALL),
     Door("post", "api/v1/tenants/", ("sre",), 201, body={"name": "fresh"}),
@@ -386,6 +391,7 @@ class World:
             invitation=self.invitations.get(tenant, "none"),
             capability=self.capability,
             asked=self.asked,
+            session=10**6,
         )
         body = {} if door.body is None else {"data": json.dumps(door.body), "content_type": "application/json"}
         with transaction.atomic():

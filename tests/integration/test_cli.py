@@ -407,6 +407,9 @@ def test_sign_in_makes_a_profile_and_tokens_come_and_go(tmp_path, url, tenant, c
 
     assert "borgctl login --admin" in bob.failing("tokens", "issue", "ci")[0]
     bob.out(*login, "--admin", given="correct horse battery")
+    assert bob.out("sessions", "list") == "No sessions.\n"
+    assert bob.out("sessions", "end", "--all", "--yes") == "Ended sessions: 0.\n"
+    assert "no session '7'" in bob.failing("sessions", "end", "7")[0]
     secret = bob.out("tokens", "issue", "ci", "--scope", "read", "--tenant", "ubar").strip()
     with_it = {**bob.environment, "BORG_TOKEN": secret}
     reader = Cli(tmp_path, url, **with_it)
@@ -414,10 +417,17 @@ def test_sign_in_makes_a_profile_and_tokens_come_and_go(tmp_path, url, tenant, c
     assert reader.failing("kill", "web")[1]["code"] == "forbidden"
     assert bob.failing("tokens", "issue", "x", "--scope", "all")[1]["fields"].keys() == {"scopes"}
     assert bob.failing("tokens", "issue", "x", "--expires", "soon")[1]["fields"].keys() == {"expires_at"}
-    key = Token.objects.get(name="ci").key
+    before = (tmp_path / "client.toml").read_text()
+    assert "Profile bob in" in bob.out("tokens", "rotate", "--overlap", "1", "--profile", "bob")
+    assert (tmp_path / "client.toml").read_text() != before
+    assert bob.json("status", "--profile", "bob")[0]["name"] == "web"
+    secret = reader.out("tokens", "rotate", "--overlap", "0").strip()  # $BORG_TOKEN is not in the file of profiles
+    assert "expired" in reader.failing("status")[0]
+    reader.environment["BORG_TOKEN"] = secret
+    key = secret.split("_")[1]
     lines = bob.out("tokens", "list").splitlines()
-    assert lines[-1].startswith(key)
-    assert lines[-1].split()[2] == lines[-2].split()[0] == Token.objects.get(name="ci").parent.key
+    assert key in [line.split()[0] for line in lines]
+    assert Token.objects.get(key=key).parent.name.startswith("borgctl on")
     assert bob.out("tokens", "revoke", key, "--profile", "bob") == f"Token {key} is revoked.\n"
     assert "revoked" in reader.failing("status")[0]
     assert get_user_model().objects.get(username="bob").pk == Token.objects.get(key=key).user_id

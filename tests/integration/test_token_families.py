@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from quota.models import Membership, Record, Token
 from quota.retention import forget_old
-from quota.tenancy.access import CHILD_LASTS, principal_of_token, token_issue, token_revoke
+from quota.tenancy.access import TOKEN_LASTS, principal_of_token, token_issue, token_revoke
 from quota.tenancy.service_accounts import service_account_create
 from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import Scope, system
@@ -85,7 +85,7 @@ def test_a_child_has_an_end_and_records_its_parent(ann) -> None:
     assert answer.json()["token"]["parent"] == parent.key
     child = Token.objects.get(name="child")
     assert child.parent == parent
-    assert abs(child.expires_at - timezone.now() - CHILD_LASTS) < dt.timedelta(minutes=1)
+    assert abs(child.expires_at - timezone.now() - TOKEN_LASTS) < dt.timedelta(minutes=1)
     assert Record.objects.filter(kind="token.issued").latest("revision").data["parent"] == parent.key
 
 

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
 from portal.sigma.frame.page import given_in, number_among, page, page_of, problem_kept, rendered
+from portal.sigma.frame.rotation import OVERLAPS, rotated
 from portal.sigma.team.tenants import PAGE_SIZE, frame, unknown_action
 from quota import clock
 from quota.models import ServiceAccount, Token
@@ -59,13 +60,18 @@ def account(request: HttpRequest, principal: Principal, tenant: str, account: st
     require(principal, Action.TENANT_ADMIN, tenant=row.name)
     found = service_account_named(row, account)
     context: dict[str, Any] = {**frame(principal, row), "roles": ROLES, "scopes": SCOPES, "days": DAYS}
+    context["overlaps"] = OVERLAPS
     context["given"] = {"scopes": list(SCOPES), "days": "90"}
     if request.method == "POST":
         with problem_kept(context):
-            if request.POST.get("do") != "token":
-                return _change(request, principal, found)
-            context["issued"], context["secret"] = _issue(request, principal, found)
-        if "problem" in context:
+            match request.POST.get("do"):
+                case "token":
+                    context["issued"], context["secret"] = _issue(request, principal, found)
+                case "rotate":
+                    context["issued"], context["secret"] = rotated(principal, request.POST)
+                case _:
+                    return _change(request, principal, found)
+        if "problem" in context and request.POST.get("do") == "token":
             context["given"] = {**given_in(request.POST, "name", "days"), "scopes": request.POST.getlist("scopes")}
     context["account"] = people.service_accounts_of(principal, row).get(pk=found.pk)
     context["now"] = clock.now()

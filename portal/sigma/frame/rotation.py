@@ -1,0 +1,23 @@
+"""The form that rotates a token, on the pages of a user's tokens and of a service account."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from django.http import QueryDict
+
+from portal.sigma.frame.page import number_among
+from quota.models import Token
+from quota.tenancy.rotation import token_rotate
+from quota.vocabulary.permissions import Principal
+
+# The offered times in hours for which both tokens are valid.
+OVERLAPS = [0, 1, 6, 24, 72, 168]
+
+
+def rotated(principal: Principal, post: QueryDict) -> tuple[Token, str]:
+    """Rotate the token that the form names. Return the new token and its secret. Raises `Rejected` like
+    `token_rotate`.
+    """
+    hours = number_among(post, "hours", OVERLAPS)
+    return token_rotate(principal=principal, key=post.get("key", "")[:16], overlap=dt.timedelta(hours=hours))

@@ -1,0 +1,57 @@
+"""Gives a person who signs in through an identity provider the rights that the person's groups there give.
+
+The provider decides about all tenants, user groups and SREs that the setting BORG_OIDC_ROLES names: at each sign-in,
+the person gets what the groups give, and loses everything else there. Other tenants are not changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import Group
+
+from quota import records
+from quota.models import Membership, Tenant
+from quota.records import RecordEntry
+from quota.tenancy.members import member_drop, member_set
+from quota.tenancy.tenants import tenants_locked
+from quota.vocabulary.permissions import system
+from quota.vocabulary.provider_groups import GroupRoles, Rights
+
+
+def rights_apply(*, user: Any, rights: Rights, decided: GroupRoles, request_id: str = "") -> None:
+    """Set the roles, the user groups and the state as SRE of `user`. Idempotent. Locks: the rows of the tenants.
+
+    `decided`: the setting, which says what the provider decides about. Tenants that do not exist are ignored. A person
+    also loses the role of the last owner of a tenant, because the provider is right; an SRE can add another owner.
+    """
+    with records.write(system("identity-provider", request_id=request_id)) as entry:
+        _apply_roles(entry, user, rights, decided)
+        _apply_groups(entry, user, rights, decided)
+        if decided.sre and user.is_staff != rights.sre:
+            user.is_staff = rights.sre
+            user.is_superuser = user.is_superuser and rights.sre
+            user.save(update_fields=["is_staff", "is_superuser"])
+            entry.append("sre.set", user=user.get_username(), sre=rights.sre)
+
+
+def _apply_roles(entry: RecordEntry, user: Any, rights: Rights, decided: GroupRoles) -> None:
+    known = Tenant.objects.filter(name__in=decided.tenants).values_list("name", flat=True)
+    tenants = tenants_locked(*sorted(known))
+    held = {row.tenant_id: row for row in Membership.objects.select_related("tenant", "user").filter(user=user)}
+    for name, tenant in tenants.items():
+        role, before = rights.roles.get(name), held.get(tenant.pk)
+        if before is not None and before.role != role:
+            member_drop(entry, before, keep=role is not None)
+        if role is not None and (before is None or before.role != role):
+            member_set(entry, tenant, user, role.value)
+
+
+def _apply_groups(entry: RecordEntry, user: Any, rights: Rights, decided: GroupRoles) -> None:
+    rows = {group.name: group for group in Group.objects.filter(name__in=decided.groups)}
+    held = set(user.groups.filter(name__in=rows).values_list("name", flat=True))
+    wanted = rights.groups & rows.keys()
+    if held != wanted:
+        user.groups.remove(*(rows[name] for name in held - wanted))
+        user.groups.add(*(rows[name] for name in wanted - held))
+        entry.append("user-groups.set", user=user.get_username(), groups=sorted(wanted))

@@ -1,0 +1,78 @@
+"""Tests of the ways to sign in, in a real browser: a passkey, and screenshots of the pages."""
+
+from __future__ import annotations
+
+import pytest
+from allauth.mfa.models import Authenticator
+from django.contrib.auth import get_user_model
+from playwright.sync_api import Page, expect
+
+from quota.tenancy.access import token_issue
+from quota.vocabulary.permissions import system
+from tests.browser.conftest import LOOKS, SHOTS, sign_in
+
+
+def give_passkey_device(page: Page) -> None:
+    """Give the browser a device for passkeys, whose owner is always present and verified."""
+    session = page.context.new_cdp_session(page)
+    session.send("WebAuthn.enable")
+    device = {
+        "protocol": "ctap2",
+        "transport": "internal",
+        "hasResidentKey": True,
+        "hasUserVerification": True,
+        "isUserVerified": True,
+        "automaticPresenceSimulation": True,
+    }
+    session.send("WebAuthn.addVirtualAuthenticator", {"options": device})
+
+
+def test_a_person_adds_a_passkey_and_signs_in_with_it_alone(page: Page, portal: str) -> None:
+    home = portal.replace("127.0.0.1", "localhost")  # passkeys belong to a name, not to an address
+    give_passkey_device(page)
+    page.goto(f"{home}/accounts/login/")
+    page.get_by_label("Username").fill("operator")
+    page.get_by_label("Password").fill("correct horse battery")
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    page.wait_for_url(f"{home}/")
+    page.goto(f"{home}/sign-in/")
+    page.get_by_role("link", name="Add").click()
+    page.get_by_label("Name of the passkey").fill("laptop")
+    page.get_by_label("Also sign in with this passkey alone").check()
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.wait_for_url("**/recovery-codes/")
+    assert Authenticator.objects.filter(type=Authenticator.Type.WEBAUTHN).count() == 1
+    page.context.clear_cookies()
+    page.goto(f"{home}/accounts/login/?next=/tokens/")
+    page.get_by_role("button", name="Use a passkey").click()
+    page.wait_for_url(f"{home}/tokens/")
+    expect(page.locator(".who-name")).to_have_text("operator")
+
+
+@pytest.mark.parametrize("size, scheme", LOOKS)
+def test_screenshots_of_the_pages_of_sign_in(context, page, size, scheme) -> None:
+    user = get_user_model().objects.get(username="operator")
+    for name in ("laptop", "nightly build"):
+        token_issue(principal=system("test"), user=user, name=name, scopes=["read", "write"])
+    sign_in(page)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.emulate_media(color_scheme=scheme)
+    for name, path in {
+        "sign-in": "/sign-in/",
+        "tokens": "/tokens/",
+        "sign-in-app": "/accounts/2fa/totp/activate/",
+        "sign-in-passkey": "/accounts/2fa/webauthn/add/",
+    }.items():
+        page.goto(path)
+        if name == "tokens":
+            page.get_by_text("Rotate…").first.click()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is too wide"
+        page.screenshot(path=SHOTS / f"{name}-{size[0]}-{scheme}.png", full_page=True)
+
+
+@pytest.mark.parametrize("size, scheme", LOOKS)
+def test_screenshots_of_the_page_to_sign_in(page, size, scheme) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.emulate_media(color_scheme=scheme)
+    page.goto("/accounts/login/")
+    page.screenshot(path=SHOTS / f"login-{size[0]}-{scheme}.png", full_page=True)
