@@ -9,6 +9,7 @@ from pathlib import Path
 import redis
 
 from portal.up import engines
+from portal.up.supervision.account import engine_account
 from tests.ha.network import Host
 from tests.ha.services import Service, Services, wait_until
 
@@ -16,6 +17,9 @@ NAME = "borg"
 _PORT, _SENTINEL = 6379, 26379
 _DOWN_AFTER_MS, _FAILOVER_MS = 1_500, 10_000
 _READY_S = 60.0
+# A master that ended starts again after the failover. If it started before, clients would connect to it, and it would
+# reject their writes until a sentinel makes it a replica, ten seconds later.
+_RESTART_S = 5.0
 
 
 class Caches:
@@ -84,7 +88,7 @@ class Caches:
     def _service(self, host: Host, name: str, lines: Sequence[str]) -> Service:
         """Return a service of `redis-server`. Redis writes later changes of its role into its configuration file."""
         folder = self._folder / host.name / name
-        account = engines.engine_account(folder.parent, engines.redis_server())
+        account = engine_account(folder.parent, engines.redis_server())
         engines._own_folder(folder, account)
         config = folder / f"{name}.conf"
         config.write_text("\n".join([*lines, f"dir {folder}", ""]))
@@ -92,4 +96,5 @@ class Caches:
             os.chown(config, account.uid, account.gid)
         mode = ["--sentinel"] if name == "sentinel" else []
         argv = [str(engines.redis_server()), str(config), *mode]
-        return Service(host, name, argv, self._folder / host.name / f"{name}.log", account=account, cwd=folder)
+        log = self._folder / host.name / f"{name}.log"
+        return Service(host, name, argv, log, account=account, cwd=folder, restart_s=_RESTART_S)

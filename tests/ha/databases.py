@@ -17,13 +17,14 @@ import psycopg
 import psycopg.sql
 
 from portal.up import engines
+from portal.up.supervision.account import engine_account
 from tests.ha.network import SUBNET, Host
 from tests.ha.services import Service, Services, wait_until
 
 PATRONI = Path(__file__).parents[2] / "build" / "patroni" / "bin" / "patroni"
 _REST, _PORT = 8008, 5432
 _TTL_S, _LOOP_S, _RETRY_S = 20, 2, 4
-_READY_S = 180.0
+_READY_S = 600.0
 # A client notices within five seconds that a server has vanished: while it connects, writes or waits.
 _CLIENT = (
     "target_session_attrs=read-write&connect_timeout=2&tcp_user_timeout=5000"
@@ -122,7 +123,8 @@ class Databases:
 
     def _patroni(self, host: Host) -> Service:
         folder = self._of(host)
-        account = engines.engine_account(folder, engines.postgres_binaries(), PATRONI)
+        # Patroni starts its Python again, which may be in a folder that its user may not enter.
+        account = engine_account(folder, engines.postgres_binaries(), (PATRONI.parent / "python").resolve())
         home = folder / "postgres"
         engines._own_folder(home, account)
         config = folder / "patroni.json"

@@ -15,7 +15,6 @@ import psutil
 from portal.up.supervision.account import SystemUser
 from tests.ha.network import Host, send
 
-RESTART_S = 1.0
 _PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
@@ -23,6 +22,7 @@ _PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 class Service:
     """A program on a host. `log`: the file that gets its output. `account`: its user, None for root.
 
+    `restart_s`: after so many seconds the host starts the service again, if it has ended.
     `also`: the name of a program that the service starts outside of its own process tree (Patroni starts `postgres`).
     """
 
@@ -33,6 +33,7 @@ class Service:
     env: Mapping[str, str] = field(default_factory=dict)
     account: SystemUser | None = None
     cwd: Path = Path("/")
+    restart_s: float = 1.0
     also: str = ""
     _entered: subprocess.Popen[bytes] | None = None
     _ended_at: float | None = None
@@ -61,13 +62,12 @@ class Service:
             found += [one for one in self.host.inside.processes() if one.pid not in known and _name(one) == self.also]
         return found
 
-    def main(self) -> list[psutil.Process]:
-        """Return the first process of the service as a list, which is empty if the service has ended."""
-        return self.processes()[:1]
-
     def kill(self) -> None:
-        """Kill the first process of the service."""
-        send(self.main(), signal.SIGKILL)
+        """Kill the first process of the service, or of the program `also`."""
+        found = [
+            one for one in self.processes() if not self.also or (_name(one) == self.also and "-D" in one.cmdline())
+        ]
+        send(found[:1], signal.SIGKILL)
 
     def pause(self) -> None:
         """Stop all processes of the service with SIGSTOP."""
@@ -77,11 +77,11 @@ class Service:
         send(self.processes(), signal.SIGCONT)
 
     def restart_if_ended(self, now: float) -> bool:
-        """Start the service if it ended at least a second ago. Return whether it was started."""
+        """Start the service if it ended `restart_s` seconds ago. Return whether it was started."""
         if self._entered is None or self._entered.poll() is None:
             return False
         self._ended_at = self._ended_at or now
-        if now - self._ended_at < RESTART_S:
+        if now - self._ended_at < self.restart_s:
             return False
         self.start()
         return True
@@ -147,6 +147,6 @@ def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> 
 
 def _name(process: psutil.Process) -> str:
     try:
-        return process.name()
+        return str(process.name())
     except psutil.NoSuchProcess:
         return ""

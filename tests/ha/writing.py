@@ -12,8 +12,14 @@ import psycopg
 import redis
 
 from serving import redis_clients
+from tests.ha.history import Outcome
+from tests.ha.workload import Caller
 
 _PAUSE_S = 0.05
+
+
+class NotWritten(Exception):
+    """The error if a web process did not acknowledge a write."""
 
 
 @dataclass
@@ -37,16 +43,16 @@ class Loop:
         assert self._thread is not None
         self._thread.join(30.0)
 
-    def gap_s(self, since: float) -> float | None:
-        """Return the longest pause between two writes from shortly before the time `since`, or None if no write has
-        succeeded since then.
-        """
+    def gap_s(self, since: float) -> float:
+        """Return the longest pause between two writes, from the last write before the time `since` until now."""
         times = [at for at, _ in self.done]
-        before = [at for at in times if at <= since][-1:]
+        before = [at for at in times if at <= since][-1:] or [since]
         after = [at for at in times if at > since]
-        if not after:
-            return None
-        return max(later - earlier for earlier, later in itertools.pairwise([*before, *after]))
+        return max(later - earlier for earlier, later in itertools.pairwise([*before, *after, time.monotonic()]))
+
+    def writes(self) -> bool:
+        """Return whether a write has succeeded within the last second."""
+        return bool(self.done) and self.done[-1][0] > time.monotonic() - 1.0
 
     def _run(self) -> None:
         for number in itertools.count():
@@ -81,4 +87,26 @@ def database_loop(url: str) -> Loop:
 def cache_loop(url: str) -> Loop:
     """Return a loop that sets a key of Redis."""
     client = redis_clients.client(url, socket_timeout=1.0, retry=None)
-    return Loop(lambda number: client.set("ha-written", number), (redis.RedisError,))
+
+    def write(number: int) -> None:
+        client.set("ha-written", number)
+
+    return Loop(write, (redis.RedisError,))
+
+
+def web_loop(caller: Caller, cell: str, tenant: str) -> Loop:
+    """Return a loop that changes a label of a job, without a restart of its task, through HAProxy and a web process."""
+
+    def write(number: int) -> None:
+        job = {
+            "name": "written",
+            "tenant": tenant,
+            "priority": 100,
+            "labels": {"number": str(number)},
+            "task": {"command": ["sleep", "infinity"], "limit": {"cpu": "10m", "ram": "16Mi", "disk": "1Mi"}},
+        }
+        answer = caller.call("PUT", f"/api/v1/cells/{cell}/jobs/{tenant}/written/", json=job, give_up_s=0.0)
+        if answer.outcome != Outcome.ACKNOWLEDGED:
+            raise NotWritten(answer.detail)
+
+    return Loop(write, (NotWritten,))

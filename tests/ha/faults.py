@@ -1,0 +1,93 @@
+"""The faults: each is a target and a way to harm it, such as `redis-leader-kill`.
+
+kill    the process ends, and its host starts it again after a second
+pause   all processes of the service stop (SIGSTOP) for a while
+cut     no packet reaches or leaves the host for a while
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tests.ha.cell import Cell
+from tests.ha.network import Host
+from tests.ha.services import Service
+
+# For so long a paused process stops and a host is cut off; longer than the lease of Patroni (20 s).
+HOLD_S = 30.0
+
+Target = Callable[[Cell, random.Random], tuple[Host | None, str]]
+
+
+def _any(service: str) -> Target:
+    return lambda cell, rng: (rng.choice(cell.control), service)
+
+
+TARGETS: Mapping[str, Target] = {
+    "postgres-leader": lambda cell, _: (cell.databases.leader(), "postgres"),
+    "etcd-leader": lambda cell, _: (cell.databases.etcd_leader(), "etcd"),
+    "redis-leader": lambda cell, _: (cell.caches.leader(), "redis"),
+    "lease-holder": lambda cell, _: (cell.lease_holder(), "master"),
+    "link": _any("link"),
+    "web": _any("web"),
+}
+
+
+def _kill(service: Service) -> None:
+    service.kill()
+
+
+def _pause(service: Service) -> None:
+    service.pause()
+
+
+def _cut(service: Service) -> None:
+    service.host.cut_off()
+
+
+def _nothing(_: Service) -> None:
+    pass
+
+
+def _resume(service: Service) -> None:
+    service.resume()
+
+
+def _heal(service: Service) -> None:
+    service.host.heal()
+
+
+# How to begin a fault, and how to end it.
+WAYS: Mapping[str, tuple[Callable[[Service], None], Callable[[Service], None]]] = {
+    "kill": (_kill, _nothing),
+    "pause": (_pause, _resume),
+    "cut": (_cut, _heal),
+}
+FAULTS: Mapping[str, tuple[str, str]] = {f"{target}-{way}": (target, way) for target in TARGETS for way in WAYS}
+
+
+@dataclass(frozen=True)
+class Injected:
+    """A fault that has begun. `began`: monotonic clock."""
+
+    name: str
+    service: Service
+    began: float
+
+    def end(self) -> None:
+        WAYS[FAULTS[self.name][1]][1](self.service)
+
+
+def inject(name: str, cell: Cell, rng: random.Random) -> Injected:
+    """Begin a fault. Raises `RuntimeError` if the cell has no such target at the moment."""
+    target, way = FAULTS[name]
+    host, service_name = TARGETS[target](cell, rng)
+    if host is None:
+        raise RuntimeError(f"{name}: the cell has no {target} at the moment")
+    service = cell.services.on(host.name, service_name)
+    began = time.monotonic()
+    WAYS[way][0](service)
+    return Injected(name, service, began)
