@@ -8,7 +8,6 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ class Cell:
             "BORG_ARCHIVE": (shared / "archive").as_uri(),
         }
 
-    def start(self, cleanup: ExitStack) -> None:
+    def start(self) -> None:
         """Start everything, and return when all machines have joined."""
         self.caches.start()
         self.databases.start()
@@ -90,7 +89,6 @@ class Cell:
         self.services.start(haproxy(self.front, self.control, self.folder / self.front.name))
         wait_until(self._web_answers, _READY_S, "all web processes answer")
         for host in self.machines:
-            cleanup.callback(cgroups.detect(self._borglet_home(host)).remove)
             self.services.start(self._borglet(host, made["join_tokens"]["fleet"]))
         wait_until(self.complete, _READY_S, "all machines are up")
 
@@ -167,3 +165,11 @@ class Cell:
 
     def _borglet_home(self, host: Host) -> Path:
         return self.folder / host.name / "borglet"
+
+
+def remove_control_groups(folder: Path) -> None:
+    """Remove the control groups of the Borglets below `folder`, after their processes have ended."""
+    for home in folder.glob("*/borglet"):
+        groups = cgroups.detect(home)
+        groups.sweep(set())
+        groups.remove()

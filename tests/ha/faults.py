@@ -16,8 +16,9 @@ from tests.ha.cell import Cell
 from tests.ha.network import Host
 from tests.ha.services import Service
 
-# For so long a paused process stops and a host is cut off; longer than the lease of Patroni (20 s).
-HOLD_S = 30.0
+# For so long each fault is watched. A paused process stops and a host is cut off for longer than the lease of Patroni,
+# which is 20 s.
+HOLD_S: Mapping[str, float] = {"kill": 12.0, "pause": 30.0, "cut": 30.0}
 
 Target = Callable[[Cell, random.Random], tuple[Host | None, str]]
 
@@ -76,6 +77,11 @@ class Injected:
     name: str
     service: Service
     began: float
+
+    @property
+    def hold_s(self) -> float:
+        """For how many seconds the fault lasts."""
+        return HOLD_S[FAULTS[self.name][1]]
 
     def end(self) -> None:
         WAYS[FAULTS[self.name][1]][1](self.service)

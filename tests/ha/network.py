@@ -32,6 +32,7 @@ class Namespaces:
     def __init__(self, name: str) -> None:
         # A process that ignores SIGCHLD leaves no zombies, so that it can be the first process of a host.
         first = ("env", "--ignore-signal=CHLD", "sleep", "infinity")
+        self._first: psutil.Process | None = None
         self._outer = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", *_NAMESPACES, "--fork", "--kill-child", *first],
             stdin=subprocess.DEVNULL,
@@ -39,6 +40,7 @@ class Namespaces:
         )
         try:
             self.pid = _only_child(self._outer.pid, "sleep")
+            self._first = psutil.Process(self.pid)
             self.run("hostname", name)
             self.run("ip", "link", "set", "lo", "up")
         except BaseException:
@@ -64,8 +66,11 @@ class Namespaces:
                 continue
 
     def close(self) -> None:
-        """Kill all processes of the host, which removes its namespaces."""
-        self._outer.kill()
+        """Kill all processes of the host, and wait until they have ended. The kernel then removes its namespaces."""
+        if self._first is None:
+            self._outer.kill()
+        else:
+            self._first.kill()  # `unshare` ends when all processes of the host have ended
         self._outer.wait()
 
 

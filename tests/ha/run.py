@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.ha.cell import CELL, TENANT, Cell
+from tests.ha.cell import CELL, TENANT, Cell, remove_control_groups
 from tests.ha.checker import Violation, check
 from tests.ha.databases import check_patroni
 from tests.ha.evidence import gather
-from tests.ha.faults import FAULTS, HOLD_S, inject
+from tests.ha.faults import FAULTS, inject
 from tests.ha.history import History, Outcome
 from tests.ha.network import enter, network
 from tests.ha.services import Services, wait_until
 from tests.ha.workload import Caller, Workload
-from tests.ha.writing import Loop, cache_loop, database_loop, web_loop
+from tests.ha.writing import Loop, cache_loop, database_loop, max_gap_s, web_loop
 
 CONTROL_HOSTS, CLIENTS = 3, 4
 _FRONT, _CONTROL, _MACHINES = 5, 11, 101  # the first numbers of their addresses
@@ -103,10 +103,11 @@ class Run:
         began = time.time()
         fault = inject(name, self.cell, self.rng)
         try:
-            time.sleep(HOLD_S)
+            time.sleep(fault.hold_s)
         finally:
             fault.end()
         gaps = {what: round(loop.gap_s(fault.began), 1) for what, loop in loops.items()}
+        gaps["placing"] = round(self._placing_gap_s(began), 1)
         self.cuts.append((began, time.time()))
         healed = wait_until(self.cell.complete, _COMPLETE_S, f"the cell is complete again after {name}")
         return {
@@ -116,6 +117,14 @@ class Run:
             "complete_s": round(healed, 1),
             "load": round(os.getloadavg()[0], 1),
         }
+
+    def _placing_gap_s(self, since: float) -> float:
+        """Return the longest pause between two placements, from the last before the time `since` until now."""
+        rows = self.cell.query(
+            "SELECT EXTRACT(epoch FROM time)::float FROM scheduling_event WHERE kind = 'task.placed' ORDER BY time"
+        )
+        times = [at for (at,) in rows]
+        return max_gap_s(times, since, time.time())
 
     def _rests(self) -> bool:
         rows = self.cell.query(
@@ -134,6 +143,7 @@ def run(plan: Plan) -> Iterator[dict[str, Any]]:
     with ExitStack() as cleanup:
         if "BORG_HA_KEEP" not in os.environ:
             cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        cleanup.callback(remove_control_groups, folder)
         print(f"logs: {folder}", file=sys.stderr, flush=True)
         hosts = cleanup.enter_context(network())
         services = cleanup.enter_context(Services())
@@ -143,7 +153,7 @@ def run(plan: Plan) -> Iterator[dict[str, Any]]:
         enter(front)
         cell = Cell(control, machines, front, services, folder)
         began = time.monotonic()
-        cell.start(cleanup)
+        cell.start()
         yield {"started_s": round(time.monotonic() - began, 1), "seed": plan.seed}
         one = Run(plan, cell, folder, random.Random(plan.seed), History(folder / "history.jsonl"))
         yield from one.faults()

@@ -107,7 +107,7 @@ class Client:
 
     def _buy(self) -> Request:
         key, began = self._next_name("order"), time.time()
-        until = dt.datetime.now(dt.UTC) + dt.timedelta(days=self._rng.randint(1, 30))
+        until = dt.datetime.now(dt.UTC).replace(microsecond=0) + dt.timedelta(days=self._rng.randint(1, 30))
         body = {
             "tenant": TENANT,
             "cell": CELL,

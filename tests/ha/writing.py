@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import psycopg
@@ -45,10 +45,7 @@ class Loop:
 
     def gap_s(self, since: float) -> float:
         """Return the longest pause between two writes, from the last write before the time `since` until now."""
-        times = [at for at, _ in self.done]
-        before = [at for at in times if at <= since][-1:] or [since]
-        after = [at for at in times if at > since]
-        return max(later - earlier for earlier, later in itertools.pairwise([*before, *after, time.monotonic()]))
+        return max_gap_s([at for at, _ in self.done], since, time.monotonic())
 
     def writes(self) -> bool:
         """Return whether a write has succeeded within the last second."""
@@ -64,6 +61,13 @@ class Loop:
                 self.errors.append(f"{type(error).__name__}: {error}".splitlines()[0])
             else:
                 self.done.append((time.monotonic(), number))
+
+
+def max_gap_s(times: Sequence[float], since: float, until: float) -> float:
+    """Return the longest pause between sorted times, from the last one before `since` to the time `until`."""
+    before = [at for at in times if at <= since][-1:] or [since]
+    after = [at for at in times if since < at <= until]
+    return max(later - earlier for earlier, later in itertools.pairwise([*before, *after, until]))
 
 
 def database_loop(url: str) -> Loop:
