@@ -36,6 +36,7 @@ class Namespaces:
         self._outer = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", *_NAMESPACES, "--fork", "--kill-child", *first],
             stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # at its end, it complains that its child was killed
             start_new_session=True,
         )
         try:

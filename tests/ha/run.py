@@ -106,10 +106,10 @@ class Run:
             time.sleep(fault.hold_s)
         finally:
             fault.end()
-        gaps = {what: round(loop.gap_s(fault.began), 1) for what, loop in loops.items()}
-        gaps["placing"] = round(self._placing_gap_s(began), 1)
         self.cuts.append((began, time.time()))
         healed = wait_until(self.cell.complete, _COMPLETE_S, f"the cell is complete again after {name}")
+        gaps = {what: round(loop.gap_s(fault.began), 1) for what, loop in loops.items()}
+        gaps["placing"] = round(self._placing_gap_s(began), 1)
         return {
             "fault": name,
             "host": fault.service.host.name,
@@ -123,8 +123,7 @@ class Run:
         rows = self.cell.query(
             "SELECT EXTRACT(epoch FROM time)::float FROM scheduling_event WHERE kind = 'task.placed' ORDER BY time"
         )
-        times = [at for (at,) in rows]
-        return max_gap_s(times, since, time.time())
+        return max_gap_s([at for (at,) in rows], since, time.time())
 
     def _rests(self) -> bool:
         rows = self.cell.query(
