@@ -55,6 +55,7 @@ class Databases:
         self._services, self._folder = services, folder
         addresses = ",".join(f"{host.address}:{_PORT}" for host in hosts)
         self.url = f"postgresql://postgres@{addresses}/{engines.DATABASE}?{_CLIENT}"
+        self._admin = self.url.replace(f"/{engines.DATABASE}?", "/postgres?")
 
     def start(self) -> None:
         """Start etcd and Patroni, and create the database. Return when both standbys stream."""
@@ -63,18 +64,9 @@ class Databases:
         for host in self.hosts.values():
             self._services.start(self._patroni(host))
         wait_until(self.complete, _READY_S, "PostgreSQL has a leader and its standbys stream")
-        admin = self.url.replace(f"/{engines.DATABASE}?", "/postgres?")
-        with psycopg.connect(admin, autocommit=True) as connection:
+        with psycopg.connect(self._admin, autocommit=True) as connection:
             name = psycopg.sql.Identifier(engines.DATABASE)
             connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(name))
-
-    def members(self) -> list[dict[str, Any]]:
-        """Return Patroni's view of its members, from the first host that answers within a second."""
-        for host in self.hosts.values():
-            if (found := get_json(f"http://{host.address}:{_REST}/cluster")) is not None:
-                members: list[dict[str, Any]] = found["members"]
-                return members
-        return []
 
     def leader(self) -> Host | None:
         """Return the host whose PostgreSQL accepts writes."""
@@ -97,15 +89,14 @@ class Databases:
         return None
 
     def complete(self) -> bool:
-        """Return whether there is a leader, a synchronous standby, and all standbys stream."""
-        members = self.members()
-        roles = [member["role"] for member in members]
-        streaming = sum(member["state"] in ("running", "streaming") for member in members)
-        return (
-            len(members) == streaming == len(self.hosts)
-            and roles.count("leader") == 1
-            and ("sync_standby" in roles or len(self.hosts) == 1)
-        )
+        """Return whether there is a leader, all standbys stream from it, and one of them is synchronous."""
+        try:
+            with psycopg.connect(self._admin, autocommit=True) as connection:
+                rows = connection.execute("SELECT state, sync_state FROM pg_stat_replication").fetchall()
+        except psycopg.Error:
+            return False
+        states = [(state, sync) for state, sync in rows if state == "streaming"]
+        return len(states) == len(self.hosts) - 1 and ("streaming", "sync") in states
 
     def _etcd(self, host: Host) -> Service:
         peers = ",".join(f"{one.name}=http://{one.address}:2380" for one in self.hosts.values())
@@ -179,6 +170,9 @@ class Databases:
                     "replication": {"username": "replicator"},
                     "rewind": {"username": "postgres"},
                 },
+                # A standby that was interrupted while it was rewound is copied again.
+                "remove_data_directory_on_rewind_failure": True,
+                "remove_data_directory_on_diverged_timelines": True,
                 "pg_hba": ["local all all trust", *trusted],
                 "parameters": {"unix_socket_directories": str(home)},
             },

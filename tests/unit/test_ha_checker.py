@@ -122,7 +122,7 @@ def test_a_planted_violation_is_caught(plant: str) -> None:
 def test_two_incarnations_may_overlap_while_a_machine_is_cut_off() -> None:
     runs = [Run("web", 0, 1, 11.0, 199.0 + RECONNECTION_S), *HONEST.runs[1:]]
     assert check(replace(HONEST, runs=runs, cuts=[(15.0, 200.0)])) == []
-    assert check(replace(HONEST, runs=runs, cuts=[(300.0, 400.0)])) != [], "a later cut is no excuse"
+    assert check(replace(HONEST, runs=runs, cuts=[(300.0, 400.0)])) != [], "a later cut does not explain it"
 
 
 def test_a_request_without_an_answer_may_have_its_effect_or_not() -> None:
