@@ -3,6 +3,7 @@
 kill    the process ends, and its host starts it again after a second
 pause   all processes of the service stop (SIGSTOP) for a while
 cut     no packet reaches or leaves the host for a while
+off     all processes of the host end, and the host starts them again after a while
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.ha.services import Service
 
 # For so long each fault is watched. A paused process stops and a host is cut off for longer than the lease of Patroni,
 # which is 20 s.
-HOLD_S: Mapping[str, float] = {"kill": 12.0, "pause": 30.0, "cut": 30.0}
+HOLD_S: Mapping[str, float] = {"kill": 12.0, "pause": 30.0, "cut": 30.0, "off": 30.0}
 
 Target = Callable[[Cell, random.Random], tuple[Host | None, str]]
 
@@ -36,36 +37,16 @@ TARGETS: Mapping[str, Target] = {
     "web": _any("web"),
 }
 
-
-def _kill(service: Service) -> None:
-    service.kill()
-
-
-def _pause(service: Service) -> None:
-    service.pause()
-
-
-def _cut(service: Service) -> None:
-    service.host.cut_off()
-
-
-def _nothing(_: Service) -> None:
-    pass
-
-
-def _resume(service: Service) -> None:
-    service.resume()
-
-
-def _heal(service: Service) -> None:
-    service.host.heal()
-
-
+Act = Callable[[Cell, Service], None]
 # How to begin a fault, and how to end it.
-WAYS: Mapping[str, tuple[Callable[[Service], None], Callable[[Service], None]]] = {
-    "kill": (_kill, _nothing),
-    "pause": (_pause, _resume),
-    "cut": (_cut, _heal),
+WAYS: Mapping[str, tuple[Act, Act]] = {
+    "kill": (lambda _, service: service.kill(), lambda _, service: None),
+    "pause": (lambda _, service: service.pause(), lambda _, service: service.resume()),
+    "cut": (lambda _, service: service.host.cut_off(), lambda _, service: service.host.heal()),
+    "off": (
+        lambda cell, service: cell.services.switch_off(service.host),
+        lambda cell, service: cell.services.switch_on(service.host),
+    ),
 }
 FAULTS: Mapping[str, tuple[str, str]] = {f"{target}-{way}": (target, way) for target in TARGETS for way in WAYS}
 
@@ -75,6 +56,7 @@ class Injected:
     """A fault that has begun. `began`: monotonic clock."""
 
     name: str
+    cell: Cell
     service: Service
     began: float
 
@@ -84,7 +66,7 @@ class Injected:
         return HOLD_S[FAULTS[self.name][1]]
 
     def end(self) -> None:
-        WAYS[FAULTS[self.name][1]][1](self.service)
+        WAYS[FAULTS[self.name][1]][1](self.cell, self.service)
 
 
 def inject(name: str, cell: Cell, rng: random.Random) -> Injected:
@@ -95,5 +77,5 @@ def inject(name: str, cell: Cell, rng: random.Random) -> Injected:
         raise RuntimeError(f"{name}: the cell has no {target} at the moment")
     service = cell.services.on(host.name, service_name)
     began = time.monotonic()
-    WAYS[way][0](service)
-    return Injected(name, service, began)
+    WAYS[way][0](cell, service)
+    return Injected(name, cell, service, began)

@@ -114,9 +114,6 @@ class Services:
     def on(self, host: str, name: str) -> Service:
         return self._all[host, name]
 
-    def named(self, name: str) -> list[Service]:
-        return [one for one in self._all.values() if one.name == name]
-
     def switch_off(self, host: Host) -> None:
         """Kill all processes of a host. They stay off until `switch_on`."""
         with self._lock:
@@ -124,6 +121,7 @@ class Services:
             send(list(host.inside.processes()), signal.SIGKILL)
 
     def switch_on(self, host: Host) -> None:
+        """Start the services of a host again."""
         with self._lock:
             self._down.discard(host.name)
 
