@@ -147,6 +147,9 @@ class Databases:
                     "maximum_lag_on_failover": 1048576,
                     "primary_start_timeout": 0,  # a leader that ended is replaced instead of started again
                     "synchronous_mode": True,
+                    # A leader that is cut off could wait for its standbys for ever: a session with temporary tables
+                    # that ends commits their removal, and nothing interrupts that wait.
+                    "primary_stop_timeout": 5,
                     "failsafe_mode": True,
                     "postgresql": {"use_pg_rewind": True, "parameters": _PARAMETERS},
                 },

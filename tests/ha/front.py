@@ -9,7 +9,8 @@ from tests.ha.network import Host
 from tests.ha.services import Service
 
 WEB_PORT, LINK_PORT = 8000, 8443
-# A server that does not answer for two seconds gets no new connections, and its open ones are closed.
+# A server that does not answer for two seconds gets no new connections, and its open ones are closed. A link shard that
+# accepts connections but hangs has the fewest, so `balance leastconn` would send all machines that dial again to it.
 _CONFIG = """
 global
     maxconn 4000
@@ -35,7 +36,7 @@ frontend link
     bind {address}:{link}
     default_backend link
 backend link
-    balance leastconn
+    balance roundrobin
 {links}
 """
 
