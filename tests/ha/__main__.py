@@ -5,7 +5,8 @@
     HA_MACHINES=6       number of machines
     BORG_HA_KEEP=1      keep the folder with logs and the history
 
-Exit status: 0 if the checker found nothing, 1 if it found violations, 2 if the test cannot run.
+Exit status: 0 if the checker found nothing, 1 if it found violations or the cell did not recover, 2 if the test cannot
+run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def main() -> int:
     try:
         for last in run(plan):
             print(json.dumps(last), flush=True)
-    except (PermissionError, ValueError, RuntimeError, TimeoutError) as error:
+    except TimeoutError as error:
+        print(f"ha-test: {error}", file=sys.stderr)
+        return 1
+    except (PermissionError, ValueError, RuntimeError) as error:
         print(f"ha-test: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
