@@ -2,7 +2,7 @@
 #
 # Settings by environment or on the command line, such as `make up PORT=9000`:
 #   BORG_HOME (.borg)  PORT (8000)  DNS_PORT (5353)  LINK_PORT (8443)  MACHINES=simulated:N | simulated:FILE.csv
-#   STANDBYS (0)
+#   CELLS (dev)  STANDBYS (0)
 
 # The first that will do; python3 is named when none does, so that the complaint is about it.
 PYTHON ?= $(or $(shell for each in python3 python3.11 python3.12 python3.13; do \

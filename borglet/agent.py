@@ -42,7 +42,7 @@ from borglet.messages import (
 )
 from borglet.packages.base import PackageMissing, Packages
 from borglet.pressure.guard import Guard
-from borglet.pressure.shortage import PressureTenant
+from borglet.pressure.victims import PressureTenant
 from borglet.prober import Prober
 from borglet.runtimes.base.runtime import Runtime, StartFailed
 from borglet.state import events, instructions

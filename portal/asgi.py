@@ -25,6 +25,7 @@ from django.urls import get_resolver  # noqa: E402
 from portal.http.answers import Receive, Send  # noqa: E402
 from portal.http.front import Front  # noqa: E402
 from portal.http.handler import ThreadedHandler  # noqa: E402
+from portal.http.rates import RequestRates  # noqa: E402
 from portal.http.uploads import PackageUploads  # noqa: E402
 from portal.live import routing  # noqa: E402
 from portal.live.hub import hub  # noqa: E402
@@ -33,6 +34,7 @@ from portal.live.origins import SameOrigin  # noqa: E402
 from portal.live.polls import NamePolls  # noqa: E402
 from portal.settings.base import database  # noqa: E402
 from portal.settings.environment import exit_with, text  # noqa: E402
+from serving.shared_buckets import SharedBuckets  # noqa: E402
 
 if settings.STATIC_ROOT and not (Path(settings.STATIC_ROOT) / "staticfiles.json").is_file():
     exit_with(f"Cannot start the web process: {settings.STATIC_ROOT} contains no static files. Run `make install`.")
@@ -67,15 +69,23 @@ async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     gc.set_threshold(*GC_THRESHOLDS)
     await send({"type": "lifespan.startup.complete"})
     await receive()
+    await rates.close()
     await database_sync_to_async(hub.stop)()
     await database_sync_to_async(names_hub.stop)()
     await send({"type": "lifespan.shutdown.complete"})
 
 
 http = ThreadedHandler(deadline_s=settings.BORG_REQUEST_DEADLINE_S, most_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
+rates = RequestRates(
+    SharedBuckets(settings.BORG_REDIS_URL),
+    token=settings.BORG_RATE_PER_TOKEN,
+    tenant=settings.BORG_RATE_PER_TENANT,
+    address=settings.BORG_RATE_PER_ADDRESS,
+)
 application = Front(
     http=NamePolls(PackageUploads(http)),
     websocket=SameOrigin(AuthMiddlewareStack(URLRouter(routing.urlpatterns))),
     lifespan=lifespan,
     deadline_s=settings.BORG_REQUEST_DEADLINE_S,
+    rates=rates,
 )

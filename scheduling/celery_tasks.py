@@ -19,9 +19,10 @@ from quota.billing.metering import meter
 from quota.market.quota_expiry import expiries_watch
 from scheduling.cells import capacity
 from scheduling.demotion import quota_expiry, spent_budgets
-from scheduling.history.archive import child, ended, metered, old_specs, ranges
+from scheduling.history.archive import child, ended, metered, old_specs, retention
 from scheduling.history.checkpoints import saving
-from scheduling.history.statistics import reader, retention
+from scheduling.history.statistics import reader
+from scheduling.history.statistics.retention import statistics_drop_old, statistics_fold_old
 from scheduling.jobs.health_watch import failing_jobs_watch
 from scheduling.journal import journal, partitions
 from scheduling.models import Cell
@@ -57,7 +58,7 @@ def archive_run() -> None:
     days, old ended jobs and old metered hours to the archive. Then it deletes their rows.
     """
     now = timezone.now()
-    if any(part.due(now=now) for part in (ranges, ended, old_specs, metered)):
+    if any(part.due(now=now) for part in (retention, ended, old_specs, metered)):
         child.start()
 
 
@@ -114,7 +115,7 @@ def statistics() -> None:
 def statistics_forget() -> None:
     """Replace old statistics of hours by statistics of days, and delete those that are older than 400 days."""
     now = timezone.now()
-    folded, dropped = retention.statistics_fold_old(now=now), retention.statistics_drop_old(now=now)
+    folded, dropped = statistics_fold_old(now=now), statistics_drop_old(now=now)
     if folded or dropped:
         log.info("old statistics folded and deleted", days=folded, deleted=dropped)
 

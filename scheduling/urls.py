@@ -39,6 +39,7 @@ _job = [
 ]
 _cell = [
     path("", cells.CellDetailView.as_view(), name="cell"),
+    path("settings/", cells.CellSettingsView.as_view(), name="cell-settings"),
     path("events/", cells.CellEventsView.as_view(), name="cell-events"),
     path("events/<str:place>/", causes.EventView.as_view(), name="cell-event"),
     path("statistics/", statistics.StatisticsView.as_view(), name="cell-statistics"),

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from borglet.messages import Removal, TaskKey
-from borglet.pressure.shortage import PressureTenant
+from borglet.pressure.victims import PressureTenant
 
 # Differences up to this share are noise of the measurement.
 _MARGIN = 0.05

@@ -21,7 +21,7 @@ from borglet.messages import Removal, TaskKey
 from borglet.pressure import memory
 from borglet.pressure.cpu import CpuControl, CpuSettings
 from borglet.pressure.readings import Readings
-from borglet.pressure.shortage import PressureTenant, Resource, Shortage, Victim, held, victims
+from borglet.pressure.victims import PressureTenant, Resource, Shortage, Victim, held, victims
 from borglet.runtimes.base.runtime import Runtime
 from borglet.runtimes.cgroups.limits import Grant
 

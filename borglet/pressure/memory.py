@@ -3,7 +3,7 @@ Pure.
 
     available ──────────────► plenty    tasks with slack may grow into the unused memory
               ─ 2 × reserve ► tight     they stop growing, and batch is throttled, so that it needs less
-              ─ 1 × reserve ► short     tasks end (`shortage`) until a little more than the reserve is free
+              ─ 1 × reserve ► short     tasks end (`victims`) until a little more than the reserve is free
 
 A task with slack may use more memory than its limit. `reserve` returns the bytes that must stay free. Memory is also
 tight or short if the tasks together use more than the machine offers to the cell. The page cache counts as free memory,
@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from borglet.messages import TaskKey
-from borglet.pressure.shortage import PressureTenant, Resource, Shortage
+from borglet.pressure.victims import PressureTenant, Resource, Shortage
 from borglet.runtimes.cgroups.cgroupfs import mebibytes
 
 MIB = 2**20

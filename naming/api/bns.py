@@ -183,8 +183,6 @@ class CellNamesView(APIView):
 
 
 class JobEndpointsView(APIView):
-    limits_callers = True
-
     @extend_schema(operation_id="bns_job", parameters=_WATCH, responses=JobEndpointsSerializer, tags=["names"])
     def get(self, request: Request, cell: str, tenant: str, job: str) -> Response:
         """List all placed tasks of a job, with address, ports, health, weight and load."""
@@ -193,8 +191,6 @@ class JobEndpointsView(APIView):
 
 
 class TaskEndpointView(APIView):
-    limits_callers = True
-
     @extend_schema(operation_id="bns_task", parameters=_WATCH, responses=TaskEndpointSerializer, tags=["names"])
     def get(self, request: Request, cell: str, tenant: str, job: str, index: str) -> Response:
         """Return address, ports, health, weight, load, machine and state of one task."""
@@ -203,8 +199,6 @@ class TaskEndpointView(APIView):
 
 
 class ServiceEndpointsView(APIView):
-    limits_callers = True
-
     @extend_schema(operation_id="bns_service", parameters=_WATCH, responses=ServiceEndpointsSerializer, tags=["names"])
     def get(self, request: Request, cell: str, tenant: str, service: str) -> Response:
         """List all placed tasks of the jobs whose label `service` names this service."""

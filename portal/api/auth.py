@@ -9,6 +9,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework import authentication, exceptions
 from rest_framework.request import Request
 
+from portal.http.rates import forget_tenant, remember_tenant
 from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity
@@ -47,11 +48,16 @@ class TokenAuthentication(authentication.BaseAuthentication):
             )
         request_id = getattr(request._request, "borg_request_id", "")
         try:
+            user: AbstractBaseUser | TaskCaller
             if looks_like_one(secret):
-                return TaskCaller(), principal_of_identity(secret, request_id=request_id)
-            return principal_of_token(secret, request_id=request_id)
+                user, principal = TaskCaller(), principal_of_identity(secret, request_id=request_id)
+            else:
+                user, principal = principal_of_token(secret, request_id=request_id)
         except (InvalidToken, BadIdentity) as error:
+            forget_tenant(secret)
             raise exceptions.AuthenticationFailed(str(error)) from error
+        remember_tenant(secret, principal)
+        return user, principal
 
     def authenticate_header(self, request: Request) -> str:
         return 'Bearer realm="borg"'

@@ -8,7 +8,7 @@ from django.core.exceptions import FieldDoesNotExist
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent, is_serializer
 from rest_framework import serializers
-from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
+from rest_framework.permissions import SAFE_METHODS
 
 from portal.http.errors import CONTENT_TYPE
 from quota.api.problems import ProblemSerializer
@@ -30,7 +30,11 @@ _PROBLEMS = {
 }
 _HEADERS = {
     401: {"WWW-Authenticate": {"schema": _TEXT, "required": True}},
-    429: {"Retry-After": {"schema": {"type": "integer", "minimum": 0}}},
+    429: {
+        "Retry-After": {"schema": {"type": "integer", "minimum": 0}},
+        "RateLimit-Policy": {"schema": _TEXT, "description": "The limits: `q` requests per `w` seconds."},
+        "RateLimit": {"schema": _TEXT, "description": "The requests `r` that are left; all are in `t` seconds."},
+    },
     503: {"Retry-After": {"schema": {"type": "integer", "minimum": 0}}},
 }
 
@@ -58,11 +62,9 @@ class Schema(AutoSchema):
         return dict(sorted(bodies.items()))
 
     def _problem_statuses(self) -> list[int]:
-        found = [401, 403, 404, 406, 409, 422, 503]
+        found = [401, 403, 404, 406, 409, 422, 429, 503]
         if self.method in ("POST", "PUT", "PATCH"):
             found += [400, 413, 415]
-        if IsAuthenticated not in self.view.permission_classes or getattr(self.view, "limits_callers", False):
-            found.append(429)
         return found
 
     def _problem(self, status: int) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +17,7 @@ from portal.cli.paths import part
 from portal.cli.quota import Sizes
 
 app = Commands()
+cell = Commands(help="One cell: create, settings, set.")
 machine = Commands(help="One machine: show, drain, undrain, grow, rotate, revoke, join-token.")
 
 Hostname = Annotated[str, typer.Argument(metavar="MACHINE", help="Host name of the machine.")]
@@ -54,6 +57,77 @@ def cells(session: Context) -> None:
         {"CELL": "name", "CLUSTER": "cluster", "SITE": "site", "REVISION": "revision"},
         empty="No cells.",
     )
+
+
+@cell.command("create")
+def cell_create(
+    session: Context,
+    name: Annotated[str, typer.Argument(help="Name of the cell: lower-case letters, digits and hyphens.")],
+    cluster: Annotated[str, typer.Option(help="Name of the cluster that the cell belongs to.")] = "",
+    site: Annotated[str, typer.Option(help="Name of the site where the machines are.")] = "",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be given several times.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Create an empty cell. For SREs.
+
+    Example: borgctl cell create prod --site zurich --set scorer=best-fit
+    """
+    body = {"name": name, "cluster": cluster, "site": site, "settings": _settings(settings or [])}
+    answer = session.client.post("/api/v1/cells/", body, dry_run=dry_run)
+    text = f"Cell {name} {would_be(dry_run)} created."
+    if not dry_run:
+        text += f" Start its master with `systemctl enable --now borg-master@{name}`."
+    return session.say(answer, text)
+
+
+@cell.command("settings")
+def cell_settings(session: Context, cell: CellOption = None) -> None:
+    """Show all settings of a cell. For SREs."""
+    answer = session.client.get(f"{session.cell_path(cell)}settings/")
+    if session.json:
+        return output.as_json(answer)
+    stored = answer["stored"]
+    rows = [
+        {"name": name, "value": json.dumps(value), "set": "" if name in stored else "default"}
+        for name, value in answer["in_force"].items()
+    ]
+    return session.table(rows, {"SETTING": "name", "VALUE": "value", "": "set"}, empty="No settings.")
+
+
+@cell.command("set")
+def cell_set(
+    session: Context,
+    settings: Annotated[
+        list[str], typer.Argument(metavar="NAME=VALUE…", help="Settings. NAME= without a value sets the default.")
+    ],
+    cell: CellOption = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Change settings of a cell. For SREs.
+
+    Example: borgctl cell set --cell prod reclamation=aggressive stop_share=0.2
+    """
+    path = f"{session.cell_path(cell)}settings/"
+    answer = session.client.patch(path, {"settings": _settings(settings)}, dry_run=dry_run)
+    in_force = answer["in_force"]
+    shown = ", ".join(f"{name}={json.dumps(in_force[name])}" for name in _settings(settings))
+    return session.say(answer, f"The settings {'would be' if dry_run else 'are'} now {shown}.")
+
+
+def _settings(given: Sequence[str]) -> dict[str, Any]:
+    """Return the settings in arguments such as `scorer=best-fit`. A value that is not JSON is text."""
+    found: dict[str, Any] = {}
+    for one in given:
+        name, equals, text = one.partition("=")
+        if not name or not equals:
+            raise bad_usage(f"{one!r} is not a setting; write NAME=VALUE", settings="not NAME=VALUE")
+        try:
+            found[name] = json.loads(text) if text else None
+        except json.JSONDecodeError:
+            found[name] = text
+    return found
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """The HTTP client for the portal. It converts the portal's error responses to `CommandFailed`.
 
-If the portal is temporarily unable to answer, the client repeats the request for up to a minute. It repeats only
-requests that do no harm if the portal executes them twice. Only commands that send a request import this module,
-because importing httpx takes a third of the start time.
+If the portal is temporarily unable to answer, or the caller has sent too many requests, the client repeats the request
+for up to a minute. It repeats only requests that the portal has not executed, or that do no harm if they are executed
+twice. Only commands that send a request import this module, because importing httpx takes a third of the start time.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _LEAST_S = 1.0  # minimum wait for an answer, even at the deadline
 _REPEAT_S = 60.0  # between the beginning of the first attempt and of the last attempt
 _LONGEST_PAUSE_S = 30.0
+_LATER = frozenset({httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE})
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
 # Errors that end without an action of the caller.
-_PASSES = frozenset({"database-unavailable", "redis-unavailable", "overloaded", "deadline-exceeded", "cell-busy"})
+_NOT_EXECUTED = "too-many-requests"
+_PASSES = frozenset(
+    {"database-unavailable", "redis-unavailable", "overloaded", "deadline-exceeded", "cell-busy", _NOT_EXECUTED}
+)
 _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0, read=900.0)
 
 
@@ -77,6 +81,9 @@ class Client:
 
     def put(self, path: str, body: Any, **query: Any) -> Any:
         return self._call("PUT", path, json=body, params=query)
+
+    def patch(self, path: str, body: Any, **query: Any) -> Any:
+        return self._call("PATCH", path, json=body, params=query)
 
     def upload(self, path: str, chunks: Iterator[bytes], size: int, *, digest: str = "", **query: Any) -> Any:
         """Upload a file of `size` bytes. The portal answers after it has checked the whole file. `digest`: the digest
@@ -132,14 +139,16 @@ class Client:
         """
         kwargs["params"] = {k: 1 if v is True else v for k, v in params.items() if v is not None and v is not False}
         keyed = "Idempotency-Key" in kwargs.get("headers", {})
-        repeatable = (method in _REPEATABLE or keyed) and "content" not in kwargs and self.until is None
-        until = time.monotonic() + (_REPEAT_S if repeatable else 0.0)
+        waits = "content" not in kwargs and self.until is None
+        until = time.monotonic() + (_REPEAT_S if waits else 0.0)
         while True:
             answer = self._attempt(method, path, **kwargs)
             if answer.is_success:
                 return answer
             failure, pause_s = _failure(answer), _pause_s(answer)
-            if failure.code not in _PASSES or pause_s is None or time.monotonic() + pause_s > until:
+            repeatable = method in _REPEATABLE or keyed or failure.code == _NOT_EXECUTED
+            passes = failure.code in _PASSES and repeatable
+            if not passes or pause_s is None or time.monotonic() + pause_s > until:
                 raise failure
             output.remark(f"{failure.detail} Trying again in {pause_s:g} s.")
             time.sleep(pause_s)
@@ -169,11 +178,11 @@ def _bad_url(profile: Profile, error: Exception) -> CommandFailed:
 
 
 def _pause_s(answer: httpx.Response) -> float | None:
-    """Return the number of seconds to wait before the next attempt. Return None unless the answer has the status 503
-    and the header `Retry-After`.
+    """Return the number of seconds to wait before the next attempt. Return None unless the answer has the status 429
+    or 503, and the header `Retry-After`.
     """
     pause = answer.headers.get("Retry-After", "")
-    if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or not (pause.isascii() and pause.isdigit()):
+    if answer.status_code not in _LATER or not (pause.isascii() and pause.isdigit()):
         return None
     return min(float(pause), _LONGEST_PAUSE_S)
 

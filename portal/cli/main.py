@@ -52,6 +52,7 @@ for part in (orders.app, money.app):
 tenants.tenant.add_typer(service_accounts.account, name="service-account", no_args_is_help=True)
 tenants.tenant.add_typer(capabilities.capability, name="capability", no_args_is_help=True)
 for group, name in (
+    (cells.cell, "cell"),
     (cells.machine, "machine"),
     (quota.quota, "quota"),
     (tenants.tenant, "tenant"),

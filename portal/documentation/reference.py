@@ -24,6 +24,7 @@ from naming.figures import ServerCounters
 from naming.metrics import Figured
 from portal.cli.main import app
 from portal.documentation.markdown import code, first_sentence, page, table
+from portal.http import metrics as request_metrics
 from portal.settings.environment import SETTINGS
 from quota import metrics as quota_metrics
 from scheduling.api.jobfile import schema
@@ -38,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("portal", "naming", "scheduling", "quota")
 _METHODS = ("get", "post", "put", "patch", "delete")
 # The HTTP status of the answer, by the name of the error class.
-_STATUS_OF = {"Rejected": 422, "Conflict": 409}
+_STATUS_OF = {"Rejected": 422, "Conflict": 409, "Outage": 503}
 _MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z])")
 _COMMENT = re.compile(r'^    ([A-Z_]+) = "[^"]*"\s*#\s*(.+)$', re.MULTILINE)
 
@@ -83,6 +84,7 @@ def metrics() -> str:
     parts = []
     for title, where, families in (
         ("Cells", "At `/metrics` of each web process.", _declared(inspect.getsource(master_metrics))),
+        ("Requests", "At `/metrics` of each web process.", _declared(inspect.getsource(request_metrics))),
         ("Quota market", "At `/metrics` of each web process.", _declared(inspect.getsource(quota_metrics))),
         ("Link shards", "At `/metrics` of each link shard.", _collected(ShardMetrics(lambda: 0).collect())),
         (
@@ -186,8 +188,8 @@ def errors() -> str:
 
 
 def _rejections(module: ast.Module) -> Iterator[tuple[str, int, str]]:
-    """Yield the error code, the HTTP status and the message of each `Rejected(…)` in `module`. Codes that are computed
-    are omitted.
+    """Yield the error code, the HTTP status and the message of each `Rejected(…)` and `Outage(…)` in `module`. Codes
+    that are computed are omitted.
     """
     for node in ast.walk(module):
         match node:

@@ -18,7 +18,7 @@ from portal.http.outages import RETRY_AFTER_S, Outage, outage_of
 from quota.vocabulary.errors import Rejected
 
 CONTENT_TYPE = "application/problem+json"
-_FOR_PROGRAMS = ("/api/", "/bns/", "/v3/", "/metrics", "/healthz", "/readyz", "/.well-known/")
+FOR_PROGRAMS = ("/api/", "/bns/", "/v3/", "/metrics", "/healthz", "/readyz", "/.well-known/")
 _BROKEN = (
     "The portal could not answer because of an internal error. Its log has the error under the id of this request. "
     "Report the id to an SRE."
@@ -59,7 +59,7 @@ def _json(problem: Rejected, request_id: str) -> HttpResponse:
 
 def nowhere(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return a response with status 404 for an unknown URL. Programs get a problem document, and people get a page."""
-    if not request.path.startswith(_FOR_PROGRAMS):
+    if not request.path.startswith(FOR_PROGRAMS):
         return page_not_found(request, exception)
     detail = f"The address {request.path[:200]} does not exist. /api/v1/schema/ lists all addresses."
     return _json(Rejected("not-found", detail, status=404), getattr(request, "borg_request_id", ""))
@@ -76,15 +76,16 @@ def broken(request: HttpRequest) -> HttpResponse:
     request_id = getattr(request, "borg_request_id", "")
     if error is not None and (found := outage_of(error)):
         return unavailable(found, path=request.path, request_id=request_id)
-    if not request.path.startswith(_FOR_PROGRAMS):
+    if not request.path.startswith(FOR_PROGRAMS):
         return HttpResponse(render_to_string("500.html"), status=500)
     return _json(Rejected("internal-error", _BROKEN, status=500), request_id)
 
 
 def unavailable(outage: Outage, *, path: str, request_id: str = "") -> HttpResponse:
     """Return the response to a request for `path` during an outage. It has the header Retry-After."""
-    if path.startswith(_FOR_PROGRAMS):
-        answer = _json(Rejected(outage.code, outage.detail, status=outage.status), request_id)
+    if path.startswith(FOR_PROGRAMS):
+        rejected = Rejected(outage.code, outage.detail, status=outage.status, figures=outage.figures)
+        answer = _json(rejected, request_id)
     else:
         answer = HttpResponse(render_to_string("503.html", {"outage": outage}), status=outage.status)
     answer["Retry-After"] = str(outage.retry_after_s)

@@ -1,10 +1,12 @@
 """The first ASGI application of a web process, which gets all requests before Django does.
 
 * It answers `GET /healthz` itself, without Django or the database. This response shows that the process is alive.
+* It limits the rate of requests per token, tenant and address (`portal.http.rates`). Further requests get 429.
+  Checks of health have no limit.
 * It sets a deadline for each request, which starts when the portal has read the body. Database calls end before the
   deadline (`portal.database`). If a request takes longer for another reason, the client gets 503.
 * It limits how many requests run at the same time. Further requests get 503 immediately. Long polls of names have their
-  own limit (`portal.live.watches`).
+  own limit (`portal.live.watch_limits`).
 * It converts errors that Django did not handle to problem documents, or to close codes of WebSockets.
 """
 
@@ -22,7 +24,11 @@ from naming.api.bns import MOST_WAIT_S
 from portal.database import end_at
 from portal.http.answers import Application, Message, Receive, Send, respond
 from portal.http.errors import unavailable
-from portal.http.outages import LATE, Outage, outage_of
+from portal.http.handler import rank_of
+from portal.http.metrics import rejected_requests
+from portal.http.outages import LATE, Outage, Overloaded, outage_of
+from portal.http.rates import Headers, RequestRates, headers_of, rejection
+from portal.http.threads import Rank
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +42,7 @@ _LONG = re.compile(
 # Database calls fail at the deadline, and their error becomes the answer. This is the extra time for the answer.
 GRACE_S = 2.0
 MOST_REQUESTS = 500
+_SMALL_BODY = 65_536
 # WebSockets close with 4000 + the HTTP status.
 AWAY = 4503
 _ALIVE = b'{"status": "ok"}'
@@ -46,7 +53,7 @@ class Front:
     requests on to Django, and WebSockets to Channels.
 
     `deadline_s`: how many seconds a request may take after its body has arrived. `most`: how many requests may run at
-    the same time.
+    the same time. `rates`: the limits on the rates of callers; None means no limits.
     """
 
     def __init__(
@@ -57,9 +64,10 @@ class Front:
         lifespan: Application,
         deadline_s: float,
         most: int = MOST_REQUESTS,
+        rates: RequestRates | None = None,
     ) -> None:
         self._http, self._websocket, self._lifespan = http, websocket, lifespan
-        self._deadline_s, self._most = deadline_s, most
+        self._deadline_s, self._most, self._rates = deadline_s, most, rates
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -69,16 +77,26 @@ class Front:
             await self._lifespan(scope, receive, send)
         elif scope["path"] == "/healthz":
             await respond(send, 200, _ALIVE, {"content-type": "application/json", "cache-control": "no-store"})
-        elif len(self._under_way) >= self._most and not _waits(scope):
-            detail = (
-                f"This web process already answers {self._most} requests, which is its limit. Try again in 5 seconds."
-            )
-            await _answer(send, scope, Outage("overloaded", detail), close=True)
         else:
-            await self._request(scope, receive, send)
+            await self._limited(scope, receive, send)
 
-    async def _request(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        reply = _Reply(send)
+    async def _limited(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer a request if the limits allow it."""
+        rank = rank_of(scope)
+        taken = self._rates.take(scope) if self._rates and rank is not Rank.HEALTH else None
+        reply = _Reply(send, headers_of(taken, scope["path"]) if taken else [])
+        if taken and taken.rejected_by is not None:
+            rejected_requests.labels(f"rate-of-{taken.rejected_by.rate.name}", rank.label).inc()
+            await _answer(reply, scope, rejection(taken.rejected_by, taken.wait_s), close=_has_large_body(scope))
+        elif len(self._under_way) >= self._most and not _waits(scope) and rank is not Rank.HEALTH:
+            rejected_requests.labels("requests-at-once", rank.label).inc()
+            error = Overloaded(f"This web process already answers {self._most} requests, which is its limit.")
+            await _answer(reply, scope, error.outage, close=True)
+        else:
+            await self._request(scope, receive, reply)
+
+    async def _request(self, scope: dict[str, Any], receive: Receive, reply: _Reply) -> None:
+        """Answer a request within its deadline."""
         late = asyncio.get_running_loop().create_future()
         reading = _Reading(receive, _deadline_s(scope, self._deadline_s), late)
         task = asyncio.ensure_future(self._http(scope, reading, reply))
@@ -100,7 +118,7 @@ class Front:
             reply.over = True
             task.cancel()
             log.warning("a request exceeded its deadline", method=scope["method"], path=scope["path"])
-            await _answer(send, scope, LATE, close=True)
+            await _answer(reply.send, scope, LATE, close=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
@@ -111,7 +129,8 @@ class Front:
         found = outage_of(error)
         if reply.begun or found is None:
             raise error
-        log.warning("a request failed in an outage", path=scope["path"], code=found.code, error=str(error))
+        if not isinstance(error, Overloaded):  # these are counted, and a line for each would be more load
+            log.warning("a request failed in an outage", path=scope["path"], code=found.code, error=str(error))
         await _answer(reply, scope, found)
 
     async def _socket(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -138,18 +157,22 @@ class _Reply:
     """The function with which Django sends the response to a request. If the request takes too long, further messages
     are dropped.
 
-    `begun`: whether the first message of the response was sent. `over`: whether further messages are dropped.
+    `headers`: added to the response. `begun`: whether the first message of the response was sent. `over`: whether
+    further messages are dropped.
     """
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, headers: Headers) -> None:
+        self.send = send
         self.begun = self.over = False
+        self._headers = headers
 
     async def __call__(self, message: Message) -> None:
         if self.over:
             return
         self.begun = True
-        await self._send(message)
+        if self._headers and message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *self._headers]}
+        await self.send(message)
 
 
 class _Reading:
@@ -190,6 +213,12 @@ def _deadline_s(scope: dict[str, Any], usual_s: float) -> float:
 def _waits(scope: dict[str, Any]) -> bool:
     """Return whether the request is a long poll, which waits for a change of a name (`portal.live.polls`)."""
     return scope["path"].startswith("/bns/") and b"wait_s=" in scope["query_string"]
+
+
+def _has_large_body(scope: dict[str, Any]) -> bool:
+    """Return whether a request has a body that takes longer to read than a new connection takes to open."""
+    headers = dict(scope["headers"])
+    return b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")) > _SMALL_BODY
 
 
 async def _answer(send: Send, scope: dict[str, Any], outage: Outage, *, close: bool = False) -> None:

@@ -2,13 +2,14 @@
 
 Django's own version starts a thread for each request, and switches about twenty times between this thread and the event
 loop. Here the threads are used again for later requests, and all middlewares and the view of a request run in the same
-thread. There are three pools of threads, so that slow work does not delay quick work:
+thread. There are four pools of threads, so that slow work does not delay quick work:
 
     GET, HEAD ──────────────────────────► reads  ─┐
     POST, PUT, PATCH, DELETE ───────────► writes ─┼─► one thread ─► middlewares ─► view ─► response
+    bulk submissions ───────────────────► bulk   ─┤
     feeds, logs, past moments, … ───────► long   ─┘
 
-If no thread is free for some time, a request gets 503 with `Retry-After`.
+If no thread is free for some time, a request gets 503 with `Retry-After`. `portal.http.threads` decides which one.
 
 The handler reads the whole body first and then passes it to Django with its length. It rejects a body of more than
 `most_bytes`. Without this, Django REST framework would ignore a body of unknown length (`Transfer-Encoding: chunked`).
@@ -17,12 +18,8 @@ For example, a kill with the body `{"indexes": [1]}` would kill the whole job.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
@@ -34,60 +31,22 @@ from django.http import HttpResponseBase
 from django.urls import set_script_prefix
 
 from portal.http.answers import Receive, Send, reject
-from portal.http.outages import RETRY_AFTER_S, Overloaded
+from portal.http.errors import FOR_PROGRAMS
+from portal.http.outages import Overloaded
+from portal.http.threads import Answer, Queues, Rank, Threads
 from quota.vocabulary.errors import Rejected
 
-READS, WRITES, LONG = 4, 8, 4
+READS, WRITES, BULK, LONG = 4, 8, 2, 4
 # The share of a request's deadline that it may wait for a thread.
 WAIT_SHARE = 0.2
-_MOST_WAITING = 200
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_HEALTH = frozenset({"/readyz", "/metrics"})
+_BULK = re.compile(r"/api/v1/cells/[^/]+/jobs:bulk/?")
+_SUBMISSION = re.compile(r"/api/v1/cells/[^/]+/jobs(:bulk)?/?")
 _LONG = re.compile(
-    r"/metrics|/api/v1/(schema/|feeds/.*|studies/.*"
-    r"|cells/[^/]+/(jobs:bulk/?|checkpoints:(restore|moment)|packages/.*|jobs/.*/logs/.*))"
+    r"/metrics|/api/v1/(schema/|feeds/.*|studies/.*|cells/[^/]+/(checkpoints:(restore|moment)|packages/.*|jobs/.*/logs/.*))"
     r"|/cells/[^/]+/at/|/admin/moments/"
 )
-
-_Answer = tuple[dict[str, Any], bytes]
-
-
-class Threads:
-    """A pool of threads for one kind of request. Its methods may be called only in the event loop."""
-
-    def __init__(self, name: str, number: int, *, longest_wait_s: float, most_waiting: int = _MOST_WAITING) -> None:
-        self._name, self._longest_wait_s, self._most_waiting = name, longest_wait_s, most_waiting
-        self._free = asyncio.Semaphore(number)
-        self._waiting = 0
-        self._executor = ThreadPoolExecutor(number, thread_name_prefix=name)
-
-    async def run(self, work: Callable[[], _Answer]) -> _Answer:
-        """Run `work` in a thread and return its result. Raises `Overloaded` if no thread becomes free in time."""
-        if self._waiting >= self._most_waiting:
-            raise self._overloaded()
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(self._longest_wait_s):
-                await self._free.acquire()
-        except TimeoutError as error:
-            raise self._overloaded() from error
-        finally:
-            self._waiting -= 1
-        loop = asyncio.get_running_loop()
-
-        def ended(_: Future[_Answer]) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._free.release)
-
-        # The thread of a cancelled request still works, so the place is free only when the thread has ended.
-        running = self._executor.submit(copy_context().run, work)
-        running.add_done_callback(ended)
-        return await asyncio.wrap_future(running)
-
-    def _overloaded(self) -> Overloaded:
-        return Overloaded(
-            f"All threads of this process for {self._name} are busy, and {self._waiting} requests wait for them. "
-            f"Try again in {RETRY_AFTER_S} seconds."
-        )
 
 
 class ThreadedHandler(ASGIHandler):
@@ -101,9 +60,11 @@ class ThreadedHandler(ASGIHandler):
         self.most_bytes = most_bytes
         self.load_middleware(is_async=False)
         wait_s = deadline_s * WAIT_SHARE
-        self._reads = Threads("reads", READS, longest_wait_s=wait_s)
-        self._writes = Threads("writes", WRITES, longest_wait_s=wait_s)
-        self._long = Threads("long requests", LONG, longest_wait_s=wait_s)
+        queues = Queues()
+        self._reads = Threads("reads", READS, longest_wait_s=wait_s, queues=queues)
+        self._writes = Threads("writes", WRITES, longest_wait_s=wait_s, queues=queues)
+        self._bulk = Threads("bulk submissions", BULK, longest_wait_s=wait_s, queues=queues)
+        self._long = Threads("long requests", LONG, longest_wait_s=wait_s, queues=queues)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self.answer(scope, receive, send, most_bytes=self.most_bytes)
@@ -124,7 +85,7 @@ class ThreadedHandler(ASGIHandler):
             scope = {**scope, "headers": [*known, (b"content-length", str(body.seek(0, os.SEEK_END)).encode())]}
         body.seek(0)
         try:
-            start, content = await self._threads(scope).run(lambda: self._respond(scope, body))
+            start, content = await self._threads(scope).run(lambda: self._respond(scope, body), rank_of(scope))
         except Overloaded:
             body.close()
             raise
@@ -133,11 +94,13 @@ class ThreadedHandler(ASGIHandler):
         return None
 
     def _threads(self, scope: dict[str, Any]) -> Threads:
+        if _BULK.fullmatch(scope["path"]):
+            return self._bulk
         if _LONG.fullmatch(scope["path"]):
             return self._long
         return self._reads if scope["method"] in _SAFE else self._writes
 
-    def _respond(self, scope: dict[str, Any], body: IO[bytes]) -> _Answer:
+    def _respond(self, scope: dict[str, Any], body: IO[bytes]) -> Answer:
         """Run Django. Return the ASGI message that starts the response, and the complete content of the response."""
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
@@ -149,6 +112,17 @@ class ThreadedHandler(ASGIHandler):
                 return _start(response), b"".join(response)
             finally:
                 response.close()  # sends `request_finished`, which returns the connection to the pool
+
+
+def rank_of(scope: dict[str, Any]) -> Rank:
+    """Return how important a request is while the process has too many requests."""
+    if scope["path"] in _HEALTH:
+        return Rank.HEALTH
+    if scope["path"].startswith(FOR_PROGRAMS):
+        if scope["method"] in _SAFE:
+            return Rank.API_READ
+        return Rank.SUBMISSION if _SUBMISSION.fullmatch(scope["path"]) else Rank.API_WRITE
+    return Rank.PAGE_READ if scope["method"] in _SAFE else Rank.PAGE_WRITE
 
 
 async def _read(receive: Receive, most_bytes: int) -> IO[bytes] | None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
 from portal.database import give_connections_back
-from portal.http.outages import RETRY_AFTER_S, Overloaded
+from portal.http.outages import Overloaded
 
 _LONGEST_WAIT_S = 10.0
 _MOST_WAITING = 200
@@ -51,10 +51,7 @@ class HashingSlots:
     def _begin(self, urgent: bool) -> None:
         with self._changed:
             if self._waiting >= self._most_waiting:
-                raise Overloaded(
-                    f"Cannot check the password: {self._waiting} other sign-ins already wait. "
-                    f"Try again in {RETRY_AFTER_S} seconds."
-                )
+                raise Overloaded(f"Cannot check the password: {self._waiting} other sign-ins already wait.")
             self._waiting += 1
             self._urgent += urgent
             began = time.monotonic()
@@ -65,10 +62,7 @@ class HashingSlots:
                 self._urgent -= urgent
             if not free:
                 waited_s = time.monotonic() - began
-                raise Overloaded(
-                    f"Cannot check the password: no CPU core was free within {waited_s:.0f} s. "
-                    f"Try again in {RETRY_AFTER_S} seconds."
-                )
+                raise Overloaded(f"Cannot check the password: no CPU core was free within {waited_s:.0f} s.")
             self._running += 1
 
     def _free(self, urgent: bool) -> bool:

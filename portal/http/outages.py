@@ -9,8 +9,10 @@ code that runs before Django (`portal.http.front`).
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from dataclasses import dataclass
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import django.db
 import psycopg
@@ -19,6 +21,7 @@ from redis.exceptions import ConnectionError as RedisLost
 from redis.exceptions import TimeoutError as RedisSilent
 
 RETRY_AFTER_S = 5
+_SPREAD_S = (2, 2 * RETRY_AFTER_S - 2)
 
 # Classes of SQLSTATE: lost connections, insufficient resources, an action of an operator, system errors.
 _AWAY_CLASSES = ("08", "53", "57P", "58")
@@ -27,19 +30,29 @@ _LONGEST_CHAIN = 20
 
 
 class Overloaded(Exception):
-    """The error if this process has too much work of one kind. The message says which kind of work, and what to do."""
+    """The error if this process has too much work of one kind. `outage`: the answer to the caller.
+
+    `detail`: which kind of work. The times after which callers should try again are random, so that they do not all
+    return at the same moment.
+    """
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        pause_s = random.randint(*_SPREAD_S)
+        self.outage = Outage("overloaded", f"{detail} Try again in {pause_s} seconds.", pause_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
     """An outage. `code`: the error code for programs. `detail`: the message for people. `retry_after_s`: after how many
-    seconds to try again.
+    seconds to try again. `figures`: numbers that explain the outage to programs.
     """
 
     code: str
     detail: str
     retry_after_s: int = RETRY_AFTER_S
     status: int = 503
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
 
 _AGAIN = f"Try again in {RETRY_AFTER_S} seconds."
@@ -78,7 +91,7 @@ def outage_of(error: BaseException) -> Outage | None:
     """Return the outage that caused `error`. Return None if `error` is a bug or a fault of the request."""
     for each in _chain(error):
         if isinstance(each, Overloaded):
-            return Outage("overloaded", str(each))
+            return each.outage
         if isinstance(each, psycopg.Error | django.db.Error):
             if found := _of_database(each):
                 return found

@@ -20,7 +20,7 @@ from naming.table.names import ServiceName
 from portal.live.callers import principal_of_session, shortened
 from portal.live.hub import Hub, Viewer, hub
 from portal.live.topics import Behind, MachinesTopic, TasksTopic, Topic
-from portal.live.watches import watch_begin
+from portal.live.watch_limits import watch_begin
 from portal.sigma.reads.jobs import job_named
 from portal.sigma.reads.names import service_named
 from quota.vocabulary.errors import Rejected

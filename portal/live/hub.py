@@ -18,7 +18,7 @@ import structlog
 from django.db import DatabaseError, close_old_connections, connection
 
 from portal.live.topics import Announcement, CellNews, Happened, TasksTopic, Topic, news_of, verdict_marks
-from portal.live.watches import OpenWatch
+from portal.live.watch_limits import OpenWatch
 from scheduling.journal import journal, wakeups
 from scheduling.models import Cell
 

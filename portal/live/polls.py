@@ -26,7 +26,7 @@ from portal.live.callers import principal_of
 from portal.live.hub import Viewer
 from portal.live.names import WatchedName, names_hub
 from portal.live.watch import body_of, in_thread, join, names_of, watchable
-from portal.live.watches import RETRY_AFTER_S, TooManyWatches
+from portal.live.watch_limits import RETRY_AFTER_S, TooManyWatches
 from quota.vocabulary.errors import Rejected
 from scheduling.journal import journal
 

@@ -179,6 +179,15 @@ SETTINGS: dict[str, Setting] = {
     "BORG_MAX_WATCHES_PER_CALLER": Setting(
         "1000", "The limit of BORG_MAX_WATCHES per user, service account or task.", checks.number(1, 10**6)
     ),
+    "BORG_RATE_PER_TOKEN": Setting(
+        "300", "Requests per second with one token or session; 0: no limit.", checks.number(0, 10**6)
+    ),
+    "BORG_RATE_PER_TENANT": Setting(
+        "600", "Requests per second with all tokens of one tenant; 0: no limit.", checks.number(0, 10**6)
+    ),
+    "BORG_RATE_PER_ADDRESS": Setting(
+        "1000", "Requests per second from one address; 0: no limit.", checks.number(0, 10**6)
+    ),
     "PROMETHEUS_MULTIPROC_DIR": Setting(
         "", "Folder where the processes of a host share metrics; empty: none.", checks.folder_there
     ),

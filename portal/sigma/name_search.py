@@ -5,8 +5,8 @@ from __future__ import annotations
 from django.urls import reverse
 
 from naming.table.names import JobName, MachineName, ServiceName, TaskName
+from portal.sigma.name_parsing import PartialName, ServicePart
 from portal.sigma.reads.jobs import operated_jobs_visible
-from portal.sigma.spelling import PartialName, ServicePart
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Principal
 

@@ -9,10 +9,10 @@ from django.utils.translation import gettext as _
 
 from naming.table.names import InvalidName, ServiceName
 from portal.sigma.frame.page import cell_names, given_in, narrowed, page, page_of, rendered, tenants_of
+from portal.sigma.name_parsing import PartialName, ServicePart, read
 from portal.sigma.name_search import page_of_name
 from portal.sigma.reads import names as reads
 from portal.sigma.reads.jobs import operated_jobs_visible
-from portal.sigma.spelling import PartialName, ServicePart, read
 from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.access import selectors

@@ -21,7 +21,7 @@ from portal.sigma.shop.period import QuotaPeriod
 from portal.sigma.shop.sizes import LABELS, band_words, wanted_words
 from portal.sigma.shop.wish import Wish, fields_of
 from quota.models import Order, Quote, Record
-from quota.pricing.arithmetic import part_of
+from quota.pricing.price_formula import part_of
 from quota.vocabulary.money import format_credits
 from quota.vocabulary.resources import Vector
 

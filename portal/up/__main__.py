@@ -21,7 +21,7 @@ from typing import Any
 from portal.up import engines, processes
 from portal.up.environment import check, environment, ignored_settings, machine_environment
 from portal.up.home import Home, HomeError, client_toml, write_private
-from portal.up.options import CELL, TENANT, OptionError, Options
+from portal.up.options import TENANT, OptionError, Options
 from portal.up.supervision.account import AccountError
 from portal.up.supervision.keeper import wait_for_either
 from portal.up.supervision.supervisor import ProcessSupervisor, SupervisorError, stop_leftovers
@@ -74,7 +74,7 @@ class Up:
 
     async def stop(self) -> None:
         """Stop the Borglets first, then the tasks, then the server processes, and PostgreSQL and Redis last."""
-        await self.supervisor.stop(processes.MACHINES)
+        await self.supervisor.stop(processes.machine_names(self.options))
         if "borglet" in self.supervisor.keepers:
             try:
                 await self._stop_tasks()
@@ -101,7 +101,7 @@ class Up:
         lines = [
             f"Borg Portal is up: {options.portal_url}",
             f"  SRE console   {options.portal_url}/admin/",
-            f"  DNS           {options.host}:{options.dns_port}, zone {CELL}.{options.zone}",
+            f"  DNS           {options.host}:{options.dns_port}, {_zones(options)}",
             f"  Borglet link  {options.link_url}",
             *(f"  Sign in as    {user['username']} / {user['password']}" for user in users),
             f"  Data and logs {self.home.path}",
@@ -116,10 +116,10 @@ class Up:
         result = self.home.run / "bootstrap.json"
         if result.exists():  # the previous run crashed before it merged the file
             self._keep(result)
-        await self.supervisor.run_once(processes.schema(self.home, env, result))
+        await self.supervisor.run_once(processes.schema(self.options, self.home, env, result))
         joins = self._keep(result)
         dns = f"{self.options.host}:{self.options.dns_port}"
-        shared = {"url": self.options.portal_url, "cell": CELL, "zone": self.options.zone, "dns": dns}
+        shared = {"url": self.options.portal_url, "cell": self.options.cell, "zone": self.options.zone, "dns": dns}
         own = {
             "admin": {"token": self.generated["sre"]["token"]},
             "demo": {"token": self.generated["demo"]["token"], "tenant": TENANT},
@@ -195,6 +195,11 @@ def main() -> int:
         return 1
     _print("Stopped.")
     return 0
+
+
+def _zones(options: Options) -> str:
+    zones = [f"{cell}.{options.zone}" for cell in options.cells]
+    return f"{'zone' if len(zones) == 1 else 'zones'} {', '.join(zones)}"
 
 
 def _print(text: str) -> None:

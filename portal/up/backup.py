@@ -42,7 +42,7 @@ _FILES = ("secrets.json", "client.toml", "layout")
 _TREES = ("authority", "packages", "archive")
 _DRAFTS = ".drafts"  # unfinished files of packages and of the archive
 # From these folders, a backup contains only the files at the top: the identity of the machine. Tasks are below.
-_MACHINE_FOLDERS = ("borglet", "fleet")
+_MACHINE_FOLDERS = ("borglet", "fleet", "fleet-*")
 _LARGEST_MACHINE_FILE_BYTES = 2**20
 _READY_S = 90.0
 
@@ -167,14 +167,10 @@ def _sources(home: Path) -> dict[str, Path]:
     found = [home / name for name in _FILES]
     for tree in _TREES:
         found += sorted((home / tree).rglob("*"))
-    for folder in _MACHINE_FOLDERS:
-        found += sorted((home / folder).glob("*"))
+    of_machines = [path for folder in _MACHINE_FOLDERS for path in sorted(home.glob(f"{folder}/*"))]
+    found += [path for path in of_machines if path.lstat().st_size <= _LARGEST_MACHINE_FILE_BYTES]
     kept = [path for path in found if path.is_file() and not path.is_symlink() and path.parent.name != _DRAFTS]
-    return {
-        path.relative_to(home).as_posix(): path
-        for path in kept
-        if path.parent.name not in _MACHINE_FOLDERS or path.stat().st_size <= _LARGEST_MACHINE_FILE_BYTES
-    }
+    return {path.relative_to(home).as_posix(): path for path in kept}
 
 
 def _unpack(file: Path, folder: Path) -> dict[str, Any]:

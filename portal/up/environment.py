@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
 from portal.settings.environment import SETTINGS, complaints
-from portal.up.options import CELL, OptionError, Options
+from portal.up.options import OptionError, Options
 
 # The only variables that a process inherits from the shell of `make up`, so that a start does not depend on it.
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "NUMBA_CACHE_DIR", "PYTHONPATH")
@@ -62,7 +62,7 @@ def environment(
         "BORG_LINK_PORT": str(options.link_port),
         "BORG_LINK_URL": options.link_url,
         "BORG_AUTHORITY": str(options.home / "authority"),
-        "BORG_CELLS": CELL,
+        "BORG_CELLS": ",".join(options.cells),
         "OPENBLAS_NUM_THREADS": "1",  # otherwise the import of NumPy starts a thread per core
         "PROMETHEUS_MULTIPROC_DIR": str(options.home / "run" / "metrics"),
     }

@@ -4,7 +4,7 @@ postgres/  redis/     the data of the engines
 authority/            the TLS authority of the cell
 packages/             archives of packages, by cell and digest
 names/                DNS names that the resolver stores, so that it can start without PostgreSQL
-borglet/  fleet/      the data of this host's Borglet, and of simulated machines
+borglet/  fleet…/     the data of this host's Borglet, and of simulated machines, one folder per cell
 log/                  one log per process, NAME.log, rotated
 run/                  the lock, and one record per process
 secrets.json          generated secret key, passwords and tokens (mode 0600)

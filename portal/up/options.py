@@ -10,10 +10,11 @@ from pathlib import Path
 
 from portal.settings import checks
 
-CELL = "dev"
+DEFAULT_CELL = "dev"
 TENANT = "demo"
 _LARGEST_FLEET = 100_000
 _MOST_STANDBYS = 4
+_MOST_CELLS = 10
 _FLEET_CURE = "write MACHINES=simulated:100 or MACHINES=simulated:FILE.csv"
 
 
@@ -25,8 +26,9 @@ class OptionError(ValueError):
 class Options:
     """The options of one `make up`. `host`: address of all servers. `hostname`: name of this machine in the cell.
 
-    `standbys`: number of warm standby masters of the cell. `fleet`: an option and its value for the command `borglet
-    fleet`, which simulates more machines; None: no fleet.
+    `cells`: the names of the cells. The Borglet of this host joins the first one, and `borgctl` uses it by default.
+    `standbys`: number of warm standby masters per cell. `fleet`: an option and its value for the command `borglet
+    fleet`, which simulates more machines in each cell; None: no fleet.
     """
 
     home: Path
@@ -38,6 +40,12 @@ class Options:
     hostname: str
     fleet: tuple[str, str] | None
     standbys: int
+    cells: tuple[str, ...] = (DEFAULT_CELL,)
+
+    @property
+    def cell(self) -> str:
+        """Return the first cell."""
+        return self.cells[0]
 
     @property
     def portal_url(self) -> str:
@@ -67,6 +75,7 @@ class Options:
             hostname=_label(env.get("BORGLET_HOSTNAME") or os.uname().nodename),
             fleet=_fleet(env.get("MACHINES") or ""),
             standbys=_standbys(env.get("STANDBYS") or "0"),
+            cells=_cells(env.get("CELLS") or DEFAULT_CELL),
         )
         # DNS listens on TCP too, so the three ports must differ.
         if len(set(options.ports.values())) < len(options.ports):
@@ -92,6 +101,19 @@ def _standbys(text: str) -> int:
     if wrong := checks.number(0, _MOST_STANDBYS)(text):
         raise OptionError(f"STANDBYS={text!r}: {wrong}, for example STANDBYS=1")
     return int(text)
+
+
+def _cells(text: str) -> tuple[str, ...]:
+    cells = tuple(name.strip() for name in text.split(","))
+    cure = "for example CELLS=dev,prod"
+    for name in cells:
+        if wrong := checks.label(name):
+            raise OptionError(f"CELLS={text!r}: {name!r} is not the name of a cell: {wrong}; {cure}")
+    if len(set(cells)) < len(cells):
+        raise OptionError(f"CELLS={text!r}: a cell is named twice; {cure}")
+    if len(cells) > _MOST_CELLS:
+        raise OptionError(f"CELLS={text!r}: {len(cells)} cells are too many; give at most {_MOST_CELLS}")
+    return cells
 
 
 def _fleet(text: str) -> tuple[str, str] | None:

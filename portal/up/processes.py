@@ -9,14 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from portal.up.home import Home
-from portal.up.options import CELL, Options
+from portal.up.options import Options
 from portal.up.supervision import forks, probes
 from portal.up.supervision.keeper import Spec
 
 ENGINES = ("postgres", "redis")
 PRELOAD = "preload"
-# These processes start or hold tasks. They stop first, so that the servers do not see the tasks end.
-MACHINES = ("borglet", "fleet")
 # The longest notice between SIGTERM and SIGKILL that a job file may request.
 LONGEST_NOTICE_S = 3600.0
 
@@ -41,9 +39,9 @@ def preload(home: Home, env: Mapping[str, str]) -> Spec:
     )
 
 
-def schema(home: Home, env: Mapping[str, str], result: Path) -> Spec:
-    """Return a process that migrates the database and creates the first cell, tenant and users if they are missing."""
-    argv = (sys.executable, "-m", "portal.up.schema", str(result))
+def schema(options: Options, home: Home, env: Mapping[str, str], result: Path) -> Spec:
+    """Return a process that migrates the database and creates the cells, a tenant and users if they are missing."""
+    argv = (sys.executable, "-m", "portal.up.schema", str(result), *options.cells)
     return Spec("schema", argv, env=env, start_s=600.0, preload=_preload_socket(home))
 
 
@@ -52,7 +50,9 @@ def _preload_socket(home: Home) -> Path:
 
 
 def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
-    """Return the server processes, one of each kind. The start of the portal waits until all of them are ready."""
+    """Return the server processes: a master per cell, and one of each other kind. The start of the portal waits until
+    all of them are ready.
+    """
     host = options.host
     return [
         Spec(
@@ -76,7 +76,7 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
             env,
             longest_s=60.0,
         ),
-        _master("master", CELL, home, env),
+        *(_master(of_cell("master", cell, options), cell, home, env) for cell in options.cells),
         _beating(
             "beat",
             (
@@ -100,11 +100,22 @@ def servers(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
 
 
 def spares(options: Options, home: Home, env: Mapping[str, str]) -> list[Spec]:
-    """Return the standby masters, and the second scheduler, which is idle until an SRE enables it for batch jobs. The
-    start of the portal does not wait for them.
+    """Return the standby masters of each cell, and its second scheduler, which is idle until an SRE enables it for
+    batch jobs. The start of the portal does not wait for them.
     """
-    standbys = [_master(f"standby-{number + 1}", CELL, home, env) for number in range(options.standbys)]
-    return [*standbys, _master("master-batch", f"{CELL}.batch", home, env)]
+    return [
+        _master(of_cell(name, cell, options), scheduler, home, env)
+        for cell in options.cells
+        for name, scheduler in (
+            *((f"standby-{number + 1}", cell) for number in range(options.standbys)),
+            ("master-batch", f"{cell}.batch"),
+        )
+    ]
+
+
+def of_cell(name: str, cell: str, options: Options) -> str:
+    """Return the name of a process of a cell. The processes of the first cell have no cell in their names."""
+    return name if cell == options.cell else f"{name}-{cell}"
 
 
 def _master(name: str, scheduler: str, home: Home, env: Mapping[str, str]) -> Spec:
@@ -153,7 +164,7 @@ def _beating(
 
 
 def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mapping[str, str]) -> list[Spec]:
-    """Return the Borglet of this host, and the process that simulates machines if the options request it.
+    """Return the Borglet of this host, and a process per cell that simulates machines if the options request it.
 
     `joins`: join tokens by process name, each valid once. A process that has joined the cell has no token here.
     """
@@ -169,15 +180,25 @@ def machines(options: Options, home: Home, env: Mapping[str, str], joins: Mappin
         )
     ]
     if options.fleet:
-        specs.append(
-            Spec(
-                name="fleet",
-                argv=(*(*_BORGLET, "fleet", "--home", str(home.fleet), "--link", options.link_url, *options.fleet),),
-                env={**env, **_join(joins, "fleet")},
-                needs=("link",),
+        for cell in options.cells:
+            name = of_cell("fleet", cell, options)
+            folder = str(home.fleet.with_name(name))
+            specs.append(
+                Spec(
+                    name=name,
+                    argv=(*_BORGLET, "fleet", "--home", folder, "--link", options.link_url, *options.fleet),
+                    env={**env, **_join(joins, name)},
+                    needs=("link",),
+                )
             )
-        )
     return specs
+
+
+def machine_names(options: Options) -> list[str]:
+    """Return the names of the processes that start or hold tasks. They stop first, so that the servers do not see the
+    tasks end.
+    """
+    return ["borglet", *(of_cell("fleet", cell, options) for cell in options.cells)]
 
 
 def stop_tasks(home: Home, env: Mapping[str, str], *, notice_s: float = LONGEST_NOTICE_S) -> Spec:

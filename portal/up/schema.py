@@ -1,5 +1,5 @@
-"""`python -m portal.up.schema FILE`: migrate the database, create the first cell, tenant and users if they are missing,
-and write the generated secrets to FILE.
+"""`python -m portal.up.schema FILE CELL…`: migrate the database, create the cells, a tenant and users if they are
+missing, and write the generated secrets to FILE.
 
 The output of `manage.py bootstrap` contains secrets that are stored nowhere else. So the output is written to a private
 file instead of a log. The file is on disk before the transaction commits.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> int:
-    """Migrate the database, and create the first cell, tenant and users if they are missing. Return the exit status."""
+    """Migrate the database, and create the cells, a tenant and users if they are missing. Return the exit status."""
     import django
     from django.core.management import call_command
     from django.db import connection, transaction
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     call_command("migrate", interactive=False, verbosity=1)
     printed = io.StringIO()
     with transaction.atomic():
-        call_command("bootstrap", stdout=printed)
+        call_command("bootstrap", cells=argv[1:], stdout=printed)
         write_private(Path(argv[0]), printed.getvalue())
     return 0
 

@@ -25,7 +25,7 @@ from quota.admin.amounts import AmountField, amount_column
 from quota.admin.base import CreateOnlyAdmin, FactsAdmin, ServiceForm, principal_of
 from quota.admin.previewed import Preview, PreviewedAdmin, Table
 from quota.models import CellCapacity, PriceList, Quote
-from quota.pricing.arithmetic import UNIT
+from quota.pricing.price_formula import UNIT
 from quota.pricing.price_lists import price_list_at, price_list_set
 from quota.pricing.what_if import what_if
 from quota.vocabulary import money

@@ -24,7 +24,7 @@ from quota.billing import ledger
 from quota.models import MeteredHour, Posting, PriorityBand, Tenant
 from quota.models.fields import WideVectorField
 from quota.models.metered_hours import HoursWanted, archived_hours
-from quota.pricing.arithmetic import FULL_MILLI, UNIT
+from quota.pricing.price_formula import FULL_MILLI, UNIT
 from quota.pricing.price_lists import price_list_at
 from quota.vocabulary import months
 from quota.vocabulary.errors import NotFound, invalid

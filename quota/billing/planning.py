@@ -7,6 +7,8 @@ MeteredHour: vectors of jobs ─────────┴─► one row per st
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from django.db import connection
@@ -38,58 +40,65 @@ class Planned:
     used: Vector
 
 
-def planned(
-    principal: Principal,
-    tenant: Tenant,
-    cell: str,
-    band: PriorityBand | None,
-    *,
-    since: dt.datetime,
-    until: dt.datetime,
-    step: dt.timedelta,
-) -> list[Planned]:
-    """Return the time steps from `since` until `until` that have data, oldest first.
+@dataclass(frozen=True, slots=True)
+class TenantHours:
+    """The metered hours of a tenant from `since` until `until`. `relation`: the SQL of a relation that has them."""
 
-    `band`: None for the free priority. Data begins with the tenant's first grant, or its first metered hour in the
-    period, in the cell and band, and ends with the last metered hour. Hours in between without jobs count as zero.
-    Makes one query, and a few more if hours are in the archive. Raises `Forbidden` if the caller may not see the quota
-    of the tenant, and `Rejected` with status 503 if the archive cannot be read.
-    """
-    require(principal, Action.QUOTA_VIEW, tenant=tenant.name, cell=cell)
-    last = clock.now() - METERED_AFTER
-    given = {
-        "metered": min(until, last.replace(minute=0, second=0, microsecond=0)),
-        "tenant": tenant.id,
-        "cell": cell,
-        "band": band.id if band else None,
-        "since": since,
-        "until": until,
-        "step": step,
-        "step_s": int(step.total_seconds()),
-    }
-    columns = ["tenant_id", "cell", "band_id", "hour", *_METERED]
-    wanted = HoursWanted(columns, since=since, until=until, tenants=[tenant.id], cell=cell)
-    with metered_hours(wanted) as hours, connection.cursor() as cursor:
-        cursor.execute(_PLANNED.format(hours=hours), given)  # type: ignore[arg-type]
-        return [
-            Planned(at, seconds, *(tuple(map(int, sums[SIZE * i : SIZE * (i + 1)])) for i in range(4)))
-            for at, seconds, *sums in cursor.fetchall()
-        ]
+    principal: Principal
+    tenant: Tenant
+    since: dt.datetime
+    until: dt.datetime
+    relation: str
+
+    def places(self) -> list[tuple[str, str]]:
+        """Return the pairs (cell, band) in which the tenant has grants, or had jobs in the period. The band is empty
+        for the free priority. Makes one query.
+        """
+        with connection.cursor() as cursor:
+            cursor.execute(
+                _PLACES.format(hours=self.relation), [self.tenant.id, self.tenant.id, self.since, self.until]
+            )
+            return [(cell, band or "") for cell, band in cursor.fetchall()]
+
+    def planned(self, cell: str, band: PriorityBand | None, *, step: dt.timedelta) -> list[Planned]:
+        """Return the time steps of the period that have data, oldest first.
+
+        `band`: None for the free priority. Data begins with the tenant's first grant, or its first metered hour in the
+        period, in the cell and band, and ends with the last metered hour. Hours in between without jobs count as zero.
+        Makes one query. Raises `Forbidden` if the caller may not see the quota of the tenant in the cell.
+        """
+        require(self.principal, Action.QUOTA_VIEW, tenant=self.tenant.name, cell=cell)
+        last = clock.now() - METERED_AFTER
+        given = {
+            "metered": min(self.until, last.replace(minute=0, second=0, microsecond=0)),
+            "tenant": self.tenant.id,
+            "cell": cell,
+            "band": band.id if band else None,
+            "since": self.since,
+            "until": self.until,
+            "step": step,
+            "step_s": int(step.total_seconds()),
+        }
+        with connection.cursor() as cursor:
+            cursor.execute(_PLANNED.format(hours=self.relation), given)  # type: ignore[arg-type]
+            return [
+                Planned(at, seconds, *(tuple(map(int, sums[SIZE * i : SIZE * (i + 1)])) for i in range(4)))
+                for at, seconds, *sums in cursor.fetchall()
+            ]
 
 
-def places_of(principal: Principal, tenant: Tenant, *, since: dt.datetime, until: dt.datetime) -> list[tuple[str, str]]:
-    """Return the pairs (cell, band) in which the tenant has grants, or had jobs between `since` and `until`. The band
-    is empty for the free priority.
+@contextmanager
+def hours_of(principal: Principal, tenant: Tenant, *, since: dt.datetime, until: dt.datetime) -> Iterator[TenantHours]:
+    """Yield the metered hours of a tenant in a period, until the `with` block ends. Archived hours are read once for
+    all its queries.
 
-    Makes one query, which reads metered hours of this period only, and a few more if some of them are in the archive.
-    Raises `Rejected` with status 503 if the archive cannot be read.
+    Raises `Forbidden` if the caller may not see the quota of the tenant, and `Rejected` with status 503 if the archive
+    cannot be read.
     """
     require(principal, Action.QUOTA_VIEW, tenant=tenant.name)
-    columns = ["tenant_id", "cell", "band_id", "hour"]
-    wanted = HoursWanted(columns, since=since, until=until, tenants=[tenant.id])
-    with metered_hours(wanted) as hours, connection.cursor() as cursor:
-        cursor.execute(_PLACES.format(hours=hours), [tenant.id, tenant.id, since, until])
-        return [(cell, band or "") for cell, band in cursor.fetchall()]
+    columns = ["tenant_id", "cell", "band_id", "hour", *_METERED]
+    with metered_hours(HoursWanted(columns, since=since, until=until, tenants=[tenant.id])) as relation:
+        yield TenantHours(principal, tenant, since, until, relation)
 
 
 def _columns(form: str, *names: str) -> str:

@@ -143,7 +143,7 @@ class MeteredHour(models.Model):
     has no price. `posting`: the posting that charged the usage.
     """
 
-    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="metered")
+    tenant = models.ForeignKey(Tenant, models.PROTECT, db_index=False, related_name="metered")
     cell = DnsLabelField(_("cell"))
     band = models.ForeignKey(PriorityBand, models.PROTECT, null=True, related_name="+")  # None: the free priority
     job_uid = models.CharField(_("job UID"), max_length=32)
@@ -160,6 +160,7 @@ class MeteredHour(models.Model):
         ordering = ["hour", "id"]
         indexes = [
             models.Index(fields=["tenant", "hour"], name="metered_by_tenant"),
+            models.Index(fields=["cell", "hour"], name="metered_by_hour"),
             models.Index(
                 fields=["tenant", "cell", "hour"], name="metered_to_charge", condition=Q(posting=None, price__gt=0)
             ),

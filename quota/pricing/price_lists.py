@@ -1,4 +1,4 @@
-"""Price lists, and quotes, which are valid for a limited time (§2.5). `quota.pricing.arithmetic` computes the prices.
+"""Price lists, and quotes, which are valid for a limited time (§2.5). `quota.pricing.price_formula` computes prices.
 
 A price list never changes. New prices create a new version, which is in force from now or from a later time. A cell
 without a price list uses the default list, which is stored as version 0 when it is first needed.
@@ -17,8 +17,8 @@ from quota import clock, records
 from quota.models import OPEN, Order, OrderState, PriceList, Quote, Tenant
 from quota.notifications import notices
 from quota.once import once
-from quota.pricing.arithmetic import FULL_MILLI, base_checked, curve_checked, priced, share_with, total
 from quota.pricing.market import band_named, cell_require, market_of, sale_capacity
+from quota.pricing.price_formula import FULL_MILLI, base_checked, curve_checked, priced, share_with, total
 from quota.vocabulary.calendar import peak
 from quota.vocabulary.errors import Conflict, NotFound, Rejected, invalid
 from quota.vocabulary.money import MOST as LARGEST

@@ -13,7 +13,8 @@ from django.db.models import Q
 
 from quota import clock
 from quota.models import OPEN, Order, OrderState, PriceList, PriorityBand
-from quota.pricing.arithmetic import (
+from quota.pricing.market import cell_require
+from quota.pricing.price_formula import (
     FULL_MILLI,
     UNIT,
     Curve,
@@ -24,7 +25,6 @@ from quota.pricing.arithmetic import (
     repriced,
     total,
 )
-from quota.pricing.market import cell_require
 from quota.pricing.price_lists import price_list_at
 from quota.vocabulary.permissions import Action, Principal, require
 from quota.vocabulary.resources import CPU, NAMES, RAM, SIZE

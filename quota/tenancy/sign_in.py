@@ -87,7 +87,7 @@ def check_limited(username: str, address: str, check: Callable[[], _Found | None
     While `check` runs, the attempt counts as wrong, so that parallel attempts are limited too. Raises `TooManyAttempts`
     if the limits do not allow the attempt.
     """
-    account, place = _account(username), _place(address)
+    account, place = _account(username), place_of(address)
     pair, usual = f"sign-in:pair:{account}:{place}", f"sign-in:usual:{account}:{place}"
     limits = {pair: PAIR}
     with _lock:
@@ -138,7 +138,7 @@ def _account(username: str) -> str:
     return hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()
 
 
-def _place(address: str) -> str:
+def place_of(address: str) -> str:
     """Return an IPv4 address unchanged. For an IPv6 address, return its /64 network.
 
     One client can use all addresses of a /64 network.

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import format_number
-from scheduling.master import lease, pass_log, queue_health, schedulers
+from scheduling.master import lease, pass_log, queue_health, schedulers, standbys
 from scheduling.master.pass_log import Pass
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
@@ -23,13 +23,13 @@ _BAR = 4
 
 def of_cell(cell: Cell) -> dict[str, Any]:
     """Return the data for the page about a cell's schedulers, as the context of the template
-    `console/cell_passes.html`. Makes two queries, and one request to Redis per scheduler.
+    `console/cell_passes.html`. Makes three queries, and one request to Redis per scheduler.
     """
     try:
         wanted = schedulers.wanted(cell_settings.load(cell.settings))
     except Rejected:
         wanted = ()  # the settings are invalid, and this page is where an SRE corrects them
-    held = lease.in_force(cell.pk)
+    held, waiting = lease.in_force(cell.pk), standbys.present()
     try:
         kept = {one.name: pass_log.recent(cell.pk, one.name) for one in wanted}
     except redis.RedisError:
@@ -41,6 +41,7 @@ def of_cell(cell: Cell) -> dict[str, Any]:
                 "name": one.name,
                 "process": schedulers.process_of(cell.name, one),
                 **dict(zip(("holder", "epoch"), held.get(one.name, ("", 0)), strict=True)),
+                "standbys": waiting.get((cell.pk, one.name), []),
                 **_passes((kept or {}).get(one.name, [])),
             }
             for one in wanted

@@ -11,6 +11,8 @@ from quota.serializers import ReadSerializer
 from scheduling.api.fields import MachineStateField, Quantities, Texts
 from scheduling.models import Cell, Machine
 
+_SETTINGS = "Settings by name. `GET cells/{cell}/settings/` lists all of them."
+
 
 class OriginSerializer(serializers.Serializer[Any]):
     """The origin of a study cell, which is a copy of another cell or a recorded simulation. `cell`: the name of the
@@ -31,6 +33,26 @@ class CellSerializer(ReadSerializer):
         model = Cell
         fields = ["name", "cluster", "site", "revision", "history_id", "extra_resources", "study_of", "created_at"]
         read_only_fields = fields
+
+
+class NewCellSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField(max_length=63, help_text="A DNS label, such as `prod`. All names of jobs contain it.")
+    cluster = serializers.CharField(max_length=63, allow_blank=True, default="")
+    site = serializers.CharField(max_length=63, allow_blank=True, default="")
+    settings = serializers.DictField(child=serializers.JSONField(), default=dict, help_text=_SETTINGS)
+
+
+class CellChangesSerializer(serializers.Serializer[Any]):
+    settings = serializers.DictField(
+        child=serializers.JSONField(allow_null=True), help_text=f"{_SETTINGS} null sets the default value."
+    )
+
+
+class CellSettingsSerializer(serializers.Serializer[Any]):
+    """The settings of a cell. `stored`: those that were set. `in_force`: all settings, with default values."""
+
+    stored = serializers.DictField(child=serializers.JSONField())
+    in_force = serializers.DictField(child=serializers.JSONField())
 
 
 class CellDetailSerializer(CellSerializer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -14,25 +15,30 @@ from rest_framework.response import Response
 
 from quota.paging import IdPaging
 from quota.rehearsal import dry_run
-from quota.vocabulary.permissions import Principal
+from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.access import selectors
 from scheduling.api.base import CellView, EventPaging, valid
 from scheduling.api.cell_shapes import (
+    CellChangesSerializer,
     CellDetailSerializer,
     CellSerializer,
+    CellSettingsSerializer,
     DrainSerializer,
     GrowSerializer,
     JoinTokenSerializer,
     MachineSerializer,
+    NewCellSerializer,
     NewJoinTokenSerializer,
     ReasonSerializer,
 )
 from scheduling.api.task_shapes import EventSerializer
+from scheduling.cells.cells import cell_change, cell_create
 from scheduling.history.archive.reading import ArchivedEvents, archived_events_of_cell
 from scheduling.machines.credentials import machine_revoke, machine_rotate
 from scheduling.machines.joining import join_token_issue
 from scheduling.machines.machines import machine_grow, machine_undrain, machines_drain
-from scheduling.models import Event, Machine
+from scheduling.models import Cell, Event, Machine
+from scheduling.policy import cell_settings
 
 STATE = OpenApiParameter("state", OpenApiTypes.STR, description="Return only items in this state.")
 
@@ -45,6 +51,12 @@ class CellsView(CellView):
         """List the cells that you may see."""
         return self.page(selectors.cells_visible(self.principal), CellSerializer)
 
+    @extend_schema(operation_id="cells_create", request=NewCellSerializer, responses={201: CellSerializer})
+    def post(self, request: Request) -> Response:
+        """Create an empty cell. Its tasks are placed once a master for it runs (`borg-master@CELL`)."""
+        made = cell_create(principal=self.principal, **valid(NewCellSerializer, request.data))
+        return Response(CellSerializer(made).data, status=201)
+
 
 class CellDetailView(CellView):
     @extend_schema(operation_id="cells_get", responses=CellDetailSerializer)
@@ -53,6 +65,28 @@ class CellDetailView(CellView):
         found = self.cell(cell)
         found.counts = selectors.cell_counts(self.principal, found)  # type: ignore[attr-defined]
         return Response(CellDetailSerializer(found).data)
+
+
+class CellSettingsView(CellView):
+    @extend_schema(operation_id="cells_settings", responses=CellSettingsSerializer)
+    def get(self, request: Request, cell: str) -> Response:
+        """Return the settings of a cell."""
+        found = self.cell(cell)
+        require(self.principal, Action.CELL_ADMIN, cell=found.name)
+        return _settings(found)
+
+    @extend_schema(
+        operation_id="cells_settings_change", request=CellChangesSerializer, responses=CellSettingsSerializer
+    )
+    def patch(self, request: Request, cell: str) -> Response:
+        """Change some settings of a cell. The others stay as they are."""
+        changes = valid(CellChangesSerializer, request.data)["settings"]
+        return _settings(cell_change(principal=self.principal, cell=self.cell(cell), changes=changes))
+
+
+def _settings(cell: Cell) -> Response:
+    in_force = msgspec.to_builtins(cell_settings.load(cell.settings))
+    return Response(CellSettingsSerializer({"stored": cell.settings, "in_force": in_force}).data)
 
 
 class CellEventsView(CellView):

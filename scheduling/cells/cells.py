@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -62,11 +63,36 @@ def check_new(cell: Cell) -> None:
 
 
 def cell_set(*, principal: Principal, cell: Cell, settings: dict[str, Any]) -> Cell:
-    """Replace a cell's settings. Equal settings change nothing. Locks the cell's row."""
+    """Replace a cell's settings. Equal settings change nothing. Raises `Rejected` if a setting is wrong. Locks the
+    cell's row.
+    """
+    return _set(principal, cell, lambda _: settings)
+
+
+def cell_change(*, principal: Principal, cell: Cell, changes: Mapping[str, Any]) -> Cell:
+    """Change some of a cell's settings, and leave the others as they are. `changes`: {setting: value}; None for the
+    default value. Raises `Rejected` if a setting is wrong. Locks the cell's row.
+    """
+
+    def changed(stored: dict[str, Any]) -> dict[str, Any]:
+        merged = {**stored, **changes}
+        # An unknown name stays, so that it is rejected even with None.
+        return {name: value for name, value in merged.items() if value is not None or name not in _SETTINGS}
+
+    return _set(principal, cell, changed)
+
+
+_SETTINGS = frozenset(cell_settings.CellSettings.__struct_fields__)
+
+
+def _set(principal: Principal, cell: Cell, new: Callable[[dict[str, Any]], dict[str, Any]]) -> Cell:
+    """Store new settings of a cell. `new`: a function that computes them from the stored ones."""
     require(principal, Action.CELL_ADMIN, cell=cell.name)
-    loaded = cell_settings.accept(settings)
     with journal.write(cell.id, principal) as entry:
-        if Cell.objects.values_list("settings", flat=True).get(pk=cell.id) != settings:
+        stored = Cell.objects.values_list("settings", flat=True).get(pk=cell.id)
+        settings = new(stored)
+        loaded = cell_settings.accept(settings)
+        if settings != stored:
             Cell.objects.filter(pk=cell.id).update(settings=settings)
             entry.append(events.CellSet(settings=msgspec.to_builtins(loaded)))
     cell.refresh_from_db()

@@ -7,6 +7,7 @@ files ─► parse ─► permissions ─► chunks of ≤ 5,000 tasks ─► lo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -257,11 +258,14 @@ def _submit(
     written = [item for item in items if isinstance(item, Item)]
     write = partial(_write, cell, dry_run=dry_run, quiet=quiet)
     for batch in _batches(written, whole=dry_run):
-        if len(batch) == 1 and not dry_run and not connection.in_atomic_block:
+        # A caller with a transaction may have locked the cell already, so it must not wait for others here.
+        outermost = not connection.in_atomic_block
+        if len(batch) == 1 and not dry_run and outermost:
             group_commit.of_cell(cell.id).write(batch[0], write)
             continue
         try:
-            write(batch)
+            with group_commit.bulk_turn(cell.id) if len(batch) > 1 and outermost else nullcontext():
+                write(batch)
         except _Rehearsal:
             for item in batch:
                 item.job = None

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -26,6 +27,8 @@ Key = tuple[int, str, str]
 MOST_TOGETHER = 100
 # Shorter than the deadline of any request, so that nothing is written for a request that was answered already.
 LONGEST_WAIT_S = 4.0
+# The time for the largest transaction of another bulk submission, also on a busy host.
+BULK_WAIT_S = 60.0
 _lock = threading.Lock()
 
 
@@ -158,9 +161,28 @@ def _write(group: Sequence[_Waiting[Item]], write: Callable[[Sequence[Item]], No
 
 
 _groups: dict[int, GroupCommit[Any]] = defaultdict(GroupCommit)
+_bulk_turns: dict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def of_cell(cell_id: int) -> GroupCommit[Any]:
     """Return the `GroupCommit` of this process for a cell."""
     with _lock:
         return _groups[cell_id]
+
+
+@contextmanager
+def bulk_turn(cell_id: int) -> Iterator[None]:
+    """Let one thread of this process at a time run the `with` block, which writes a part of a bulk submission.
+
+    PostgreSQL gives the lock of a cell to its waiters in order. Without turns, all bulk submissions of a process would
+    wait in front of a single submission. Raises `Rejected` (503) if the turn does not come within `BULK_WAIT_S`.
+    """
+    with _lock:
+        turn = _bulk_turns[cell_id]
+    if not turn.acquire(timeout=BULK_WAIT_S):
+        detail = "the cell is busy with another bulk submission; send the jobs that have no outcome yet again later"
+        raise Rejected("cell-busy", detail, status=503)
+    try:
+        yield
+    finally:
+        turn.release()

@@ -43,7 +43,7 @@ from scheduling.jobs import updates
 from scheduling.journal import journal, wakeups
 from scheduling.machines import silence
 from scheduling.machines.evacuation import tasks_leave
-from scheduling.master import lease, pass_log, schedulers
+from scheduling.master import lease, pass_log, schedulers, standbys
 from scheduling.master.commit import CommitOutcome, commit
 from scheduling.master.reclamation import Reclaimer
 from scheduling.master.schedulers import DEFAULT, Scheduler
@@ -102,6 +102,7 @@ class Master:
     _settings: cell_settings.CellSettings = field(default_factory=cell_settings.CellSettings)
     _rng: np.random.Generator = field(default_factory=np.random.default_rng)
     _renewed: float = 0.0
+    _noted: float = 0.0
     _advanced: float = 0.0
     _passed: float = 0.0
     _fruitless: int = 0  # passes in a row of which the commit took nothing
@@ -181,6 +182,7 @@ class Master:
                     self._retire()
                     return
                 self._observe()
+                self._note_standby()
                 if self._wait_for_lease(wakeups.POLL_S, stopping):
                     return
             except DatabaseError as error:
@@ -206,6 +208,14 @@ class Master:
                     return True
                 stopping.wait(_HOLDER_EVERY_S)
         return False
+
+    def _note_standby(self) -> None:
+        """Record from time to time that this master stands by, so that an SRE can see it."""
+        now = time.monotonic()
+        if now - self._noted >= standbys.NOTE_EVERY_S:
+            revision = self._warm().revision
+            standbys.note(self.cell_id, scheduler=self.scheduler.name, holder=self.holder, revision=revision)
+            self._noted = now
 
     def _observe(self) -> None:
         """Read the usage of the tasks, so that this master need not observe them for 300 s after it has taken over."""
@@ -273,7 +283,8 @@ class Master:
         scheduler.
         """
         lease.release(self.cell_id, scheduler=self.scheduler.name, holder=self.holder)
-        self._renewed = 0.0
+        standbys.forget(self.cell_id, scheduler=self.scheduler.name, holder=self.holder)
+        self._renewed = self._noted = 0.0
         self.state = None
         log.info("the cell no longer uses this scheduler", cell_id=self.cell_id, scheduler=self.scheduler.name)
 
@@ -297,6 +308,7 @@ class Master:
             # Another master has written to these rows and to Redis meanwhile.
             self._view, self._book = None, verdicts.VerdictCache()
             self._placeable, self._fruitless = True, 0
+            standbys.forget(self.cell_id, scheduler=name, holder=holder)
             log.info("took the lease", cell_id=self.cell_id, scheduler=name, epoch=epoch)
         self._renewed = time.monotonic()
         return True

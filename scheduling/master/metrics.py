@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from scheduling.core.vocabulary.states import JobState, TaskState
-from scheduling.master import queue_health, schedulers
+from scheduling.master import queue_health, schedulers, standbys
 from scheduling.master.utilisation import figures_of
 from scheduling.models import Brake, Cell, Job, Machine, NoticeCount
 from scheduling.policy.brakes import BrakeKind, BrakeState
@@ -55,7 +55,7 @@ machine_evictions = Counter(
 
 
 class CellCollector(Collector):
-    """Collects the metrics of all cells except study cells. Makes nine queries and sends one Redis command, for any
+    """Collects the metrics of all cells except study cells. Makes eleven queries and sends one Redis command, for any
     number of cells and jobs.
     """
 
@@ -101,6 +101,7 @@ class CellCollector(Collector):
         for cell in cells.values():
             missing.add_metric([cell.name], nobody[cell.name])
         yield missing
+        yield _standbys()
 
     def _utilisation(self, cells: dict[int, Cell]) -> Iterator[GaugeMetricFamily]:
         """Yield the utilisation of cells, from the newest figures in Redis (`scheduling.master.utilisation`). Yield
@@ -138,6 +139,15 @@ def _notices(cells: Mapping[int, Cell]) -> CounterMetricFamily:
     for row in rows:
         given.add_metric([cells[row["cell_id"]].name, row["cause"], row["delivered"]], row["n"])
     return given
+
+
+def _standbys() -> GaugeMetricFamily:
+    labels = ["cell", "scheduler"]
+    numbers = GaugeMetricFamily("borg_master_standbys", "Standby masters that follow the cell (§3.1)", labels=labels)
+    present = standbys.present()
+    for cell_id, name, scheduler in schedulers.wanted_of_all():
+        numbers.add_metric([name, scheduler.name], len(present.get((cell_id, scheduler.name), [])))
+    return numbers
 
 
 def _brakes(cells: Mapping[int, Cell]) -> Iterator[GaugeMetricFamily]:

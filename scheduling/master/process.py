@@ -22,7 +22,7 @@ import structlog
 from django.db import DatabaseError, connection
 
 from quota.vocabulary.errors import Rejected
-from scheduling.master import lease, schedulers
+from scheduling.master import lease, schedulers, standbys
 from scheduling.master.schedulers import Scheduler
 from scheduling.models import Cell
 from scheduling.policy import cell_settings
@@ -141,6 +141,7 @@ class MasterProcess:
             return
         try:
             lease.release(master.cell_id, scheduler=master.scheduler.name, holder=master.holder)
+            standbys.forget(master.cell_id, scheduler=master.scheduler.name, holder=master.holder)
             log.info("the master has released its lease", process=self.name)
         except DatabaseError as error:
             log.warning("cannot release the lease; it expires", process=self.name, error=str(error).strip())

@@ -59,17 +59,20 @@ def process_of(cell: str, scheduler: Scheduler) -> str:
     return cell if scheduler.keeps_house else f"{cell}.{scheduler.name}"
 
 
+def wanted_of_all() -> list[tuple[int, str, Scheduler]]:
+    """Return (cell id, cell name, scheduler) for each scheduler that a cell's settings list. Makes one query."""
+    found: list[tuple[int, str, Scheduler]] = []
+    for cell_id, name, settings in Cell.operated.order_by("id").values_list("id", "name", "settings"):
+        try:
+            found += [(cell_id, name, one) for one in wanted(cell_settings.load(settings))]
+        except Rejected as refusal:
+            log.error("a cell without valid settings has no master", cell=name, problem=refusal.detail)
+    return found
+
+
 def unheld() -> list[tuple[str, Scheduler]]:
     """Return (cell name, scheduler) for each scheduler that a cell's settings list and that has no valid lease. Makes
     two queries.
     """
     held = lease.held()
-    missing: list[tuple[str, Scheduler]] = []
-    for cell_id, name, settings in Cell.operated.order_by("id").values_list("id", "name", "settings"):
-        try:
-            schedulers = wanted(cell_settings.load(settings))
-        except Rejected as refusal:
-            log.error("a cell without valid settings has no master", cell=name, problem=refusal.detail)
-            continue
-        missing += [(name, one) for one in schedulers if (cell_id, one.name) not in held]
-    return missing
+    return [(name, one) for cell_id, name, one in wanted_of_all() if (cell_id, one.name) not in held]

@@ -4,7 +4,7 @@ starts with a snapshot.
     rows ── snapshot ──► (revision, events) ── apply, one by one ──► state in memory, DNS names, checkpoint
 
 These events describe the present state, not what happened in the past. Applied to an empty state, they give the same
-state as the whole journal (`scheduling.master.validate` compares the two).
+state as the whole journal (`scheduling.master.invariants` compares the two).
 """
 
 from __future__ import annotations

@@ -88,6 +88,28 @@ class Lease(models.Model):
         return f"{self.cell}/{self.scheduler} by {self.holder or 'nobody'}"
 
 
+class Standby(models.Model):
+    """A process that keeps a warm state of a cell, and takes over when the scheduler's lease ends (§3.1).
+
+    `holder`: the name with which the process takes the lease. `revision`: the newest event in its state. `seen_at`:
+    when it last wrote this row, by the database's clock (`scheduling.master.standbys`).
+    """
+
+    cell = models.ForeignKey(Cell, models.CASCADE, related_name="standbys")
+    scheduler = models.CharField(_("scheduler"), max_length=32)
+    holder = models.CharField(_("process"), max_length=200)
+    revision = models.BigIntegerField(_("revision of its state"))
+    seen_at = models.DateTimeField(_("last seen"))
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["cell", "scheduler", "holder"], name="one_row_per_standby")]
+        verbose_name = _("standby master")
+        verbose_name_plural = _("standby masters")
+
+    def __str__(self) -> str:
+        return f"{self.cell}/{self.scheduler} on {self.holder}"
+
+
 class Brake(models.Model):
     """A limit on how many tasks of a cell may be stopped or moved in a short time (`scheduling.policy.brakes`).
 

@@ -99,7 +99,7 @@ def _validate(where: Installation, cell_id: int) -> dict[str, Any]:
     from scheduling.history.checkpoints.rows import load_recorded
     from scheduling.history.checkpoints.saving import checkpoint_write
     from scheduling.history.checkpoints.states import replay
-    from scheduling.master.validate import validate
+    from scheduling.master.invariants import validate
 
     checkpoint_write(cell_id)
     return {**_timed(lambda: _expect_none(validate(cell_id, load=load_recorded, replay=replay))), "unit": "s"}

@@ -358,7 +358,7 @@ class Point:
         return min((one() for _ in range(REPEATS)), key=lambda figure: figure.cpu_ms)
 
     def _validate(self) -> None:
-        from scheduling.master.validate import validate
+        from scheduling.master.invariants import validate
 
         if problems := validate(self.rows.cell_id):
             raise RuntimeError(problems[0])

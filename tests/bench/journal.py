@@ -256,7 +256,7 @@ class _Cell:
 
     def _result(self, first: int, hours: float) -> dict[str, Any]:
         from scheduling.journal.sql import query
-        from scheduling.master.validate import validate
+        from scheduling.master.invariants import validate
 
         problems = [problem for problem in validate(self.cell.id) if "is charged" not in problem]
         per = len(self.slots) * hours / 24

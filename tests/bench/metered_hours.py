@@ -7,7 +7,7 @@ Cases, with the CPU time of this process and of its process of PostgreSQL:
 * `archive`: hours per second of the archiver;
 * `bytes-per-hour`: bytes per row in the files. `before`: bytes in PostgreSQL before they were archived;
 * `costs`: ms for the costs of the smaller tenant in 365 days, by job. `before`: when all hours were in PostgreSQL;
-* `label`: the same by label, `planning`: the points of the page *Planning* over 365 days, `job`: the price of one job.
+* `label`: the same by label, `planning`: what the page *Planning* reads for 365 days, `job`: the price of one job.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _measure(jobs: int) -> Iterator[dict[str, Any]]:
 
     from quota.admission.bands import bands_ensure
     from quota.billing.costs import costs, job_usage_price
-    from quota.billing.planning import planned
+    from quota.billing.planning import hours_of
     from quota.models import Invoice, MeteredHour, Posting, PriorityBand
     from quota.vocabulary.permissions import Principal, Scope, system
     from scheduling.cells.cells import cell_create
@@ -84,10 +84,15 @@ def _measure(jobs: int) -> Iterator[dict[str, Any]]:
     uid = MeteredHour.objects.filter(tenant=tenants[0]).earliest("hour").job_uid
     sre = Principal(name="sre", sre=True, scopes=frozenset({Scope.READ}))
     year, step = {"since": now - dt.timedelta(days=365), "until": now}, dt.timedelta(days=1)
+
+    def planning() -> Any:
+        with hours_of(sre, tenants[0], **year) as hours:
+            return hours.places(), hours.planned("bench", band, step=step)
+
     calls: dict[str, Callable[[], Any]] = {
         "costs": lambda: costs(tenants[:1], **year),
         "label": lambda: costs(tenants[:1], **year, by="label", label="team"),
-        "planning": lambda: planned(sre, tenants[0], "bench", band, **year, step=step),
+        "planning": planning,
         "job": lambda: job_usage_price(tenant=tenants[0].pk, cell="bench", job_uid=uid, since=begin),
     }
     expected = {case: _timed(call) for case, call in calls.items()}

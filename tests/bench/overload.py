@@ -1,9 +1,14 @@
-"""`overload`: how soon all machines of a fleet are attached if every core of the host is busy while the cell starts.
+"""`overload`: how the link and the web processes behave if they get more work than they can do.
 
-`make up MACHINES=simulated:N` starts with a new home folder beside one busy loop per core. The loops run for
+`attach`: how soon all machines of a fleet are attached if every core of the host is busy while the cell starts. `make
+up MACHINES=simulated:N` starts with a new home folder beside one busy loop per core. The loops run for
 `OVERLOAD_SECONDS` seconds (default: 300), and N is `OVERLOAD_MACHINES` (default: 10,000). The value is the seconds from
 the end of the loops until all machines are attached. It is negative if they were attached before. The result also
 counts processes that were restarted meanwhile.
+
+`submissions`: what twice the sustainable rate of submissions does (`tests.bench.overload_submissions`).
+
+    BENCH_CASES=submissions        run only cases whose name begins with one of these
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from tests.bench import overload_submissions
 from tests.bench.installation import Installation, installation
 
 _ATTACHED_WITHIN_S = 600.0
@@ -27,6 +33,12 @@ _BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile ti
 
 
 def measure() -> Iterator[dict[str, Any]]:
+    for case, run in (("attach", _attach), ("submissions", overload_submissions.measure)):
+        if any(case.startswith(wanted) for wanted in os.environ.get("BENCH_CASES", case).split(",")):
+            yield from run()
+
+
+def _attach() -> Iterator[dict[str, Any]]:
     machines = int(os.environ.get("OVERLOAD_MACHINES", "10000"))
     seconds = float(os.environ.get("OVERLOAD_SECONDS", "300"))
     with ExitStack() as cleanup:

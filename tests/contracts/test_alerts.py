@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -17,5 +19,6 @@ def test_prometheus_reads_all_rules() -> None:
     promtool("check", "rules", *sorted((ROOT / "deploy" / "prometheus").glob("*.rules.yml")))
 
 
-def test_alerts_of_the_statistics_are_raised_and_only_then() -> None:
-    promtool("test", "rules", Path(__file__).with_name("statistics_alerts.yml"))
+@pytest.mark.parametrize("name", ["archive_alerts.yml", "statistics_alerts.yml"])
+def test_alerts_are_raised_and_only_then(name: str) -> None:
+    promtool("test", "rules", Path(__file__).with_name(name))

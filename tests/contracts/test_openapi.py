@@ -57,7 +57,7 @@ def test_every_method_of_every_route_is_described(document: dict[str, Any], rout
 def test_every_operation_documents_its_problems(document: dict[str, Any]) -> None:
     for path, item in document["paths"].items():
         for method, operation in item.items():
-            expected = {"401", "403", "404", "406", "409", "422", "503"}
+            expected = {"401", "403", "404", "406", "409", "422", "429", "503"}
             expected |= {"400", "413", "415"} if method in ("post", "put", "patch") else set()
             assert expected <= set(operation["responses"]), (method, path)
             for status in expected:

@@ -246,7 +246,10 @@ DOORS = (
     Door("get", CHANNEL + "deliveries/", (*MEMBERS, "sre"), hidden=("stranger",)),
     # cells and machines
     Door("get", "api/v1/cells/", ALL),
+    Door("post", "api/v1/cells/", ("sre",), 201, body={"name": "fresh"}),
     Door("get", "api/v1/cells/{cell}/", ALL),
+    Door("get", "api/v1/cells/{cell}/settings/", ("sre",)),
+    Door("patch", "api/v1/cells/{cell}/settings/", ("sre",), body={"settings": {"scorer": "best-fit"}}),
     Door("get", "api/v1/cells/{cell}/events/", ALL),
     Door("get", "api/v1/cells/{cell}/events/{place}/", ALL),
     Door("get", "api/v1/cells/{cell}/statistics/", ("sre",)),

@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def cell():
     """Yield a new cell. After the test, check that its rows are consistent and equal the replayed journal."""
-    from scheduling.master.validate import validate
+    from scheduling.master.invariants import validate
     from tests.integration import rows
 
     cell = rows.a_cell()

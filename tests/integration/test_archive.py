@@ -16,7 +16,7 @@ from django.db import connection
 from django.utils import timezone
 from psycopg.errors import ProgramLimitExceeded
 
-from scheduling.history.archive import parquet, ranges, tables
+from scheduling.history.archive import parquet, retention, tables
 from scheduling.history.archive.archiver import Archiver
 from scheduling.history.archive.columns import read_columns
 from scheduling.history.archive.parquet import UnreadableArchive
@@ -36,8 +36,8 @@ def folder(settings, tmp_path):
     settings.BORG_ARCHIVE = (tmp_path / "archive").as_uri()
     yield tmp_path / "archive"
     with connection.cursor() as cursor:
-        for hour in ranges.usage_windows.stored_hours():
-            cursor.execute(f"DROP TABLE {ranges.usage_windows.partition(hour)}")
+        for hour in retention.usage_windows.stored_hours():
+            cursor.execute(f"DROP TABLE {retention.usage_windows.partition(hour)}")
 
 
 @pytest.fixture
@@ -84,15 +84,15 @@ def test_closed_days_are_copied_row_by_row_and_today_is_not(cell, folder) -> Non
     assert path.stat().st_size == first.bytes
     assert parquet.sha256(path) == first.sha256
     assert archive() == type(done)(), "a second run does nothing"
-    assert not ranges.due(now=timezone.now())
+    assert not retention.due(now=timezone.now())
 
 
 def test_events_of_a_day_wait_until_no_more_can_arrive(cell) -> None:
     happened(cell, 3, at=ago(1))
     archive(ago(0) + dt.timedelta(minutes=9))
     assert ArchiveFile.objects.count() == 0
-    assert ranges.lag_s(cell, "events", now=ago(0) + dt.timedelta(minutes=9)) == 0
-    assert ranges.lag_s(cell, "events", now=ago(0) + dt.timedelta(minutes=70)) == 3600
+    assert retention.lag_s(cell, "events", now=ago(0) + dt.timedelta(minutes=9)) == 0
+    assert retention.lag_s(cell, "events", now=ago(0) + dt.timedelta(minutes=70)) == 3600
     archive(ago(0) + dt.timedelta(minutes=11))
     assert ArchiveFile.objects.count() == 1
 
@@ -233,7 +233,7 @@ def test_large_events_are_read_with_several_statements(cell, monkeypatch) -> Non
         return read(table, select)
 
     monkeypatch.setattr(tables, "read_part", limited)
-    wanted = ranges.next_range(cell, "events", now=timezone.now())
+    wanted = retention.next_range(cell, "events", now=timezone.now())
     assert wanted is not None
     parts = list(tables.rows_of(cell.id, wanted))
     assert limits[:2] == [40, 1]

@@ -15,7 +15,7 @@ from scheduling.history.archive.metrics import ArchiveCollector
 from scheduling.history.archive.store import store
 from scheduling.journal import journal
 from scheduling.link.views.news import concerned_machines
-from scheduling.master.validate import replay_journal
+from scheduling.master.invariants import replay_journal
 from scheduling.models import ArchiveFile, Event, Job
 from tests.integration import rows, world
 from tests.integration.past import ago, happened, skipped_to
@@ -140,7 +140,7 @@ def test_readers_that_are_behind_the_floor_read_the_rows_again(job) -> None:
 
 def test_metrics_show_how_far_the_archive_is(job) -> None:
     found = {
-        (sample.name, sample.labels["table"]): sample.value
+        (sample.name, sample.labels.get("table")): sample.value
         for family in ArchiveCollector().collect()
         for sample in family.samples
     }

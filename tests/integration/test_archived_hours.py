@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
+from pyarrow import parquet as pq
 
 from quota import clock
 from quota.admission.sizing import usage_of
@@ -25,21 +29,23 @@ from quota.billing.costs import costs, job_usage_price
 from quota.billing.invoices import invoices_close_due
 from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import MeteredRow, meter, usage_charge
-from quota.billing.planning import places_of, planned
-from quota.models import MeteredHour, PriorityBand
+from quota.billing.planning import hours_of
+from quota.models import Membership, MeteredHour, PriorityBand
 from quota.models import metered_hours as module
 from quota.models.metered_hours import HoursWanted, held, metered_hours
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
 from scheduling.history.archive import metered
 from scheduling.history.archive.archiver import ArchiveFailed, Archiver
+from scheduling.history.archive.metrics import ArchiveCollector
 from scheduling.history.archive.store import store
 from scheduling.history.erasure.erasing import Eraser
 from scheduling.history.erasure.identities import IdentityKind
-from scheduling.history.infrastore import asking
+from scheduling.history.infrastore import archived as archived_module
+from scheduling.history.infrastore import asking, sources
 from scheduling.models import ArchiveFile, Cell
 from tests.integration import money_rows as market
-from tests.integration import rows, world
+from tests.integration import portal_world, rows, world
 from tests.integration.portal_server import database_url
 from tests.integration.test_archive_failures import _KILLED
 from tests.integration.test_costs import BEGIN, DAY, HOUR, bought, ran
@@ -70,7 +76,7 @@ def tenant(cell):
     with clock.at(BEGIN - DAY):
         tenant = market.funded(amount=10**15)
     with clock.at(BEGIN):
-        bought(tenant, 1_000_003, days=90)
+        bought(tenant, 1_000_003, days=365)
         bought(tenant, 77, days=9, band="batch")
     for hour in (*MARCH, *APRIL):
         report = [
@@ -112,8 +118,9 @@ def sums(tenant) -> dict[str, Any]:
         for job in ("web", "db")
     }
     found["sizing"] = usage_of(SRE, tenant, "cc", "production", days=95)
-    found["places"] = places_of(SRE, tenant, **span)
-    found |= {f"planned {one}": planned(SRE, tenant, "cc", one, step=DAY, **span) for one in (band, None)}
+    with hours_of(SRE, tenant, **span) as hours:
+        found["places"] = hours.places()
+        found |= {f"planned {one}": hours.planned("cc", one, step=DAY) for one in (band, None)}
     return found
 
 
@@ -127,14 +134,21 @@ def ask(query: str, principal: Principal = SRE) -> list[Any]:
     return found
 
 
+def unsettled(cell: Cell) -> dt.timedelta:
+    """Return the age of the oldest hour that cannot be archived, after a check that the metric exists."""
+    (metric,) = (one for one in ArchiveCollector().collect() if one.name == "borg_archive_unsettled_age_seconds")
+    (sample,) = metric.samples
+    age = metered.unsettled_age_s(cell, now=NOW)
+    assert (sample.labels, sample.value > 0) == ({"cell": "cc"}, age > 0)
+    return dt.timedelta(seconds=age)
+
+
 def in_postgres() -> int:
     return MeteredHour.objects.count()
 
 
 def archived() -> list[tuple[int, int]]:
     """Return the id and the price of each hour in the files of the manifest."""
-    from pyarrow import parquet as pq
-
     found: list[tuple[int, int]] = []
     for file in ArchiveFile.objects.filter(table="metered_hours").order_by("id"):
         assert file.state == "sole"
@@ -198,6 +212,8 @@ def test_hours_stay_until_they_are_charged_and_their_month_is_closed(tenant, cel
     ran(other, "late", 1_000, hours=MARCH, used=500)
     ran(other, "free", 1_000, hours=MARCH, band="")
     assert MeteredHour.objects.filter(tenant=other, price=0).count() == len(MARCH)
+    oldest = NOW - (BEGIN + MARCH[0] * HOUR)
+    assert unsettled(cell) == oldest
     archive()
     left = MeteredHour.objects.filter(tenant=other)
     assert set(left.values_list("job", "posting")) == {("late", None)}, "an hour without a price is archived"
@@ -205,7 +221,9 @@ def test_hours_stay_until_they_are_charged_and_their_month_is_closed(tenant, cel
         assert len(usage_charge()) == 1
     archive()
     assert left.count() == len(MARCH), "the invoice with these hours is not closed"
+    assert (unsettled(cell), metered.lag_s(cell, now=NOW)) == (oldest, 0)
     invoices_close_due(NOW)
+    assert (unsettled(cell), metered.lag_s(cell, now=NOW) > 0) == (dt.timedelta(), True)
     before = costs([other], since=BEGIN, until=NOW)
     archive()
     assert left.count() == 0
@@ -231,6 +249,27 @@ def test_the_price_of_a_job_needs_no_temporary_table_and_few_hours_no_statistics
     assert "ANALYZE" not in statements
 
 
+def test_the_archiver_finds_its_hours_by_an_index(tenant, cell) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            'INSERT INTO quota_meteredhour (tenant_id, cell, job_uid, job, hour, labels, "limit", reserved, used,'
+            " price)"
+            " SELECT %s, c, md5(c || n || h), 'j', h, '{}'::jsonb, '{}'::numeric[], '{}'::numeric[], '{}'::numeric[], 1"
+            " FROM unnest(%s::text[]) AS c, generate_series(1, 3) AS n,"
+            " generate_series(%s::timestamptz, %s::timestamptz, '1 hour') AS h",
+            [tenant.pk, ["cc", "cd", "ce"], BEGIN + 61 * DAY, NOW],
+        )
+        cursor.execute("ANALYZE quota_meteredhour")
+        with CaptureQueriesContext(connection) as found:
+            assert metered.next_hours(cell, now=NOW) is not None
+        statements = [query["sql"] for query in found if "quota_meteredhour" in query["sql"]]
+        assert len(statements) == 2
+        for statement in statements:
+            cursor.execute(f"EXPLAIN {statement}")
+            plan = "\n".join(row[0] for row in cursor.fetchall())
+            assert "metered_by_hour" in plan, plan
+
+
 def slow_reader(wanted: HoursWanted) -> Iterator[bytes]:
     for part in (b"1\n", b"2\n3\n"):
         time.sleep(0.15)
@@ -246,6 +285,7 @@ def test_the_time_limit_of_a_statement_does_not_include_the_time_to_read_files(t
             assert cursor.fetchone()[0] > 6
             cursor.execute("SELECT sum(price) FROM quota_archivedhour")
             assert cursor.fetchone() == (6,)
+        cursor.execute("SET LOCAL statement_timeout = 0")  # the end of the test checks all foreign keys
 
 
 def test_the_archiver_goes_on_if_hours_vanish_while_it_chooses(cell, tenant, monkeypatch) -> None:
@@ -313,6 +353,58 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_a_smaller_sum(tenant, fo
             reader()
         assert (caught.value.code, caught.value.status) == ("archive-away", 503)
     assert costs([tenant], since=BEGIN + 31 * DAY, until=NOW), "April is in PostgreSQL"
+
+
+def test_a_damaged_second_file_is_an_error_that_names_it_and_changes_nothing(tenant, folder, monkeypatch) -> None:
+    monkeypatch.setattr(metered, "MOST_ROWS", 2 * len(MARCH))
+    before = sums(tenant), history()
+    archive()
+    first, second = ArchiveFile.objects.filter(table="metered_hours").order_by("id")
+    manifest = list(ArchiveFile.objects.order_by("id").values())
+    whole = (folder / second.key).read_bytes()
+    flipped = bytearray(whole)
+    flipped[300] ^= 64
+
+    def read_costs() -> Any:
+        return costs([tenant], since=BEGIN, until=BEGIN + 60 * DAY)
+
+    for content in (whole[:-1_000], bytes(flipped)):
+        (folder / second.key).write_bytes(content)
+        for reader in (read_costs, history):
+            with pytest.raises(Rejected, match=rf"{second.key} is damaged; restore the file from a backup") as caught:
+                reader()
+            assert (caught.value.code, caught.value.status) == ("archive-away", 503)
+        archive(now=NOW + HOUR)
+        assert in_postgres() == 3 * len(APRIL)
+        assert list(ArchiveFile.objects.order_by("id").values()) == manifest
+        assert (folder / first.key).exists()
+        assert (folder / second.key).read_bytes() == content
+        out = io.StringIO()
+        with pytest.raises(CommandError, match="1 of 2 files of the archive cannot be used; restore"):
+            call_command("archive", verify=True, stderr=out)
+        assert second.key in out.getvalue()
+        assert first.key not in out.getvalue()
+    (folder / second.key).write_bytes(whole)
+    assert (sums(tenant), history()) == before
+    call_command("archive", verify=True, stdout=io.StringIO())
+    ArchiveFile.objects.filter(pk=first.pk).update(rows=7)
+    with pytest.raises(CommandError, match="1 of 2 files"):
+        call_command("archive", verify=True, stderr=io.StringIO())
+
+
+def test_encrypted_hours_are_read_as_others_and_need_their_key(tenant, folder, settings) -> None:
+    settings.BORG_HOME, settings.BORG_ARCHIVE_KEYS = folder.parent, base64.b64encode(bytes(32)).decode()
+    before = sums(tenant), history()
+    archive()
+    (path,) = folder.rglob("*.parquet")
+    assert path.read_bytes()[:8] == b"BORGSEAL"
+    assert in_postgres() == 3 * len(APRIL)
+    assert (sums(tenant), history()) == before
+    settings.BORG_ARCHIVE_KEYS = ""
+    for reader in (lambda: costs([tenant], since=BEGIN, until=NOW), history):
+        with pytest.raises(Rejected, match=r"is encrypted with the key .*; add the key to BORG_ARCHIVE_KEYS") as caught:
+            reader()
+        assert (caught.value.code, caught.value.status) == ("archive-away", 503)
 
 
 def test_the_costs_of_a_month_read_only_the_files_of_this_month(tenant, folder) -> None:
@@ -390,6 +482,42 @@ def test_an_archiver_that_is_killed_at_any_step_loses_and_doubles_nothing(tenant
     assert sums(tenant) == before
     keys = [file.key for file in ArchiveFile.objects.all()]
     assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")] == keys
+
+
+def test_the_page_planning_reads_the_archive_once(tenant) -> None:
+    archive()
+    Membership.objects.create(user=portal_world.person("ann"), tenant=tenant, role=Role.OWNER)
+    client = portal_world.signed_in("ann")
+    for path in ("/planning/?tenant=ubar&days=365", "/planning.csv?tenant=ubar&days=365"):
+        with CaptureQueriesContext(connection) as found:
+            assert client.get(path).status_code == 200
+        assert sum("TEMPORARY" in query["sql"] for query in found) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_query_holds_the_lock_only_while_it_exports_metered_hours(tenant, monkeypatch) -> None:
+    archive()
+    steps: list[tuple[str, int]] = []
+
+    def watch(owner: Any, name: str, step: Callable[..., str]) -> None:
+        function = getattr(owner, name)
+
+        def watched(*args: Any) -> Any:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
+                steps.append((step(*args), cursor.fetchone()[0]))
+            return function(*args)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(archived_module, "local_file", lambda file: f"file of {file.table}")
+    watch(sources, "_copy", lambda path, statement, values, name: f"rows of {name}")
+    ((hours, machines),) = ask("SELECT (SELECT count(*) FROM metered_hours), (SELECT count(*) FROM machines)")
+    assert (hours, machines) == (3 * (len(MARCH) + len(APRIL)), 0)
+    assert steps == [("rows of metered_hours", 1), ("rows of machines", 0), ("file of metered_hours", 0)]
+    steps.clear()
+    ask("SELECT count(*) FROM machines")
+    assert steps == [("rows of machines", 0)]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -25,8 +25,8 @@ from scheduling.history.checkpoints.tables import tables_of
 from scheduling.history.studies.studies import study_restore
 from scheduling.journal import journal
 from scheduling.journal.sql import execute
+from scheduling.master.invariants import validate
 from scheduling.master.snapshot import load_state
-from scheduling.master.validate import validate
 from scheduling.models import Cell
 from tests.examples import examples
 from tests.integration import rows, world

@@ -21,7 +21,7 @@ from scheduling.link.shard.roster import Roster
 from scheduling.link.views.desired import Specs, load
 from scheduling.link.views.flaps import BURST, REFILL_S, STEADY_MOST_S
 from scheduling.link.views.last_report import merge_report
-from scheduling.master.validate import validate
+from scheduling.master.invariants import validate
 from scheduling.models import Cell, Machine, Task
 from scheduling.tasks import transitions
 from tests.integration import rows

@@ -147,6 +147,7 @@ def test_requests_under_way_are_bounded_but_liveness_is_not() -> None:
             await goes_on.wait()
 
         app, first, second, alive = _front(waits, most=1), Client(), Client(), Client("/healthz")
+        ready = Client("/readyz")
         polls = [Client("/bns/cc/ubar/jfoo") for _ in range(5)]
         for poll in polls:
             poll.scope["query_string"] = b"after=1&wait_s=60"
@@ -156,6 +157,9 @@ def test_requests_under_way_are_bounded_but_liveness_is_not() -> None:
         assert (second.status, second.problem["code"]) == (503, "overloaded")
         await app(alive.scope, alive.receive, alive.send)
         assert alive.status == 200
+        held.append(asyncio.ensure_future(app(ready.scope, ready.receive, ready.send)))
+        await asyncio.sleep(0)
+        assert not ready.sent
         assert not any(poll.sent for poll in polls)
         goes_on.set()
         await asyncio.gather(*held)

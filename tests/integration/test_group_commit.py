@@ -14,6 +14,7 @@ from django.db import connection
 
 from quota.models import Tenant
 from quota.vocabulary.errors import Conflict, Rejected
+from scheduling.jobs import jobs
 from scheduling.journal import group_commit
 from scheduling.models import Cell, Event, Job
 from tests.integration.world import a_file, principal, submit
@@ -170,3 +171,48 @@ def test_a_submission_whose_turn_does_not_come_writes_nothing(
     assert isinstance(late, Rejected)
     assert (late.code, late.status) == ("cell-busy", 503)
     assert list(Job.objects.values_list("name", flat=True)) == ["a"]
+
+
+def test_a_single_submission_waits_for_one_bulk_submission_only(cell: Cell, users: list[str]) -> None:
+    """Three bulk submissions wait for the cell before the single one arrives. The first one is written before it."""
+    who = principal(users[0])
+
+    def bulk(name: str) -> None:
+        files = [a_file(f"{name}-{n}") for n in range(3)]
+        jobs.jobs_submit_bulk(principal=who, cell=cell, files=files, tenant="ubar")
+        connection.close()
+
+    def single() -> None:
+        submit(who, cell, a_file("single"))
+        connection.close()
+
+    with locked(cell) as release:
+        threads = [threading.Thread(target=bulk, args=(f"bulk{n}",)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        _until(lambda: _waiting_for_locks() == 1)
+        time.sleep(0.1)  # without turns, the other two would also wait in PostgreSQL now
+        threads.append(threading.Thread(target=single))
+        threads[-1].start()
+        _until(lambda: _waiting_for_locks() == 2)
+        release()
+        for thread in threads:
+            thread.join(30)
+    submitted = Event.objects.filter(cell_id=cell.id, kind="job.submitted").order_by("revision", "seq")
+    names = dict(Job.objects.values_list("id", "name"))
+    order = [names[event.job_id] for event in submitted]
+    assert len(order) == 10
+    assert order[3] == "single"
+
+
+def test_a_bulk_submission_whose_turn_does_not_come_is_rejected(
+    cell: Cell, users: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "BULK_WAIT_S", 0.05)
+    with group_commit.bulk_turn(cell.id):
+        with pytest.raises(Rejected, match="another bulk submission") as late:
+            jobs.jobs_submit_bulk(
+                principal=principal(users[0]), cell=cell, files=[a_file("a"), a_file("b")], tenant="ubar"
+            )
+        assert late.value.status == 503
+    assert not Job.objects.exists()

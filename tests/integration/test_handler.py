@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from portal.http import handler
-from portal.http.handler import ThreadedHandler, Threads
+from portal.http.handler import ThreadedHandler, rank_of
 from portal.http.outages import Overloaded
+from portal.http.threads import Queues, Rank, Threads
 
 ANSWER: Any = ({"type": "http.response.start", "status": 200, "headers": []}, b"")
 
@@ -23,7 +24,7 @@ def test_a_request_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> 
         return ANSWER
 
     async def ask() -> None:
-        threads = Threads("reads", 1, longest_wait_s=0.1, most_waiting=1)
+        threads = Threads("reads", 1, longest_wait_s=0.1, queues=Queues(most=1))
         first = asyncio.create_task(threads.run(work))
         await asyncio.sleep(0.05)
         second = asyncio.create_task(threads.run(work))
@@ -67,7 +68,7 @@ def test_the_thread_of_a_cancelled_request_is_used_again_when_its_work_has_ended
         ("HEAD", "/api/v1/cells/", "reads"),
         ("POST", "/api/v1/cells/dev/jobs/", "writes"),
         ("DELETE", "/api/v1/tokens/ab/", "writes"),
-        ("POST", "/api/v1/cells/dev/jobs:bulk", "long requests"),
+        ("POST", "/api/v1/cells/dev/jobs:bulk", "bulk submissions"),
         ("PUT", "/api/v1/cells/dev/packages/t/p/v1/", "long requests"),
         ("GET", "/api/v1/feeds/prometheus/", "long requests"),
         ("GET", "/api/v1/cells/dev/jobs/t/j/logs/", "long requests"),
@@ -80,7 +81,25 @@ def test_the_thread_of_a_cancelled_request_is_used_again_when_its_work_has_ended
 )
 def test_each_kind_of_request_has_its_own_threads(method: str, path: str, kind: str) -> None:
     threads = ThreadedHandler(deadline_s=50, most_bytes=1_000)._threads({"method": method, "path": path})
-    assert threads._name == kind
+    assert threads.name == kind
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "rank"),
+    [
+        ("GET", "/readyz", Rank.HEALTH),
+        ("GET", "/metrics", Rank.HEALTH),
+        ("POST", "/api/v1/cells/dev/jobs/t/j/kill/", Rank.API_WRITE),
+        ("POST", "/api/v1/cells/dev/jobs/", Rank.SUBMISSION),
+        ("POST", "/api/v1/cells/dev/jobs:bulk", Rank.SUBMISSION),
+        ("POST", "/submit/", Rank.PAGE_WRITE),
+        ("GET", "/api/v1/cells/dev/jobs/", Rank.API_READ),
+        ("GET", "/bns/dev/t/j", Rank.API_READ),
+        ("GET", "/jobs/", Rank.PAGE_READ),
+    ],
+)
+def test_each_request_has_its_kind(method: str, path: str, rank: Rank) -> None:
+    assert rank_of({"method": method, "path": path}) is rank
 
 
 @pytest.mark.django_db

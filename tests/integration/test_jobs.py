@@ -13,7 +13,7 @@ from quota.vocabulary.resources import CPU
 from scheduling.core.vocabulary import events
 from scheduling.jobs import jobs
 from scheduling.journal import journal
-from scheduling.master.validate import validate
+from scheduling.master.invariants import validate
 from scheduling.models import Job, JobSpec, Task, Update
 from tests.integration import rows, world
 

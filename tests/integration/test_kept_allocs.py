@@ -23,8 +23,8 @@ from scheduling.link.shard.writer import MachineReportChanges, apply
 from scheduling.link.views.desired import Specs, load
 from scheduling.link.views.diff import ReportChanges, compare
 from scheduling.machines import machines
+from scheduling.master.invariants import validate
 from scheduling.master.snapshot import load_state
-from scheduling.master.validate import validate
 from scheduling.models import Departure, Job, KeptAlloc, Machine, Task
 from scheduling.tasks import transitions
 from tests.integration import link_world, rows, world

@@ -22,8 +22,8 @@ from scheduling.demotion.quota_expiry import expiries_drop
 from scheduling.demotion.spent_budgets import spent_budgets_drop
 from scheduling.jobs import jobs, updates
 from scheduling.journal import journal
+from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
-from scheduling.master.validate import validate
 from scheduling.models import Job, Task
 from tests.integration import money_rows as market
 from tests.integration import rows, world

@@ -26,8 +26,8 @@ from scheduling.jobs.jobs import job_kill
 from scheduling.jobs.why import explain_task
 from scheduling.machines.joining import join_token_issue
 from scheduling.machines.machines import machine_remove
+from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
-from scheduling.master.validate import validate
 from scheduling.models import Cell, Event, Machine, Task
 from scheduling.packages.packages import package_upload
 from scheduling.packages.store import store

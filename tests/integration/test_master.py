@@ -22,9 +22,9 @@ from scheduling.journal import journal, wakeups
 from scheduling.machines.silence import Silence
 from scheduling.master import lease
 from scheduling.master import loop as master_module
+from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
 from scheduling.master.snapshot import load_state
-from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, JobSpec, Lease, PendingVerdict, Task
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import observations

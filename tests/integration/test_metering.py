@@ -16,7 +16,7 @@ from quota.admission.sizing import usage_of
 from quota.billing import ledger
 from quota.billing.ledger_check import ledger_check
 from quota.billing.metering import MeteredRow, meter, usage_charge, usage_price
-from quota.billing.planning import planned
+from quota.billing.planning import hours_of
 from quota.models import LedgerEntry, MeteredHour, Posting
 from quota.vocabulary.errors import Rejected
 from tests.integration import money_rows as market
@@ -133,7 +133,8 @@ def test_sums_beyond_64_bits_are_kept_shown_and_priced_exactly() -> None:
     assert found.price == 100 * found.band.price_milli // 1_000_000
     with clock.at(NOON + 2 * HOUR):
         ram = usage_of(market.ME, tenant, cell="cc", band="production", days=1).resources[1]
-        (step,) = planned(market.ME, tenant, "cc", found.band, since=NOON, until=NOON + 2 * HOUR, step=2 * HOUR)
+        with hours_of(market.ME, tenant, since=NOON, until=NOON + 2 * HOUR) as metered:
+            (step,) = metered.planned("cc", found.band, step=2 * HOUR)
     assert (ram.name, ram.used_max, step.used[1]) == ("ram", 2**60, 2**60)
 
 

@@ -158,17 +158,53 @@ def test_a_submission_that_was_given_up_is_never_applied(client: httpx.Client) -
     assert client.post(JOBS, json=a_file("late")).status_code == 201
 
 
-def test_a_pool_without_free_connections_is_an_outage(client: httpx.Client) -> None:
-    with cell_locked(), ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(lambda n: client.post(JOBS, json=a_file(f"j{n}")), range(8)))
+def test_many_requests_during_a_slow_database_get_503_in_time(client: httpx.Client) -> None:
+    """More submissions wait for a locked cell than there are connections, and than there are threads. Each is rejected
+    with a time, and soon after the lock ends, submissions are accepted again.
+    """
+    number, slower, began = 60, stretch(), time.monotonic()
+    with cell_locked(), ThreadPoolExecutor(number) as threads:
+        answers = list(threads.map(lambda n: client.post(JOBS, json=a_file(f"slow{n}")), range(number)))
+        assert time.monotonic() - began < (DEADLINE_S + 5.0) * slower
     for answer in answers:
-        _unavailable(answer)
-    assert not Job.objects.exists()
+        assert answer.status_code == 503, answer.text
+        assert int(answer.headers["Retry-After"]) > 0
+    codes = {answer.json()["code"] for answer in answers}
+    assert {"overloaded", "database-unavailable"} <= codes <= {"overloaded", "database-unavailable", "cell-busy"}, codes
+    until = time.monotonic() + 5.0 * slower
+    while client.post(JOBS, json=a_file("afterwards")).status_code != 201:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert list(Job.objects.values_list("name", flat=True)) == ["afterwards"]
+
+
+def test_bulk_submissions_do_not_starve_single_ones(client: httpx.Client) -> None:
+    """More bulk submissions arrive than may run at once. Single submissions are accepted soon, and each bulk submission
+    is accepted, or rejected with a time.
+    """
+    slower = stretch()
+
+    def bulk(number: int) -> httpx.Response:
+        return client.post("/api/v1/cells/cc/jobs:bulk", json=[a_file(f"b{number}-{n}", tasks=1) for n in range(80)])
+
+    with ThreadPoolExecutor(5) as threads:
+        bulks = [threads.submit(bulk, number) for number in range(5)]
+        took = []
+        for number in range(10):
+            began = time.monotonic()
+            assert client.post(JOBS, json=a_file(f"single{number}", tasks=1)).status_code == 201
+            took.append(time.monotonic() - began)
+        answers = [each.result() for each in bulks]
+    assert max(took) < 2.0 * slower, took
+    accepted = [answer for answer in answers if answer.status_code == 200]
+    assert accepted
+    for answer in answers:
+        assert answer.status_code == 200 or int(answer.headers["Retry-After"]) > 0, answer.text
 
 
 def test_pages_about_errors_hold_no_connection(client: httpx.Client) -> None:
     """Pages about errors hold no database connection: Django makes them in more threads than there are connections."""
-    with ThreadPoolExecutor(12) as threads:
+    with ThreadPoolExecutor(6) as threads:
         answers = list(threads.map(lambda n: client.get(f"/no/such/page/{n}"), range(60)))
     assert {answer.status_code for answer in answers} == {404}
     with ThreadPoolExecutor(3) as threads:

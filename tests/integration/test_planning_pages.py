@@ -12,7 +12,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from quota import clock
-from quota.billing.planning import places_of, planned
+from quota.billing.planning import Planned, hours_of
 from quota.models import CellCapacity, MeteredHour, PriorityBand, Quota
 from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import Principal, Role
@@ -46,13 +46,13 @@ def test_the_hour_that_is_not_over_is_not_counted(world) -> None:
         metered(world, hour, milli=57_000)
     band = PriorityBand.objects.get(name="production")
     span = {"since": now - 167 * HOUR, "until": now + HOUR}
-    found = planned(VIEWER, world.tenant, "cc", band, step=HOUR, **span)
+    found = planned(world, band, step=HOUR, **span)
     assert [(point.at, point.owned[0], point.asked[0]) for point in found] == [
         (now - 2 * HOUR, 64_000, 57_000),
         (now - HOUR, 64_000, 57_000),
     ]
     with clock.at(now + dt.timedelta(minutes=5)):  # the last hour may not be metered yet
-        assert len(planned(VIEWER, world.tenant, "cc", band, step=HOUR, **span)) == 1
+        assert len(planned(world, band, step=HOUR, **span)) == 1
 
 
 def test_the_page_says_when_it_is_too_early(world) -> None:
@@ -93,6 +93,16 @@ def metered(world, hour: dt.datetime, job: str = "jfoo", *, band: str = "product
     )
 
 
+def planned(world, band: PriorityBand | None, *, step: dt.timedelta, **span: dt.datetime) -> list[Planned]:
+    with hours_of(VIEWER, world.tenant, **span) as hours:
+        return hours.planned("cc", band, step=step)
+
+
+def places(world, **span: dt.datetime) -> list[tuple[str, str]]:
+    with hours_of(VIEWER, world.tenant, **span) as hours:
+        return hours.places()
+
+
 def a_sample(world, hour: dt.datetime, band: str, cpu: int) -> None:
     vector = [cpu] + [0] * (SIZE - 1)
     names = ("capacity", "sold", "granted", "asked", "limit", "reserved", "used", "stranded")
@@ -110,20 +120,20 @@ def test_planned_means_are_of_grants_and_jobs(world) -> None:
     metered(world, now - HOUR, "free", band="")
     band = PriorityBand.objects.get(name="production")
     span = {"since": now - 3 * HOUR, "until": now}
-    found = planned(VIEWER, world.tenant, "cc", band, step=HOUR, **span)
+    found = planned(world, band, step=HOUR, **span)
     assert [point.at for point in found] == [now - 2 * HOUR, now - HOUR]
     assert [point.owned[0] for point in found] == [0, 64_000]
     assert [point.asked[0] for point in found] == [1_000, 2_000]
     assert [(point.reserved[0], point.used[0]) for point in found] == [(500, 250), (1_000, 500)]
-    (whole,) = planned(VIEWER, world.tenant, "cc", band, step=3 * HOUR, **span)
+    (whole,) = planned(world, band, step=3 * HOUR, **span)
     assert (whole.asked[0], whole.seconds) == (1_500, 2 * 3600)
-    (free,) = planned(VIEWER, world.tenant, "cc", None, step=3 * HOUR, **span)
+    (free,) = planned(world, None, step=3 * HOUR, **span)
     assert (free.asked[0], free.owned[0], free.seconds) == (1_000, 0, 3600)
-    assert places_of(VIEWER, world.tenant, **span) == [("cc", "production"), ("cc", "")]
+    assert places(world, **span) == [("cc", "production"), ("cc", "")]
     before = {"since": now - 9 * HOUR, "until": now - HOUR}  # only the band with quota has no usage here
-    assert places_of(VIEWER, world.tenant, **before) == [("cc", "production")]
-    with pytest.raises(Forbidden):
-        planned(Principal(name="x"), world.tenant, "cc", band, step=HOUR, **span)
+    assert places(world, **before) == [("cc", "production")]
+    with pytest.raises(Forbidden), hours_of(Principal(name="x"), world.tenant, **span):
+        pass
 
 
 def test_a_tenant_s_page_is_for_its_members(world) -> None:

@@ -9,7 +9,7 @@ import pytest
 from quota import clock
 from quota.admission import capacity
 from quota.models import Market, Notice, Order, OrderState, PriceList, PriorityBand, Quota, Quote, Record
-from quota.pricing.arithmetic import part_of
+from quota.pricing.price_formula import part_of
 from quota.pricing.price_lists import (
     DEFAULT_BASE,
     price_list_at,

@@ -19,7 +19,7 @@ from scheduling.jobs import jobs, updates
 from scheduling.journal import journal
 from scheduling.link.shard import writer
 from scheduling.machines.machines import machine_undrain, machines_down, machines_drain
-from scheduling.master.validate import validate
+from scheduling.master.invariants import validate
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.tasks import new_tasks, transitions
 from tests.integration import rows, world

@@ -25,10 +25,10 @@ from scheduling.journal import journal, wakeups
 from scheduling.link.views.diff import ExpectedTask, View
 from scheduling.link.views.last_report import merge_report
 from scheduling.master import utilisation
+from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
 from scheduling.master.reclamation import Reclaimer, jobs_without_reclamation
 from scheduling.master.snapshot import load_state
-from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, JobSpec, Machine, Task
 from scheduling.policy import cell_settings
 from scheduling.policy.cell_settings import CellSettings

@@ -19,7 +19,7 @@ from scheduling.history.checkpoints.tables import tables_of
 from scheduling.history.statistics.tallies import TOTAL, Figure
 from scheduling.journal import journal, partitions
 from scheduling.journal.sql import query
-from scheduling.master.validate import validate
+from scheduling.master.invariants import validate
 from scheduling.models import CapacitySample, Cell, InstanceUsage, Job, JournalTally, Machine, Task
 from scheduling.recording.record import record
 from scheduling.recording.requests import Wish

@@ -35,8 +35,8 @@ from scheduling.jobs import jobs, updates
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.link.views.news import concerned_machines
+from scheduling.master.invariants import validate
 from scheduling.master.snapshot import load_state
-from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, JobSpec, Machine, Task
 from scheduling.tasks import transitions
 from tests.integration import rows, world

@@ -29,7 +29,7 @@ from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.jobs import jobs, updates
 from scheduling.machines import evacuation, machines
-from scheduling.master.validate import validate
+from scheduling.master.invariants import validate
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.policy.cell_settings import CellSettings
 from tests.examples import SEARCH, examples

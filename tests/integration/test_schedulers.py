@@ -16,9 +16,9 @@ from scheduling.cells.cells import cell_set
 from scheduling.core.vocabulary import events
 from scheduling.journal import journal
 from scheduling.master import lease, schedulers
+from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
 from scheduling.master.schedulers import BATCH, DEFAULT, SERVICE, Scheduler
-from scheduling.master.validate import validate
 from scheduling.models import Cell, Job, Lease, PendingVerdict, Task
 from scheduling.policy import cell_settings
 from tests.integration import master_processes, rows, world

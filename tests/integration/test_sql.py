@@ -25,7 +25,7 @@ from scheduling.history.infrastore import asking, grammar, ready, sources
 from scheduling.history.infrastore.columns import TABLES
 from scheduling.history.infrastore.process.loading import Loader
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits
-from scheduling.history.infrastore.sources import ArchivedFiles, Visibility
+from scheduling.history.infrastore.sources import Visibility
 from scheduling.journal import journal
 from scheduling.models import Cell, Event, Job, Task
 from scheduling.tasks import transitions
@@ -235,8 +235,8 @@ def everything(cell: Cell, visible: Visibility) -> duckdb.DuckDBPyConnection:
     """Return a database with all tables of a cell, loaded in this process as the child process loads them."""
     database = duckdb.connect(":memory:")
     with tempfile.TemporaryDirectory() as folder:
-        tables, facts = sources.export(
-            Path(folder), cell, tables=list(TABLES), names=None, since={}, visible=visible, archived=ArchivedFiles()
+        _, tables, facts = sources.export(
+            Path(folder), cell, tables=list(TABLES), names=None, since={}, visible=visible
         )
         limits = Limits(seconds=1, memory_mib=1, threads=1, most_rows=1, most_bytes=1)
         Loader(database, ChildRequest(sql="", tables=tables, limits=limits, form=Form.JSON, jobs=facts)).load()

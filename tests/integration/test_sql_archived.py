@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal, Role, Scope
-from scheduling.history.archive import ranges
+from scheduling.history.archive import retention
 from scheduling.history.archive.archiver import ArchiveFailed, Archiver
 from scheduling.history.archive.store import store
 from scheduling.history.infrastore import asking
@@ -42,8 +42,8 @@ def archive_of_this_test(settings, tmp_path):
     settings.BORG_ARCHIVE, settings.BORG_USAGE_KEEP_HOURS = (tmp_path / "archive").as_uri(), 100
     yield
     with connection.cursor() as cursor:
-        for hour in ranges.usage_windows.stored_hours():
-            cursor.execute(f"DROP TABLE {ranges.usage_windows.partition(hour)}")
+        for hour in retention.usage_windows.stored_hours():
+            cursor.execute(f"DROP TABLE {retention.usage_windows.partition(hour)}")
 
 
 def ask(who: Principal, cell: Cell, query: str) -> list[Any]:

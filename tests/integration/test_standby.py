@@ -15,19 +15,21 @@ from contextlib import contextmanager
 import pytest
 from django.conf import settings
 from django.db import connection
+from django.test import Client
 from django.utils import timezone
 
+from scheduling.admin import passes
 from scheduling.cells.cells import cell_set
 from scheduling.core.cell.state import CellState
 from scheduling.core.vocabulary import events
 from scheduling.journal import journal
-from scheduling.master import lease, process
+from scheduling.master import lease, process, standbys
+from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
 from scheduling.master.process import MasterProcess
 from scheduling.master.schedulers import BATCH, DEFAULT, SERVICE
 from scheduling.master.snapshot import load_state
-from scheduling.master.validate import validate
-from scheduling.models import Cell, Job, Lease, PendingVerdict, Task
+from scheduling.models import Cell, Job, Lease, PendingVerdict, Standby, Task
 from scheduling.usage import cell_view
 from tests.integration import master_processes, rows
 
@@ -97,6 +99,34 @@ def test_a_standby_follows_the_journal_and_takes_over_with_the_state_that_it_has
     standby.stand_by(WAIT_S)
     assert standby.run(0.0) is True
     assert (placed(job), len(loads)) == (3, 1)
+
+
+def test_an_sre_sees_a_standby_until_it_takes_over(cell) -> None:
+    lease.take(cell.id, scheduler="default", holder="another", ttl_s=60)
+    standby = Master(cell.id, holder="host-b:7:0-1")
+    standby.prepare()
+    assert standbys.present() == {}
+    standby.stand_by(0.0)
+    rows.a_job(cell, rows.a_tenant())
+    (seen,) = standbys.present()[cell.id, "default"]
+    assert (seen.holder, seen.behind) == ("host-b:7:0-1", 1)
+    (shown,) = passes.of_cell(cell)["schedulers"]
+    assert shown["standbys"] == [seen]
+    assert 'borg_master_standbys{cell="cc",scheduler="default"} 1.0' in Client().get("/metrics").content.decode()
+    lease.release(cell.id, scheduler="default", holder="another")
+    assert standby.run(0.0) is True
+    assert standbys.present() == {}
+    assert 'borg_master_standbys{cell="cc",scheduler="default"} 0.0' in Client().get("/metrics").content.decode()
+
+
+def test_a_standby_that_has_ended_is_forgotten(cell) -> None:
+    for holder in ("killed", "stopped", "living"):
+        standbys.note(cell.id, scheduler="default", holder=holder, revision=0)
+    standbys.forget(cell.id, scheduler="default", holder="stopped")
+    Standby.objects.filter(holder="killed").update(seen_at=timezone.now() - dt.timedelta(minutes=1))
+    assert [one.holder for one in standbys.present()[cell.id, "default"]] == ["living"]
+    standbys.note(cell.id, scheduler="default", holder="living", revision=0)
+    assert Standby.objects.get().holder == "living"
 
 
 def test_a_process_that_is_stopped_releases_its_lease(cell) -> None:

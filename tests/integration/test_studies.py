@@ -31,8 +31,8 @@ from scheduling.journal.sql import query
 from scheduling.link.shard import writer
 from scheduling.machines.machines import machines_drain
 from scheduling.master import schedulers
+from scheduling.master.invariants import validate
 from scheduling.master.snapshot import load_state
-from scheduling.master.validate import validate
 from scheduling.models import ArchiveFile, Cell, Event, Job, JobSpec, Machine, Task
 from tests.integration import rows, world
 from tests.integration.checkpoint_history import History

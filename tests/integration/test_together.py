@@ -13,9 +13,9 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import jobs
 from scheduling.journal import journal
 from scheduling.machines import machines
+from scheduling.master.invariants import validate
 from scheduling.master.loop import Master
 from scheduling.master.snapshot import load_state
-from scheduling.master.validate import validate
 from scheduling.models import Departure, Job, Machine, Task
 from scheduling.tasks import departures, transitions
 from tests.integration import rows, world

@@ -13,7 +13,7 @@ from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.jobs import jobs, plans, updates
 from scheduling.journal import journal
-from scheduling.master.validate import validate
+from scheduling.master.invariants import validate
 from scheduling.models import Departure, Job, JobSpec, Task, Update
 from scheduling.spec import parser
 from scheduling.tasks import transitions

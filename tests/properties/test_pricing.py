@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.pricing.arithmetic import (
+from quota.pricing.price_formula import (
     FULL_MILLI,
     LARGEST,
     UNIT,

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from borglet.packages.archives import oci
+from borglet.packages.archives.checked_tree import Sink, Tree, TreeDigests
 from borglet.packages.archives.disk import DiskSink
 from borglet.packages.archives.limits import ArchiveCost, ArchiveLimits, ArchiveRefused, go_on
 from borglet.packages.archives.manifest import MANIFEST_BYTES, MANIFEST_NAME, Manifest, read_manifest
 from borglet.packages.archives.streams import ByteStream, Gunzip, Slice
 from borglet.packages.archives.tarstream import EntryKind, TarStream
-from borglet.packages.archives.tree import Sink, Tree, TreeDigests
 
 TAR, TAR_GZIP, TAR_ZSTD, OCI = "tar", "tar+gzip", "tar+zstd", "oci"
 FORMATS = (TAR, TAR_GZIP, OCI)

@@ -13,9 +13,9 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path as FilePath
 
+from borglet.packages.archives.checked_tree import Path, Sink, TreeDigests, lines_of
 from borglet.packages.archives.limits import go_on
 from borglet.packages.archives.tarstream import EntryKind
-from borglet.packages.archives.tree import Path, Sink, TreeDigests, lines_of
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -17,10 +17,10 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from borglet.packages.archives.checked_tree import Tree
 from borglet.packages.archives.limits import ArchiveCost, ArchiveLimits, ArchiveRefused
 from borglet.packages.archives.streams import PIECE_BYTES, ByteStream, Gunzip, Slice
 from borglet.packages.archives.tarstream import EntryKind, TarStream
-from borglet.packages.archives.tree import Tree
 
 # Names of processors: the kernel's -> the specification's.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}

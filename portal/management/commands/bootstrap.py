@@ -1,5 +1,5 @@
-"""Create the first cell, tenant and users of a new installation, if they are missing. Print names, new passwords and
-new tokens as JSON.
+"""Create the cells, the first tenant and the users of a new installation, if they are missing. Print names, new
+passwords and new tokens as JSON.
 """
 
 from __future__ import annotations
@@ -39,41 +39,50 @@ FLEET_USES = 100_000
 
 
 class Command(BaseCommand):
-    help = "Create the bands, a cell, a demonstration tenant, an SRE and a tenant user, if they are missing."
+    help = "Create the bands, cells, a demonstration tenant, an SRE and a tenant user, if they are missing."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--cell", default="dev")
+        parser.add_argument("--cell", dest="cells", action="append", help="a cell; may be given several times")
         parser.add_argument("--tenant", default="demo")
 
-    def handle(self, *args: Any, cell: str, tenant: str, **options: Any) -> None:
-        made: dict[str, Any] = {"cell": cell, "tenant": tenant}
+    def handle(self, *args: Any, cells: list[str] | None, tenant: str, **options: Any) -> None:
+        names = cells or ["dev"]
+        made: dict[str, Any] = {"cell": names[0], "tenant": tenant}
         ensure_authority()
         bands_ensure(principal=ME)
-        home = Cell.objects.filter(name=cell).first() or cell_create(principal=ME, name=cell)
+        made_cells = [Cell.objects.filter(name=name).first() or cell_create(principal=ME, name=name) for name in names]
         owner = Tenant.objects.filter(name=tenant).first() or tenant_create(
             principal=ME, name=tenant, title="Demonstration"
         )
-        if not Quota.objects.filter(tenant=owner, cell=cell).exists():
-            for band in ("monitoring", "production", "batch", "best-effort"):
-                quota_grant(
-                    principal=ME,
-                    tenant=owner,
-                    cell=cell,
-                    band=band,
-                    amounts=DEMO_QUOTA,
-                    reason="demonstration",
-                    beyond_capacity=True,
-                )
+        if not Quota.objects.filter(tenant=owner).exists():
             budget_grant(principal=ME, tenant=owner, amount=DEMO_CREDITS * CREDIT, text="demonstration")
+        for name in names:
+            self._grant_quota(owner, name)
         made["sre"] = self._user("sre", staff=True, scopes=list(Scope))
         made["demo"] = self._user("demo", staff=False, scopes=[Scope.READ, Scope.WRITE], tenant=owner, role=Role.OWNER)
         journal.ensure_partitions()
         # Join tokens for machines of this host that have not joined yet. Unused tokens expire.
-        made["join_tokens"] = {
-            name: join_token_issue(principal=ME, cell=home, uses=uses)
-            for name, uses in (("borglet", 1), ("fleet", FLEET_USES))
+        made["join_tokens"] = {"borglet": join_token_issue(principal=ME, cell=made_cells[0], uses=1)} | {
+            "fleet" if cell is made_cells[0] else f"fleet-{cell.name}": join_token_issue(
+                principal=ME, cell=cell, uses=FLEET_USES
+            )
+            for cell in made_cells
         }
         self.stdout.write(json.dumps(made))
+
+    def _grant_quota(self, owner: Tenant, cell: str) -> None:
+        if Quota.objects.filter(tenant=owner, cell=cell).exists():
+            return
+        for band in ("monitoring", "production", "batch", "best-effort"):
+            quota_grant(
+                principal=ME,
+                tenant=owner,
+                cell=cell,
+                band=band,
+                amounts=DEMO_QUOTA,
+                reason="demonstration",
+                beyond_capacity=True,
+            )
 
     def _user(
         self, name: str, *, staff: bool, scopes: list[Scope], tenant: Tenant | None = None, role: Role | None = None

@@ -16,7 +16,7 @@ from portal import plots
 from portal.periods import DAYS, ReportPeriod, period_of
 from portal.sigma.frame.page import chosen_tenant, page, tenants_of
 from quota import clock
-from quota.billing.planning import Planned, places_of, planned
+from quota.billing.planning import Planned, hours_of
 from quota.models import PriorityBand, Tenant
 from quota.tables import csv_answer
 from quota.vocabulary.permissions import Principal
@@ -48,7 +48,7 @@ class PlanningFilter:
 
 @page
 def planning(request: HttpRequest, principal: Principal) -> HttpResponse:
-    chosen = _chosen(request, principal)
+    chosen, points = _read(request, principal)
     context = {
         "chosen": chosen,
         "tenants": tenants_of(principal),
@@ -58,7 +58,6 @@ def planning(request: HttpRequest, principal: Principal) -> HttpResponse:
         "days": DAYS,
     }
     if chosen.cell:
-        points = _points(principal, chosen)
         hours = sum(point.seconds for point in points) // 3600
         context |= {
             "plots": _plots(points, chosen, spare=hours >= LEAST_HOURS),
@@ -71,16 +70,28 @@ def planning(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 @page
 def planning_csv(request: HttpRequest, principal: Principal) -> HttpResponse:
-    chosen = _chosen(request, principal)
-    points = _points(principal, chosen) if chosen.cell else []
+    chosen, points = _read(request, principal)
     name = f"planning-{chosen.tenant or 'none'}-{chosen.cell}-{chosen.band or FREE}.csv"
     return csv_answer(name, _table(points, chosen))
 
 
-def _chosen(request: HttpRequest, principal: Principal) -> PlanningFilter:
+def _read(request: HttpRequest, principal: Principal) -> tuple[PlanningFilter, list[Planned]]:
+    """Return the filters that the user chose, and the points of the chosen place, oldest first."""
     tenant = chosen_tenant(request, principal)
     period = period_of(request.GET, clock.now())
-    places = places_of(principal, tenant, since=period.since, until=period.until) if tenant else []
+    if tenant is None:
+        return _chosen(request, None, [], period), []
+    with hours_of(principal, tenant, since=period.since, until=period.until) as hours:
+        chosen = _chosen(request, tenant, hours.places(), period)
+        if not chosen.cell:
+            return chosen, []
+        band = PriorityBand.objects.filter(name=chosen.band).first()
+        return chosen, hours.planned(chosen.cell, band, step=period.step)
+
+
+def _chosen(
+    request: HttpRequest, tenant: Tenant | None, places: list[tuple[str, str]], period: ReportPeriod
+) -> PlanningFilter:
     cell, _slash, band = request.GET.get("place", "").partition("/")
     if (cell, "" if band == FREE else band) not in places:
         cell, band = places[0] if places else ("", "")
@@ -93,13 +104,6 @@ def _chosen(request: HttpRequest, principal: Principal) -> PlanningFilter:
         NAMES.index(resource) if resource in RESOURCES else CPU,
         period,
     )
-
-
-def _points(principal: Principal, chosen: PlanningFilter) -> list[Planned]:
-    assert chosen.tenant is not None
-    band = PriorityBand.objects.filter(name=chosen.band).first()
-    since, until, step = chosen.period.since, chosen.period.until, chosen.period.step
-    return planned(principal, chosen.tenant, chosen.cell, band, since=since, until=until, step=step)
 
 
 def _plots(points: list[Planned], chosen: PlanningFilter, *, spare: bool) -> list[plots.Plot]:

@@ -19,8 +19,8 @@ from portal.sigma.shop.sizes import LABELS
 from quota import clock
 from quota.models import HOLDING, PriorityBand
 from quota.once import reads_once
-from quota.pricing.arithmetic import UNIT
 from quota.pricing.market import CalendarDay, calendar_days, is_sold
+from quota.pricing.price_formula import UNIT
 from quota.selectors import QuotaStanding, grants_visible, standings, tenants_visible
 from quota.vocabulary.permissions import Principal
 from quota.vocabulary.resources import NAMES, SIZE, ZERO, Vector, add

@@ -8,7 +8,7 @@ from typing import Any
 from portal.sigma.shop.sizes import LABELS
 from quota.admission.sizing import usage_of
 from quota.models import QuotaUse, Tenant
-from quota.pricing.arithmetic import UNIT
+from quota.pricing.price_formula import UNIT
 from quota.vocabulary.permissions import Principal
 from quota.vocabulary.resources import NAMES, ZERO, Vector
 

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from quota.models import PriorityBand
-from quota.pricing.arithmetic import UNIT
+from quota.pricing.price_formula import UNIT
 from quota.vocabulary.resources import NAMES, describe
 
 

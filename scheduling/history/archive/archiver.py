@@ -24,13 +24,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from quota.models.metered_hours import LONGEST_WAIT_S, HoursInUse, held_by_archiver
-from scheduling.history.archive import ended, metered, old_specs, parquet, ranges
+from scheduling.history.archive import ended, metered, old_specs, parquet, retention
 from scheduling.history.archive.ended import ENDED, EndedJobs
 from scheduling.history.archive.job_rows import rows_of_jobs
 from scheduling.history.archive.metered import MeteredHours
 from scheduling.history.archive.old_specs import OldSpecs
 from scheduling.history.archive.parquet import UnreadableArchive
-from scheduling.history.archive.ranges import TABLES, DayRange, OldPartition
+from scheduling.history.archive.retention import TABLES, DayRange, OldPartition
 from scheduling.history.archive.store import EVENTS, USAGE, sha256_of
 from scheduling.history.archive.tables import ARCHIVE_TABLES, rows_of
 from scheduling.journal import partitions
@@ -100,9 +100,9 @@ class Archiver:
         """
         self._check_key(cell)
         for table in TABLES:
-            while (wanted := ranges.next_range(cell, table, now=now)) is not None:
+            while (wanted := retention.next_range(cell, table, now=now)) is not None:
                 self._store(cell, wanted)
-        for old in ranges.old_partitions_of_events(cell, now=now):
+        for old in retention.old_partitions_of_events(cell, now=now):
             self._drop_events(cell, old)
         partitions.drop_detached(Event._meta.db_table)
         # The events and the usage of the jobs are archived by now. They are stored with the names of the jobs' tenants.
@@ -114,7 +114,7 @@ class Archiver:
             self._store(cell, specs)
         while (hours := metered.next_hours(cell, now=now)) is not None:
             self._store(cell, hours)
-        for file in ranges.expired_files(cell, now=now):
+        for file in retention.expired_files(cell, now=now):
             self._files.delete(file.key)
             self._at("deleted")
             with transaction.atomic():
@@ -269,7 +269,7 @@ class Archiver:
 
     def _drop_usage(self, *, now: dt.datetime) -> None:
         cells = list(Cell.operated.order_by("id").values_list("id", flat=True))
-        for old in ranges.old_partitions_of_usage(now=now):
+        for old in retention.old_partitions_of_usage(now=now):
             self._keep_only_in_archive(_files_that_cover(cells, USAGE, old))
             self._drop(usage_windows.TABLE, old)
         partitions.drop_detached(usage_windows.TABLE)

@@ -19,7 +19,7 @@ from typing import Any
 
 from django.db import transaction
 
-from scheduling.history.archive.ranges import DayRange, midnight
+from scheduling.history.archive.retention import DayRange, midnight
 from scheduling.journal.sql import execute, query
 from scheduling.models import ArchivedJob, ArchiveFile, Cell
 from scheduling.policy import cell_settings

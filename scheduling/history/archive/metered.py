@@ -24,7 +24,7 @@ from django.db.models import Q
 from quota.models.metered_hours import HoursWanted
 from quota.vocabulary import months
 from quota.vocabulary.errors import Rejected
-from scheduling.history.archive.ranges import DayRange, midnight
+from scheduling.history.archive.retention import DayRange, midnight
 from scheduling.history.archive.store import METERED, local_file
 from scheduling.journal.sql import execute, query
 from scheduling.models import ArchiveFile, ArchiveState, Cell
@@ -55,18 +55,16 @@ class MeteredHours(DayRange):
 
 
 # Hours that cost nothing, or that were charged in a month of the tenant that is closed.
-_SETTLED = """
-    m.cell = %(cell)s AND m.hour < %(before)s AND (m.price = 0 OR EXISTS (
+_SETTLED = """(m.price = 0 OR EXISTS (
         SELECT FROM quota_posting AS p JOIN quota_invoice AS i ON i.tenant_id = p.tenant_id
         WHERE p.id = m.posting_id AND i.ends_at > p.occurred_at))"""
-# The index of metered hours begins with the tenant.
-_OLDEST = f"""
-    SELECT min(o.hour) FROM quota_tenant AS t CROSS JOIN LATERAL (
-        SELECT m.hour FROM quota_meteredhour AS m WHERE m.tenant_id = t.id AND {_SETTLED} ORDER BY m.hour LIMIT 1
-    ) AS o"""
+_OLDEST = """
+    SELECT m.hour FROM quota_meteredhour AS m WHERE m.cell = %(cell)s AND m.hour < %(before)s AND {which}
+    ORDER BY m.hour LIMIT 1"""
 _NEXT = f"""
-    SELECT m.id, m.xmin::text, m.hour, m.tenant_id FROM quota_meteredhour AS m WHERE {_SETTLED} AND m.hour >= %(begin)s
-    AND m.hour < %(end)s ORDER BY m.tenant_id, m.job_uid, m.hour, m.id LIMIT %(most)s"""
+    SELECT m.id, m.xmin::text, m.hour, m.tenant_id FROM quota_meteredhour AS m WHERE m.cell = %(cell)s
+    AND m.hour >= %(begin)s AND m.hour < %(end)s AND {_SETTLED}
+    ORDER BY m.tenant_id, m.job_uid, m.hour, m.id LIMIT %(most)s"""
 _ROWS = """
     SELECT {columns} FROM quota_meteredhour AS m JOIN quota_tenant AS t ON t.id = m.tenant_id
     LEFT JOIN quota_priorityband AS b ON b.id = m.band_id LEFT JOIN scheduling_erasure AS e ON e.tenant_id = t.id
@@ -91,8 +89,7 @@ def next_hours(cell: Cell, *, now: dt.datetime) -> MeteredHours | None:
     if oldest is None:
         return None
     begin, end = months.bounds(oldest.astimezone(dt.UTC).date().replace(day=1), "UTC")
-    given = {"cell": cell.name, "before": _before(cell, now), "begin": begin, "end": end, "most": MOST_ROWS}
-    rows = query(_NEXT, given)
+    rows = query(_NEXT, {"cell": cell.name, "begin": begin, "end": end, "most": MOST_ROWS})
     if not rows:
         return None  # they are no longer there, or no longer settled
     ids, written_by, hours, tenants = zip(*rows, strict=True)
@@ -141,10 +138,20 @@ def lag_s(cell: Cell, *, now: dt.datetime) -> float:
     return max((now - end - _keep(cell)).total_seconds(), 0.0)
 
 
-def _oldest(cell: Cell, *, now: dt.datetime) -> dt.datetime | None:
-    rows = query(_OLDEST, {"cell": cell.name, "before": _before(cell, now)})
-    oldest: dt.datetime | None = rows[0][0]
-    return oldest
+def unsettled_age_s(cell: Cell, *, now: dt.datetime) -> float:
+    """Return the age of the oldest metered hour that is due but cannot be archived, in seconds: its usage is not
+    charged, or its posting is not on a closed invoice. 0 if there is none.
+    """
+    oldest = _oldest(cell, now=now, which=f"NOT {_SETTLED}")
+    return (now - oldest).total_seconds() if oldest is not None else 0.0
+
+
+def _oldest(cell: Cell, *, now: dt.datetime, which: str = _SETTLED) -> dt.datetime | None:
+    """Return the oldest hour in PostgreSQL of the months that have to be archived, or None. `which`: SQL that selects
+    hours `m`, by default those that are settled.
+    """
+    rows = query(_OLDEST.format(which=which), {"cell": cell.name, "before": _before(cell, now)})
+    return rows[0][0] if rows else None
 
 
 def _before(cell: Cell, now: dt.datetime) -> dt.datetime:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduling.history.archive.ended import keep
-from scheduling.history.archive.ranges import DayRange, midnight
+from scheduling.history.archive.retention import DayRange, midnight
 from scheduling.journal.sql import execute, query
 from scheduling.models import ArchiveFile, ArchiveState, Cell
 

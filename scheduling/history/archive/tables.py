@@ -19,7 +19,7 @@ from psycopg.errors import ProgramLimitExceeded
 from scheduling.history.archive.columns import read_columns
 from scheduling.history.archive.ended import ENDED
 from scheduling.history.archive.old_specs import SPECS
-from scheduling.history.archive.ranges import DayRange
+from scheduling.history.archive.retention import DayRange
 from scheduling.history.archive.store import EVENTS, METERED, USAGE
 from scheduling.history.infrastore.columns import DERIVED
 from scheduling.history.infrastore.tables import SCHEMAS

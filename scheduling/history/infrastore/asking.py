@@ -9,19 +9,17 @@ import datetime as dt
 import re
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from django.conf import settings
 
 from quota.models import Tenant
-from quota.models.metered_hours import held
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, CapabilityKind, Principal, Scope, may
-from scheduling.history.archive.store import METERED
-from scheduling.history.infrastore.archived import archived_files
+from scheduling.history.infrastore.archived import with_files
 from scheduling.history.infrastore.process import engine
 from scheduling.history.infrastore.process.protocol import ChildRequest, Form, Limits
 from scheduling.history.infrastore.sources import Visibility, export
@@ -57,17 +55,10 @@ def ask(
     names = sorted(checked.tables)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="borg-sql-"))
-        with held() if METERED in names else nullcontext():
-            archived = stack.enter_context(archived_files(cell, names, checked.since))
-            tables, facts = export(
-                Path(folder),
-                cell,
-                tables=names,
-                names=checked.names,
-                since=checked.since,
-                visible=visible,
-                archived=archived,
-            )
+        manifest, tables, facts = export(
+            Path(folder), cell, tables=names, names=checked.names, since=checked.since, visible=visible
+        )
+        tables = stack.enter_context(with_files(tables, manifest))
         request = ChildRequest(sql=checked.sql, tables=tables, limits=_limits(form), form=form, jobs=facts)
         try:
             return engine.run(request)

@@ -20,7 +20,7 @@ from pyarrow.parquet import ParquetFile
 
 from scheduling.history.archive.archiver import ArchiveFailed, Archiver, archive_lock
 from scheduling.history.archive.parquet import UnreadableArchive, open_file
-from scheduling.history.archive.ranges import DayRange
+from scheduling.history.archive.retention import DayRange
 from scheduling.history.archive.tables import ROWS_PER_GROUP
 from scheduling.history.infrastore.archived import Manifest
 from scheduling.history.infrastore.columns import DERIVED

@@ -1,42 +1,34 @@
-"""Exports the rows that are only in PostgreSQL, for the process that runs a query. Finds the files of the archive.
+"""Exports the rows that are only in PostgreSQL, for the process that runs a query.
 
-tables of the query ─► COPY … TO a CSV file, only columns that the query names, only rows that the caller may see
-                    └► files of the archive whose days the query can read
+tables of the query ─► manifest of the archive: which rows are not in it
+                    └► COPY … TO a CSV file, only columns that the query names, only rows that the caller may see
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from django.db import connection
+from msgspec import structs
 
+from quota.models.metered_hours import held
 from quota.vocabulary.errors import Rejected
+from scheduling.history.archive.store import EVENTS, METERED
+from scheduling.history.infrastore.archived import Manifest
 from scheduling.history.infrastore.columns import DERIVED, TABLES, TIME
 from scheduling.history.infrastore.process.protocol import TableSource
-from scheduling.history.infrastore.pruning import begin_of, columns_of, files_since
+from scheduling.history.infrastore.pruning import begin_of, columns_of
 from scheduling.models import Cell
 
 # The most rows of PostgreSQL that one query may read per table. The archive has no such limit.
 MOST_ROWS = 3_000_000
 # Tables about money and about the whole cell.
 _OF_PAYERS = ("metered_hours", "orders", "capacity_samples")
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedFiles:
-    """The verified files of a cell's archive. `paths`: Parquet files by table, oldest first. `underived`: for tables
-    that are derived from the journal, the files of events that still have to be converted. PostgreSQL is read only from
-    the revision after `revision`, and for usage from the time `usage_until`.
-    """
-
-    paths: Mapping[str, Sequence[Path]] = field(default_factory=dict)
-    underived: Mapping[str, Sequence[Path]] = field(default_factory=dict)
-    revision: int = 0
-    usage_until: dt.datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +53,35 @@ def export(
     names: frozenset[str] | None,
     since: Mapping[str, dt.datetime],
     visible: Visibility,
-    archived: ArchivedFiles,
-) -> tuple[dict[str, TableSource], str]:
-    """Write the rows of each table to `folder`. Return the source of each table, and the file of the facts of jobs, or
-    "" if no table needs it.
+) -> tuple[Manifest, dict[str, TableSource], str]:
+    """Write the rows of each table to `folder`. Return the manifest of the archive that complements these rows, the
+    source of each table without files of the archive, and the file of the facts of jobs, or "" if no table needs it.
 
     `names`: the names in the query; columns with other names are not exported. `since`: the times before which the
-    query reads no row. Raises `Rejected` if PostgreSQL has more than `MOST_ROWS` rows of a table.
+    query reads no row. No metered hour moves to the archive between the manifest and the export of metered hours.
+    Raises `Rejected` if PostgreSQL has more than `MOST_ROWS` rows of a table.
     """
-    found = {}
-    for name in tables:
-        wanted = columns_of(name, names)
-        begin = begin_of(name, since)
+    found = {
+        name: TableSource(columns=columns_of(name, names), users=visible.users_of(name), since=begin_of(name, since))
+        for name in tables
+    }
+
+    def write(name: str, manifest: Manifest) -> None:
         rows = folder / f"{name}.csv"
-        if name in DERIVED:
-            kinds = list(DERIVED[name])
-            _events(rows, cell, kinds=kinds, since=begin, visible=visible, after=archived.revision)
-        elif name == "events":
-            _events(rows, cell, kinds=None, since=begin, visible=visible, after=archived.revision, columns=wanted)
-        else:
-            _plain(rows, name, cell, wanted, since=begin, visible=visible, archived=archived)
-        found[name] = TableSource(
-            columns=wanted,
-            users=visible.users_of(name),
-            files=files_since(archived.paths.get(name, ()), begin),
-            rows=str(rows) if rows.stat().st_size else "",
-            event_files=files_since(archived.underived.get(name, ()), begin),
-            since=begin,
-        )
-    needs_facts = any(found[name].rows or found[name].event_files for name in tables if name in DERIVED)
+        _write(rows, name, cell, found[name], visible=visible, manifest=manifest)
+        if rows.stat().st_size:
+            found[name] = structs.replace(found[name], rows=str(rows))
+
+    with held() if METERED in tables else nullcontext():
+        manifest = Manifest(cell, tables)
+        if METERED in tables:
+            write(METERED, manifest)
+    for name in tables:
+        if name != METERED:
+            write(name, manifest)
+    needs_facts = any(
+        found[name].rows or manifest.underived(name, since=found[name].since) for name in tables if name in DERIVED
+    )
     facts = folder / "facts.csv"
     if needs_facts:
         begins = [since.get(name) for name in tables if name in DERIVED]
@@ -97,7 +89,19 @@ def export(
         # Archived jobs that ended before all these times have no events that the query reads.
         oldest = min(known) if len(known) == len(begins) else None
         _copy(facts, _FACTS, {"cell": cell.id, "users": _names(visible.users), "since": oldest}, "jobs")
-    return found, str(facts) if needs_facts and facts.stat().st_size else ""
+    return manifest, found, str(facts) if needs_facts and facts.stat().st_size else ""
+
+
+def _write(path: Path, name: str, cell: Cell, source: TableSource, *, visible: Visibility, manifest: Manifest) -> None:
+    """Write the rows of a table that are only in PostgreSQL to a CSV file."""
+    after = manifest.until(EVENTS)
+    if name in DERIVED:
+        _events(path, cell, kinds=list(DERIVED[name]), since=source.since, visible=visible, after=after)
+    elif name == "events":
+        _events(path, cell, kinds=None, since=source.since, visible=visible, after=after, columns=source.columns)
+    else:
+        until = manifest.usage_until
+        _plain(path, name, cell, source.columns, since=source.since, visible=visible, usage_until=until)
 
 
 def _names(users: tuple[str, ...] | None) -> list[str] | None:
@@ -133,11 +137,11 @@ def _plain(
     *,
     since: dt.datetime | None,
     visible: Visibility,
-    archived: ArchivedFiles,
+    usage_until: dt.datetime | None,
 ) -> None:
     begins = [moment.replace(tzinfo=dt.UTC) for moment in (since,) if moment]
-    if name == "instance_usage" and archived.usage_until:
-        begins.append(archived.usage_until)
+    if name == "instance_usage" and usage_until:
+        begins.append(usage_until)
     values = {
         "cell": cell.id,
         "cell_name": cell.name,

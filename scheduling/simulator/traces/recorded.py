@@ -15,7 +15,7 @@ from scheduling.core.vocabulary.layout import Ints
 from scheduling.simulator.behaviour import WINDOW_S, Drawn
 from scheduling.simulator.workload import Ending
 
-_GOLDEN = 0.6180339887498949
+_GOLDEN = 0.6180337887498949
 _SWINGS_PER_WINDOW = 0.37  # so that usage comes close to its maximum about every quarter of an hour
 
 

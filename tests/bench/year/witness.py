@@ -79,7 +79,7 @@ class Witness:
         """Read all files of the archive and all rows of PostgreSQL. Each revision that was noted is in exactly one
         file of the archive, or only in PostgreSQL, and rows that PostgreSQL has beside the archive are equal.
         """
-        from scheduling.history.archive.ranges import archived_until
+        from scheduling.history.archive.retention import archived_until
         from scheduling.journal.sql import query
 
         found: dict[int, tuple[int, str]] = {}

@@ -234,6 +234,15 @@ def test_what_might_be_done_twice_is_not_repeated(server: Server) -> None:
     assert len(server.asked) == 1
 
 
+def test_a_request_above_the_rate_is_repeated_because_it_was_not_executed(server: Server) -> None:
+    body = json.dumps({"code": "too-many-requests", "detail": "Too many."}).encode()
+    slower = (429, {"Retry-After": "0"}, body)
+    server.answers = lambda path: slower if len(server.asked) == 1 else (200, {}, b'{"killed": 3}')
+    done = borgctl(server, "kill", "cc/ubar/web")
+    assert "Too many. Trying again in 0 s." in done.stderr
+    assert len(server.asked) == 2
+
+
 def test_a_refusal_for_another_reason_is_not_repeated(server: Server) -> None:
     body = json.dumps({"code": "storage-full", "detail": "Full."}).encode()
     server.answers = lambda path: (503, {"Retry-After": "0"}, body)

@@ -10,7 +10,7 @@ from borglet.pressure.cpu import CpuSettings
 from borglet.pressure.guard import Guard, GuardSettings
 from borglet.pressure.memory import AvailableMemory
 from borglet.pressure.readings import MachineReadings
-from borglet.pressure.shortage import PressureTenant
+from borglet.pressure.victims import PressureTenant
 from borglet.runtimes.process import ProcessRuntime
 from tests.real.runtimes.machine import (
     BOUND_S,

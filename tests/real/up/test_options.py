@@ -34,6 +34,18 @@ def test_ports_must_differ() -> None:
         Options.read({"PORT": "8443"})
 
 
+def test_cells() -> None:
+    assert Options.read({}).cells == ("dev",)
+    options = Options.read({"CELLS": "prod, dev"})
+    assert (options.cells, options.cell) == (("prod", "dev"), "prod")
+
+
+@pytest.mark.parametrize("text", ["Dev", "dev,", "dev,dev", "a.b", ",".join(f"c{number}" for number in range(11))])
+def test_bad_cells_name_the_setting_and_the_cure(text: str) -> None:
+    with pytest.raises(OptionError, match=r"^CELLS='.*(for example CELLS=dev,prod|give at most 10)$"):
+        Options.read({"CELLS": text})
+
+
 def test_simulated_machines_by_number_or_by_file(tmp_path: Path) -> None:
     file = tmp_path / "machines.csv"
     file.write_text("hostname\n")

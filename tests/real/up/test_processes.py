@@ -8,7 +8,7 @@ import pytest
 
 from portal.up.home import Home
 from portal.up.options import Options
-from portal.up.processes import LONGEST_NOTICE_S, servers, stop_tasks
+from portal.up.processes import LONGEST_NOTICE_S, machine_names, machines, servers, spares, stop_tasks
 from quota.vocabulary.errors import Rejected
 from scheduling.master.lease import STUCK_AFTER_S
 from scheduling.spec.parser import parse
@@ -38,6 +38,24 @@ def test_a_master_needs_no_redis_and_is_not_killed_while_it_may_hold_its_lease(t
         old = time.time() - age_s
         os.utime(master.pulse, (old, old))
         assert (master.alive() is None) is well
+
+
+def test_each_cell_has_its_masters_and_its_simulated_machines(tmp_path: Path) -> None:
+    env = {"BORG_HOME": str(tmp_path), "CELLS": "dev,prod", "STANDBYS": "1", "MACHINES": "simulated:2"}
+    options, home = Options.read(env), Home(tmp_path)
+    masters = {spec.name: spec.argv[-1] for spec in (*servers(options, home, {}), *spares(options, home, {}))}
+    assert {name: cell for name, cell in masters.items() if name.startswith(("master", "standby"))} == {
+        "master": "dev",
+        "standby-1": "dev",
+        "master-batch": "dev.batch",
+        "master-prod": "prod",
+        "standby-1-prod": "prod",
+        "master-batch-prod": "prod.batch",
+    }
+    fleets = machines(options, home, {}, {"borglet": "a", "fleet": "b", "fleet-prod": "c"})
+    assert [spec.env.get("BORGLET_JOIN_TOKEN") for spec in fleets] == ["a", "b", "c"]
+    assert [spec.name for spec in fleets] == machine_names(options)
+    assert len({spec.argv[spec.argv.index("--home") + 1] for spec in fleets}) == 3
 
 
 def test_a_link_shard_is_judged_by_the_file_that_its_loop_touches(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from borglet.messages import Slack, TaskKey, Usage
 from borglet.pressure.memory import GIB, AvailableMemory
-from borglet.pressure.shortage import PressureTenant
+from borglet.pressure.victims import PressureTenant
 from borglet.runtimes.cgroups.limits import Grant
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
 from tests.real.runtimes.machine import MIB, a_task, key

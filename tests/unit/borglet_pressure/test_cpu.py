@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from borglet.pressure.cpu import CpuControl, CpuSettings
-from borglet.pressure.shortage import PressureTenant
+from borglet.pressure.victims import PressureTenant
 from tests.real.runtimes.machine import key
 from tests.unit.borglet_pressure.machine import batch, server
 

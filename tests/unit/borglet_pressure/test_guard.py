@@ -13,7 +13,7 @@ from borglet.messages import Usage
 from borglet.pressure.guard import Guard, GuardSettings, Orders
 from borglet.pressure.memory import GIB, AvailableMemory
 from borglet.pressure.readings import MachineReadings
-from borglet.pressure.shortage import PressureTenant
+from borglet.pressure.victims import PressureTenant
 from tests.real.runtimes.machine import MIB, key
 from tests.unit.borglet_pressure.machine import PLENTY, SLACK, Drawn, Recorder, batch, server
 

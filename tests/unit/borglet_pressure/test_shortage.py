@@ -6,7 +6,7 @@ import random
 
 from borglet.messages import Usage
 from borglet.pressure.memory import GIB, AvailableMemory, grants, is_tight, reserve, shortage_of
-from borglet.pressure.shortage import Shortage, victims
+from borglet.pressure.victims import Shortage, victims
 from tests.real.runtimes.machine import MIB, key
 from tests.unit.borglet_pressure.machine import SLACK, batch, server, tenant
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from portal.live.watches import OpenWatch, TooManyWatches, Watches
+from portal.live.watch_limits import OpenWatch, TooManyWatches, Watches
 from quota.vocabulary.permissions import Principal
 
 ANN, BOB, TASK = Principal("ann", user_id=1), Principal("bob", user_id=2), Principal("task:cc/ubar/web/0")

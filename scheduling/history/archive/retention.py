@@ -1,6 +1,7 @@
 """Chooses the events and usage of a cell that the archiver copies next, and the partitions that PostgreSQL may drop.
 
 A day (UTC) is copied once it is *closed*: no more rows of the day can arrive. The days of a table are copied in order.
+Rows leave PostgreSQL only when they are in the archive and older than the cell keeps them.
 The module imports no Parquet library, so that web and Celery processes can use it.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from naming.table.names import InvalidName, JobName, MachineName, ServiceName
-from portal.sigma.spelling import PartialName, ServicePart, read
+from portal.sigma.name_parsing import PartialName, ServicePart, read
 
 ZONE = "borg.internal"
 WEB = JobName("cc", "ubar", "web")
