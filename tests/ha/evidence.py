@@ -19,8 +19,8 @@ def gather(
 
     from quota.billing.ledger_check import ledger_check
     from quota.models import Order
+    from scheduling.master.invariants import validate
     from scheduling.master.snapshot import load_state
-    from scheduling.master.validate import validate
     from scheduling.models import Cell
 
     cell = Cell.objects.get(name=cell_name)
