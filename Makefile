@@ -11,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Spark has a virtual environment of its own, because it is large and only one test needs it.
 SPARK := build/spark
+# Patroni runs the PostgreSQL of the multi-host test, as a program of its own.
+PATRONI := build/patroni
 BENCH ?=
 FILE ?=
 PYTEST_WORKERS ?= 2
@@ -25,7 +27,7 @@ TEST_COMMANDS := chromium-headless-shell:chromium-headless-shell dig:bind9-dnsut
 	knotd:knot named:bind9 ldns-read-zone:ldnsutils kdig:knot-dnsutils \
 	musl-gcc:musl-tools nsd:nsd pdns_server:pdns-backend-bind prometheus:prometheus haproxy:haproxy
 
-.PHONY: help up test test-spark soak lint bench screenshots lock lock-spark install backup restore clean system-packages
+.PHONY: help up test test-spark ha-test soak lint bench screenshots lock lock-spark lock-patroni install backup restore clean system-packages
 .DEFAULT_GOAL := help
 
 help:
@@ -51,6 +53,11 @@ test: install system-packages
 test-spark: install $(SPARK)/.packages
 	@$(MAKE) system-packages TEST_COMMANDS=java:default-jre-headless
 	@$(BIN)/python -m pytest --ds=portal.settings.test -q tests/spark
+
+## make ha-test [FAULT=name]    as root: faults on a cell of three control hosts and six machines; MINUTES=10 SEED=7: at random
+ha-test: install $(PATRONI)/.packages
+	@$(MAKE) system-packages TEST_COMMANDS="etcd:etcd-server haproxy:haproxy ip:iproute2 nft:nftables"
+	@$(BIN)/python -m tests.ha
 
 ## make soak                    for the night: properties and made-up requests, with other examples at each run
 soak: install system-packages
@@ -105,6 +112,14 @@ lock-spark:
 		--generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-options \
 		--output-file requirements-spark.lock -
 
+## make lock-patroni            resolve requirements-patroni.lock again
+lock-patroni:
+	@$(PYTHON) -m venv build/lock
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
+	@printf 'patroni[etcd3]~=4.1\npsycopg[binary]\n' | CUSTOM_COMPILE_COMMAND="make lock-patroni" build/lock/bin/pip-compile \
+		--quiet --upgrade --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-options \
+		--output-file requirements-patroni.lock -
+
 ## make clean                   remove what was built; never BORG_HOME
 clean:
 	@rm -rf build dist *.egg-info $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -127,6 +142,13 @@ $(SPARK)/.packages: requirements-spark.lock
 	@$(PYTHON) -m venv $(SPARK)
 	@$(SPARK)/bin/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
 		--require-hashes -r requirements-spark.lock
+	@touch $@
+
+$(PATRONI)/.packages: requirements-patroni.lock
+	@echo "Installing Patroni into $(PATRONI) …"
+	@$(PYTHON) -m venv $(PATRONI)
+	@$(PATRONI)/bin/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
+		--require-hashes -r requirements-patroni.lock
 	@touch $@
 
 # Kernels are compiled here, so that no start waits for a compiler.

@@ -1,0 +1,1 @@
+"""The multi-host test, `make ha-test`. README.md explains it."""

@@ -1,0 +1,50 @@
+"""`python -m tests.ha`, the program of `make ha-test`: faults on a cell of several hosts. Prints JSON lines.
+
+    FAULT=name,name     run these faults; by default, each fault once
+    MINUTES=10 SEED=7   for so long, inject faults that are drawn at random with a seed
+    HA_MACHINES=6       number of machines
+    BORG_HA_KEEP=1      keep the folder with logs and the history
+
+Exit status: 0 if the checker found nothing, 1 if it found violations or the cell did not recover, 2 if the test cannot
+run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+from tests.ha.faults import FAULTS
+from tests.ha.run import Plan, run
+
+
+def main() -> int:
+    """Run the plan that the environment describes. Return the exit status."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    chosen = os.environ.get("FAULT", "")
+    plan = Plan(
+        faults=chosen.split(",") if chosen else list(FAULTS),
+        minutes=float(os.environ.get("MINUTES") or 0),
+        seed=int(os.environ.get("SEED") or 1),
+        machines=int(os.environ.get("HA_MACHINES") or 6),
+    )
+    last: dict[str, object] = {}
+    try:
+        for last in run(plan):
+            print(json.dumps(last), flush=True)
+    except TimeoutError as error:
+        print(f"ha-test: {error}", file=sys.stderr)
+        return 1
+    except (PermissionError, ValueError, RuntimeError) as error:
+        print(f"ha-test: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("ha-test: interrupted", file=sys.stderr)
+        return 2
+    return 1 if last.get("violations") else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

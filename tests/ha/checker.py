@@ -1,0 +1,223 @@
+"""Prove from histories, the journal and the final state that the cell kept its promises. Pure.
+
+The checker returns violations. Each has a kind:
+
+    lost        a change was acknowledged, and the cell does not have it
+    twice       a request had its effect twice, or an incarnation was placed twice
+    revision    the journal has a gap, or ends before the cell's revision
+    two-runs    two incarnations of one task ran at once, for longer than the reconnection window
+    quota       more quota is sold or used than there is
+    invariant   `manage.py validate` or `manage.py ledger_check` found an error
+    spec        a job or a task does not end where its spec says
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.ha.history import Action, Outcome, Request
+
+# A machine that has lost its connection connects again within this time, and stops what it should no longer run.
+RECONNECTION_S = 30.0
+# A running task leaves a sign of life each second. On a busy host it may be late.
+FRESH_S = 15.0
+
+
+@dataclass(frozen=True)
+class Violation:
+    kind: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class JournalRow:
+    """An event of the journal. `incarnation`: None for other events than placements."""
+
+    revision: int
+    seq: int
+    kind: str
+    job: str = ""  # the name, for job.submitted
+    task: tuple[int, int] | None = None  # (job id, index)
+    incarnation: int | None = None
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    index: int
+    state: str
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job as the database has it at the end."""
+
+    uid: str
+    state: str
+    version: int
+    tasks: Sequence[TaskRow] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """Signs of life of one incarnation, written by the task itself. Times: Unix seconds."""
+
+    job: str
+    index: int
+    incarnation: int
+    first: float
+    last: float
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Amounts of a kind of quota that must not exceed others, such as the quota that a cell has sold."""
+
+    what: str
+    amounts: Sequence[int]
+    at_most: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Everything that the checker looks at. `at`: when the runs were read, after the cell had come to rest.
+
+    `cuts`: (begin, end) of each time during which a machine could not be reached. `orders`: keys by number. `reported`:
+    sentences of `validate` and `ledger_check`.
+    """
+
+    at: float
+    revision: int
+    requests: Sequence[Request] = ()
+    journal: Sequence[JournalRow] = ()
+    jobs: Mapping[str, JobRow] = field(default_factory=dict)
+    orders: Mapping[int, str] = field(default_factory=dict)
+    holdings: Sequence[Holding] = ()
+    runs: Sequence[Run] = ()
+    cuts: Sequence[tuple[float, float]] = ()
+    reported: Sequence[str] = ()
+
+
+def check(evidence: Evidence) -> list[Violation]:
+    """Return all violations."""
+    return [violation for one in _CHECKS for violation in one(evidence)]
+
+
+def _lost_changes(evidence: Evidence) -> Iterator[Violation]:
+    for request in evidence.requests:
+        if request.outcome != Outcome.ACKNOWLEDGED:
+            continue
+        if request.action == Action.BUY:
+            if evidence.orders.get(request.order) != request.name:
+                yield Violation("lost", f"order {request.order} with key {request.name} does not exist")
+            continue
+        job = evidence.jobs.get(request.name)
+        if job is None:
+            yield Violation("lost", f"{request.action} of {request.name}: there is no such job")
+        elif request.uid and job.uid != request.uid:
+            yield Violation("lost", f"job {request.name} is {job.uid}, but {request.uid} was acknowledged")
+        elif job.version < request.version:
+            yield Violation(
+                "lost", f"job {request.name} is at version {job.version}, but {request.version} was acknowledged"
+            )
+
+
+def _repeated_effects(evidence: Evidence) -> Iterator[Violation]:
+    submitted = Counter(row.job for row in evidence.journal if row.kind == "job.submitted")
+    for name, times in submitted.items():
+        if times > 1:
+            yield Violation("twice", f"job {name} was submitted {times} times")
+    for key, times in Counter(evidence.orders.values()).items():
+        if key and times > 1:
+            yield Violation("twice", f"{times} orders have the key {key}")
+    placed = Counter((row.task, row.incarnation) for row in evidence.journal if row.incarnation is not None)
+    for (task, incarnation), times in placed.items():
+        if times > 1:
+            yield Violation("twice", f"incarnation {incarnation} of task {task} was placed {times} times")
+
+
+def _gaps(evidence: Evidence) -> Iterator[Violation]:
+    sequences: dict[int, list[int]] = defaultdict(list)
+    for row in evidence.journal:
+        sequences[row.revision].append(row.seq)
+    for revision in range(1, max([evidence.revision, *sequences]) + 1):
+        if revision not in sequences:
+            yield Violation("revision", f"the journal has no revision {revision}")
+        elif sorted(sequences[revision]) != list(range(len(sequences[revision]))):
+            yield Violation("revision", f"the events of revision {revision} have the numbers {sequences[revision]}")
+    if sequences and max(sequences) > evidence.revision:
+        yield Violation("revision", f"the cell is at {evidence.revision}, and the journal ends at {max(sequences)}")
+
+
+def _double_runs(evidence: Evidence) -> Iterator[Violation]:
+    by_task: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    for run in evidence.runs:
+        by_task[run.job, run.index].append(run)
+    for (job, index), runs in by_task.items():
+        for one, other in itertools.combinations(runs, 2):
+            begin, end = max(one.first, other.first), min(one.last, other.last)
+            reachable = max([begin, *(until for since, until in evidence.cuts if since <= begin)])
+            if end > reachable + RECONNECTION_S:
+                numbers = f"{one.incarnation} and {other.incarnation}"
+                yield Violation("two-runs", f"incarnations {numbers} of {job}/{index} ran together {end - begin:.0f} s")
+
+
+def _oversold(evidence: Evidence) -> Iterator[Violation]:
+    for holding in evidence.holdings:
+        if any(amount > most for amount, most in zip(holding.amounts, holding.at_most, strict=True)):
+            yield Violation("quota", f"{holding.what}: {holding.amounts} is more than {holding.at_most}")
+
+
+def _reported(evidence: Evidence) -> Iterator[Violation]:
+    return (Violation("invariant", sentence) for sentence in evidence.reported)
+
+
+def _wrong_ends(evidence: Evidence) -> Iterator[Violation]:
+    fresh: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for run in evidence.runs:
+        if run.last >= evidence.at - FRESH_S:
+            fresh[run.job, run.index].append(run.incarnation)
+    for name, wanted in _wanted(evidence.requests).items():
+        job = evidence.jobs.get(name)
+        live = [] if job is None else [task for task in job.tasks if task.state != "dead"]
+        if len(live) not in wanted:
+            yield Violation("spec", f"job {name} has {len(live)} tasks, and {_either(wanted)} were asked for")
+        for task in live:
+            running = fresh.pop((name, task.index), [])
+            if task.state != "running":
+                yield Violation("spec", f"task {name}/{task.index} is {task.state}")
+            elif running != [task.incarnation]:
+                yield Violation(
+                    "spec", f"incarnation {task.incarnation} of {name}/{task.index} should run, and {running} run"
+                )
+    for (name, index), incarnations in fresh.items():
+        yield Violation("spec", f"incarnations {incarnations} of {name}/{index} run, and nothing asks for them")
+
+
+def _wanted(requests: Iterable[Request]) -> dict[str, set[int]]:
+    """Return the numbers of tasks that each job may have at the end. A request without an answer allows two numbers."""
+    wanted: dict[str, set[int]] = {}
+    for request in sorted(requests, key=lambda request: request.began):
+        if request.action == Action.BUY:
+            continue
+        before = wanted.get(request.name, {0})
+        if request.outcome == Outcome.ACKNOWLEDGED:
+            wanted[request.name] = {request.tasks}
+        elif request.outcome == Outcome.UNKNOWN:
+            wanted[request.name] = before | {request.tasks}
+        else:
+            wanted[request.name] = before
+    return wanted
+
+
+def _either(numbers: Iterable[int]) -> str:
+    return " or ".join(map(str, sorted(numbers)))
+
+
+_CHECKS = (_lost_changes, _repeated_effects, _gaps, _double_runs, _oversold, _reported, _wrong_ends)

@@ -1,0 +1,96 @@
+"""Read the evidence for the checker from PostgreSQL and from the tasks' signs of life. Needs Django."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.ha.checker import Evidence, Holding, JobRow, JournalRow, Run, TaskRow
+from tests.ha.history import Request
+
+
+def gather(
+    cell_name: str, requests: Sequence[Request], alive: Path, *, cuts: Sequence[tuple[float, float]] = ()
+) -> Evidence:
+    """Return the evidence about a cell that has come to rest."""
+    from django.db import connection
+
+    from quota.billing.ledger_check import ledger_check
+    from quota.models import Order
+    from scheduling.master.invariants import validate
+    from scheduling.master.snapshot import load_state
+    from scheduling.models import Cell
+
+    cell = Cell.objects.get(name=cell_name)
+    reported = [*validate(cell.id, load=load_state), *ledger_check()]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT revision, seq, kind, job_id, task_index, data->>'name', (data->>'incarnation')::int"
+            " FROM scheduling_event WHERE cell_id = %s ORDER BY revision, seq",
+            [cell.id],
+        )
+        journal = [
+            JournalRow(
+                revision,
+                seq,
+                kind,
+                job=name if kind == "job.submitted" else "",
+                task=(job_id, index) if kind == "task.placed" else None,
+                incarnation=incarnation if kind == "task.placed" else None,
+            )
+            for revision, seq, kind, job_id, index, name, incarnation in cursor
+        ]
+        cursor.execute("SELECT job_id, index, state, incarnation FROM scheduling_task WHERE cell_id = %s", [cell.id])
+        tasks = defaultdict(list)
+        for job_id, index, state, incarnation in cursor:
+            tasks[job_id].append(TaskRow(index, state, incarnation))
+    jobs = {
+        name: JobRow(str(uid), state, version, tuple(tasks[key]))
+        for key, name, uid, state, version in cell.jobs.values_list("id", "name", "uid", "state", "spec_version")
+    }
+    cell.refresh_from_db()
+    return Evidence(
+        at=time.time(),
+        revision=cell.revision,
+        requests=requests,
+        journal=journal,
+        jobs=jobs,
+        orders=dict(Order.objects.values_list("id", "key")),
+        holdings=list(_holdings(cell_name)),
+        runs=list(read_runs(alive)),
+        cuts=cuts,
+        reported=reported,
+    )
+
+
+def read_runs(alive: Path) -> Iterator[Run]:
+    """Yield the runs that have left signs of life in the folder `alive`."""
+    for first in alive.glob("*.first"):
+        sign = first.with_suffix("")
+        if sign.exists():
+            job, index, incarnation = sign.name.rsplit(".", 2)
+            yield Run(job, int(index), int(incarnation), first.stat().st_mtime, sign.stat().st_mtime)
+
+
+def _holdings(cell: str) -> Iterator[Holding]:
+    """Yield what is sold per band at each time from now on, and what each tenant uses."""
+    from django.utils import timezone
+
+    from quota.models import PriorityBand, Quota, QuotaUse
+    from quota.pricing.market import is_sold, sale_capacity
+
+    now = timezone.now()
+    for band in PriorityBand.objects.all():
+        if is_sold(band):
+            sale = sale_capacity(cell, band, now)
+            yield from (Holding(f"sold with {band.name} from {at}", sold, sale.limit) for at, sold in sale.sold)
+            yield from (Holding(f"sold at {band.name} from {at}", sold, sale.own_limit) for at, sold in sale.own_sold)
+    for use in QuotaUse.objects.filter(cell=cell).select_related("tenant", "band"):
+        grants = Quota.objects.filter(tenant=use.tenant, cell=cell, band=use.band)
+        granted = [
+            grant.amounts for grant in grants if grant.ends_at is None or (grant.grace_until or grant.ends_at) > now
+        ]
+        total = [sum(amounts) for amounts in zip(*granted, strict=True)] or [0] * len(use.used)
+        yield Holding(f"used by {use.tenant.name} at {use.band.name}", use.used, total)

@@ -1,0 +1,150 @@
+"""The services of hosts: programs that run until a fault ends them, and that start again, as under systemd."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from portal.up.supervision.account import SystemUser
+from tests.ha.network import Host, send
+
+_PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+
+
+@dataclass
+class Service:
+    """A program on a host. `log`: the file that gets its output. `account`: its user, None for root.
+
+    `restart_s`: after so many seconds the host starts the service again, if it has ended.
+    `also`: the name of a program that the service starts outside of its own process tree (Patroni starts `postgres`).
+    """
+
+    host: Host
+    name: str
+    argv: Sequence[str]
+    log: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    account: SystemUser | None = None
+    cwd: Path = Path("/")
+    restart_s: float = 1.0
+    also: str = ""
+    _entered: subprocess.Popen[bytes] | None = None
+    _ended_at: float | None = None
+
+    def start(self) -> None:
+        argv = self.account.command(self.argv) if self.account else list(self.argv)
+        with self.log.open("ab") as log:
+            self._entered = subprocess.Popen(
+                self.host.inside.command(*argv),
+                env={**_PATH, **self.env},
+                cwd=self.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._ended_at = None
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the processes of the service, parents first."""
+        found: list[psutil.Process] = []
+        if self._entered is not None and self._entered.poll() is None:
+            found = psutil.Process(self._entered.pid).children(recursive=True)
+        if self.also:
+            known = {process.pid for process in found}
+            found += [one for one in self.host.inside.processes() if one.pid not in known and _name(one) == self.also]
+        return found
+
+    def kill(self) -> None:
+        """Kill the first process of the service, or of the program `also`."""
+        found = [
+            one for one in self.processes() if not self.also or (_name(one) == self.also and "-D" in one.cmdline())
+        ]
+        send(found[:1], signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stop all processes of the service with SIGSTOP."""
+        send(self.processes(), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        send(self.processes(), signal.SIGCONT)
+
+    def restart_if_ended(self, now: float) -> bool:
+        """Start the service if it ended `restart_s` seconds ago. Return whether it was started."""
+        if self._entered is None or self._entered.poll() is None:
+            return False
+        self._ended_at = self._ended_at or now
+        if now - self._ended_at < self.restart_s:
+            return False
+        self.start()
+        return True
+
+
+class Services:
+    """All services, and a thread that starts those again that have ended."""
+
+    def __init__(self) -> None:
+        self._all: dict[tuple[str, str], Service] = {}
+        self._down: set[str] = set()
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, name="services", daemon=True)
+
+    def __enter__(self) -> Services:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def start(self, service: Service) -> Service:
+        with self._lock:
+            service.start()
+            self._all[service.host.name, service.name] = service
+        return service
+
+    def on(self, host: str, name: str) -> Service:
+        return self._all[host, name]
+
+    def switch_off(self, host: Host) -> None:
+        """Kill all processes of a host. They stay off until `switch_on`."""
+        with self._lock:
+            self._down.add(host.name)
+            send(list(host.inside.processes()), signal.SIGKILL)
+
+    def switch_on(self, host: Host) -> None:
+        """Start the services of a host again."""
+        with self._lock:
+            self._down.discard(host.name)
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.2):
+            with self._lock:
+                for service in self._all.values():
+                    if service.host.name not in self._down:
+                        service.restart_if_ended(time.monotonic())
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> float:
+    """Wait until a condition holds, and return the seconds that it took. Raises `TimeoutError` that names `what`."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > timeout_s:
+            raise TimeoutError(f"{what}: not within {timeout_s:g} s")
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.NoSuchProcess:
+        return ""
