@@ -143,7 +143,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "portal.http.requests.RequestMiddleware",
-    "portal.http.signed_in.SignedInMiddleware",
+    "portal.signed_in.SignedInMiddleware",
 ]
 BORG_OIDC_URL, BORG_OIDC_NAME = env.text("BORG_OIDC_URL"), env.text("BORG_OIDC_NAME")
 OIDC_APP = "allauth.socialaccount.providers.openid_connect"
