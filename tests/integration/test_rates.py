@@ -6,9 +6,11 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 from django.conf import settings
 from django.test import Client
@@ -24,6 +26,7 @@ from quota.vocabulary.permissions import Scope, system
 from serving import shared_buckets
 from serving.buckets import WINDOW_S, Rate
 from serving.shared_buckets import SharedBuckets
+from tests.integration import portal_server
 from tests.integration.world import a_user
 
 Message = dict[str, Any]
@@ -319,6 +322,27 @@ def test_the_answer_at_the_deadline_shows_the_limits(monkeypatch: pytest.MonkeyP
             assert headers_of(late)["ratelimit"] == '"token";r=9;t=1'
 
     run(work)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_web_process_counts_the_address_that_a_trusted_proxy_names(tmp_path: Path) -> None:
+    """The address of a client behind a proxy counts. A client that is not a trusted proxy cannot choose its address."""
+    network = f"2001:db8:{uuid4().int % 60_000:x}"
+    limits = {"BORG_RATE_PER_ADDRESS": "1", "BORG_RATE_PER_TOKEN": "0", "BORG_RATE_PER_TENANT": "0"}
+    with portal_server.running(tmp_path / "log", FORWARDED_ALLOW_IPS="127.0.0.1", **limits) as url:
+
+        def ask(client: httpx.Client, address: str) -> httpx.Response:
+            return client.get("/api/v1/cells/", headers={"X-Forwarded-For": address})
+
+        with httpx.Client(base_url=url) as proxy:
+            answers = (ask(proxy, f"{network}::1") for _ in range(100))
+            rejected = next(answer for answer in answers if answer.status_code == 429)
+            assert rejected.json()["code"] == "too-many-requests"
+            assert int(rejected.headers["Retry-After"]) >= 1
+            assert rejected.headers["RateLimit-Policy"] == '"address";q=10;w=10'
+            assert ask(proxy, f"{network}:1::1").status_code == 401
+        with httpx.Client(base_url=url, transport=httpx.HTTPTransport(local_address="127.0.0.2")) as stranger:
+            assert any(ask(stranger, f"{network}:{n:x}::1").status_code == 429 for n in range(2, 102))
 
 
 def test_a_clock_of_redis_that_was_set_back_locks_nobody_out() -> None:
