@@ -98,7 +98,7 @@ def forget_tenant(token: str) -> None:
 
 
 def headers_of(taken: Taken, path: str) -> Headers:
-    """Return the headers with the limits of a request and the rest of each. Only programs get them."""
+    """Return the headers that show the limits of a request, and how many requests are left. Only programs get them."""
     if not taken.buckets or not path.startswith(FOR_PROGRAMS):
         return []
     now = taken.now
