@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-# A full bucket has the tokens of so many seconds.
+# A full bucket has the tokens that return within this time.
 WINDOW_S = 10
 _ROUNDING_S = 1e-6
 

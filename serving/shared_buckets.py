@@ -4,7 +4,7 @@
                      every 0.1 s: tokens taken since then ─► Redis ─► the state of the bucket over all processes
 
 A request never waits for Redis. Between two exchanges, a process does not count the requests that others accept, so
-together they may accept a few more than the limit: those that they can answer within 0.1 s. While Redis does not
+together they may accept a few more than the limit: the number that they can answer within 0.1 s. While Redis does not
 answer, each process applies the limit alone.
 """
 
@@ -28,7 +28,7 @@ _EXCHANGE_S = 0.1
 _REDIS_WITHIN_S = 1.0
 # After an error of Redis, the buckets are not exchanged for this time.
 _PAUSE_S = 2.0
-# A command of Redis exchanges at most so many buckets, so that other clients of Redis do not wait long.
+# The largest number of buckets that a command of Redis exchanges, so that other clients of Redis do not wait long.
 _AT_ONCE = 500
 # A process remembers the buckets of at least the last 50,000 callers. A forgotten bucket is full.
 _MOST = 50_000
@@ -117,27 +117,33 @@ class SharedBuckets:
         return found
 
     async def _exchange_later(self) -> None:
+        """Exchange the used buckets with Redis every 0.1 s until no bucket is used."""
         try:
-            await asyncio.sleep(_EXCHANGE_S)
-            used = list(self._used.items())
-            self._used = {}
-            for first in range(0, len(used), _AT_ONCE):
-                await self._share(used[first : first + _AT_ONCE])
-        except (redis.RedisError, OSError) as error:
-            self._paused_until = self._clock() + _PAUSE_S
-            log.warning("rates are limited per process, because Redis does not answer", error=str(error))
+            while self._used:
+                await asyncio.sleep(_EXCHANGE_S)
+                await self._share_all()
         finally:
             self._exchange = None
 
-    async def _share(self, used: Sequence[tuple[str, Bucket]]) -> None:
-        """Add the tokens that this process has taken to the shared buckets, and read their state. Does nothing during a
-        pause.
-        """
+    async def _share_all(self) -> None:
+        """Exchange all used buckets. During a pause, forget what was taken from them."""
+        used = list(self._used.items())
+        self._used = {}
         taken_s = [bucket.unshared_s for _, bucket in used]
         for _, bucket in used:
             bucket.unshared_s = 0.0
         if self._clock() < self._paused_until:
             return
+        try:
+            for first in range(0, len(used), _AT_ONCE):
+                part = slice(first, first + _AT_ONCE)
+                await self._share(used[part], taken_s[part])
+        except (redis.RedisError, OSError) as error:
+            self._paused_until = self._clock() + _PAUSE_S
+            log.warning("rates are limited per process, because Redis does not answer", error=str(error))
+
+    async def _share(self, used: Sequence[tuple[str, Bucket]], taken_s: Sequence[float]) -> None:
+        """Add the tokens that this process has taken to the shared buckets, and read their state."""
         arguments = [*(key for key, _ in used), *map(repr, taken_s), str(_LONGEST_S)]
         command: Any = self._client().eval(_EXCHANGE, len(used), *arguments)
         missing = await command

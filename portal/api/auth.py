@@ -9,7 +9,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework import authentication, exceptions
 from rest_framework.request import Request
 
-from portal.http.rates import forget_tenant, remember_tenant
+from portal.http.rates import forget_tenant, parts_of, remember_tenant
 from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity
@@ -40,8 +40,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
         header = request.headers.get("Authorization", "")
         if not header:
             return None
-        scheme, _, secret = header.partition(" ")
-        secret = secret.strip()
+        scheme, secret = parts_of(header)
         if scheme.lower() != "bearer" or not secret:
             raise exceptions.AuthenticationFailed(
                 "The header Authorization is not valid; send 'Authorization: Bearer TOKEN'"

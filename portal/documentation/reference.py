@@ -79,12 +79,18 @@ def _borglet_options() -> Iterator[tuple[str, str, str]]:
                 yield option.removeprefix("--"), default, action.help or ""
 
 
+_SUMMED = (
+    "At `/metrics` of each web process. If `PROMETHEUS_MULTIPROC_DIR` is set, the values are sums over all processes "
+    "of the host. Otherwise, they are those of the process that answers."
+)
+
+
 def metrics() -> str:
     """Return the documentation page about the metrics of web processes, link shards and resolvers."""
     parts = []
     for title, where, families in (
         ("Cells", "At `/metrics` of each web process.", _declared(inspect.getsource(master_metrics))),
-        ("Requests", "At `/metrics` of each web process.", _declared(inspect.getsource(request_metrics))),
+        ("Requests", _SUMMED, _declared(inspect.getsource(request_metrics))),
         ("Quota market", "At `/metrics` of each web process.", _declared(inspect.getsource(quota_metrics))),
         ("Link shards", "At `/metrics` of each link shard.", _collected(ShardMetrics(lambda: 0).collect())),
         (

@@ -2,7 +2,7 @@
 
 * It answers `GET /healthz` itself, without Django or the database. This response shows that the process is alive.
 * It limits the rate of requests per token, tenant and address (`portal.http.rates`). Further requests get 429.
-  Checks of health have no limit.
+  Checks of health have no rate (`portal.http.threads` limits them).
 * It sets a deadline for each request, which starts when the portal has read the body. Database calls end before the
   deadline (`portal.database`). If a request takes longer for another reason, the client gets 503.
 * It limits how many requests run at the same time. Further requests get 503 immediately. Long polls of names have their
@@ -24,7 +24,7 @@ from naming.api.bns import MOST_WAIT_S
 from portal.database import end_at
 from portal.http.answers import Application, Message, Receive, Send, respond
 from portal.http.errors import unavailable
-from portal.http.handler import rank_of
+from portal.http.handler import has_body, rank_of
 from portal.http.metrics import rejected_requests
 from portal.http.outages import LATE, Outage, Overloaded, outage_of
 from portal.http.rates import Headers, RequestRates, headers_of, rejection
@@ -42,6 +42,7 @@ _LONG = re.compile(
 # Database calls fail at the deadline, and their error becomes the answer. This is the extra time for the answer.
 GRACE_S = 2.0
 MOST_REQUESTS = 500
+# A larger body takes longer to read than a new connection takes to open.
 _SMALL_BODY = 65_536
 # WebSockets close with 4000 + the HTTP status.
 AWAY = 4503
@@ -87,7 +88,8 @@ class Front:
         reply = _Reply(send, headers_of(taken, scope["path"]) if taken else [])
         if taken and taken.rejected_by is not None:
             rejected_requests.labels(f"rate-of-{taken.rejected_by.rate.name}", rank.label).inc()
-            await _answer(reply, scope, rejection(taken.rejected_by, taken.wait_s), close=_has_large_body(scope))
+            large = has_body(scope, more_than=_SMALL_BODY)
+            await _answer(reply, scope, rejection(taken.rejected_by, taken.wait_s), close=large)
         elif len(self._under_way) >= self._most and not _waits(scope) and rank is not Rank.HEALTH:
             rejected_requests.labels("requests-at-once", rank.label).inc()
             error = Overloaded(f"This web process already answers {self._most} requests, which is its limit.")
@@ -118,7 +120,7 @@ class Front:
             reply.over = True
             task.cancel()
             log.warning("a request exceeded its deadline", method=scope["method"], path=scope["path"])
-            await _answer(reply.send, scope, LATE, close=True)
+            await _answer(_Reply(reply.send, reply.headers), scope, LATE, close=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
@@ -164,14 +166,14 @@ class _Reply:
     def __init__(self, send: Send, headers: Headers) -> None:
         self.send = send
         self.begun = self.over = False
-        self._headers = headers
+        self.headers = headers
 
     async def __call__(self, message: Message) -> None:
         if self.over:
             return
         self.begun = True
-        if self._headers and message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], *self._headers]}
+        if self.headers and message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *self.headers]}
         await self.send(message)
 
 
@@ -213,12 +215,6 @@ def _deadline_s(scope: dict[str, Any], usual_s: float) -> float:
 def _waits(scope: dict[str, Any]) -> bool:
     """Return whether the request is a long poll, which waits for a change of a name (`portal.live.polls`)."""
     return scope["path"].startswith("/bns/") and b"wait_s=" in scope["query_string"]
-
-
-def _has_large_body(scope: dict[str, Any]) -> bool:
-    """Return whether a request has a body that takes longer to read than a new connection takes to open."""
-    headers = dict(scope["headers"])
-    return b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")) > _SMALL_BODY
 
 
 async def _answer(send: Send, scope: dict[str, Any], outage: Outage, *, close: bool = False) -> None:

@@ -9,7 +9,8 @@ thread. There are four pools of threads, so that slow work does not delay quick 
     bulk submissions ───────────────────► bulk   ─┤
     feeds, logs, past moments, … ───────► long   ─┘
 
-If no thread is free for some time, a request gets 503 with `Retry-After`. `portal.http.threads` decides which one.
+If no thread is free for some time, a request gets 503 with `Retry-After`. `portal.http.threads` decides which request
+this is.
 
 The handler reads the whole body first and then passes it to Django with its length. It rejects a body of more than
 `most_bytes`. Without this, Django REST framework would ignore a body of unknown length (`Transfer-Encoding: chunked`).
@@ -42,6 +43,8 @@ WAIT_SHARE = 0.2
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEALTH = frozenset({"/readyz", "/metrics"})
 _BULK = re.compile(r"/api/v1/cells/[^/]+/jobs:bulk/?")
+# Requests that change nothing, although their method is POST.
+_QUERY = re.compile(r"/api/v1/cells/[^/]+/(sql|jobs/[^/]+/[^/]+/plan)/?|/v3/.*")
 _SUBMISSION = re.compile(r"/api/v1/cells/[^/]+/jobs(:bulk)?/?")
 _LONG = re.compile(
     r"/metrics|/api/v1/(schema/|feeds/.*|studies/.*|cells/[^/]+/(checkpoints:(restore|moment)|packages/.*|jobs/.*/logs/.*))"
@@ -116,13 +119,19 @@ class ThreadedHandler(ASGIHandler):
 
 def rank_of(scope: dict[str, Any]) -> Rank:
     """Return how important a request is while the process has too many requests."""
-    if scope["path"] in _HEALTH:
+    if scope["path"] in _HEALTH and scope["method"] in ("GET", "HEAD") and not has_body(scope):
         return Rank.HEALTH
     if scope["path"].startswith(FOR_PROGRAMS):
-        if scope["method"] in _SAFE:
+        if scope["method"] in _SAFE or _QUERY.fullmatch(scope["path"]):
             return Rank.API_READ
         return Rank.SUBMISSION if _SUBMISSION.fullmatch(scope["path"]) else Rank.API_WRITE
     return Rank.PAGE_READ if scope["method"] in _SAFE else Rank.PAGE_WRITE
+
+
+def has_body(scope: dict[str, Any], more_than: int = 0) -> bool:
+    """Return whether a request has a body of more than `more_than` bytes, or of unknown length."""
+    headers = dict(scope["headers"])
+    return b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")) > more_than
 
 
 async def _read(receive: Receive, most_bytes: int) -> IO[bytes] | None:

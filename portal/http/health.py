@@ -21,6 +21,7 @@ from django.urls import path
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from portal.http.metrics import rejected_requests
 from portal.http.outages import READ_ONLY, STORAGE_FULL, outage_of
 from quota.metrics import MarketCollector
 from scheduling.history.archive.metrics import ArchiveCollector
@@ -80,7 +81,9 @@ async def readyz(request: HttpRequest) -> HttpResponse:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Return the metrics of all cells, of the quota market, and of the portal's processes on this host."""
+    """Return the metrics of all cells and of the quota market, and the counters of the portal's processes on this host.
+    If `PROMETHEUS_MULTIPROC_DIR` is not set, the counters are those of this process.
+    """
     registry = CollectorRegistry()
     registry.register(CellCollector())
     registry.register(ArchiveCollector())
@@ -88,6 +91,8 @@ def metrics(request: HttpRequest) -> HttpResponse:
     registry.register(MarketCollector())
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    else:
+        registry.register(rejected_requests)
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 

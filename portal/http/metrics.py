@@ -1,4 +1,6 @@
-"""Metrics of web processes for Prometheus. If `PROMETHEUS_MULTIPROC_DIR` is set, the processes of a host share them."""
+"""Metrics of web processes for Prometheus. If `PROMETHEUS_MULTIPROC_DIR` is set, `/metrics` adds those of all processes
+of the host. Otherwise, it has those of the process that answers.
+"""
 
 from __future__ import annotations
 

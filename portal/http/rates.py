@@ -12,11 +12,13 @@ and by address.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from hashlib import blake2b
 from math import ceil
 from typing import Any
+
+from django.conf import settings
+from django.http.cookie import parse_cookie
 
 from portal.http.errors import FOR_PROGRAMS
 from portal.http.outages import Outage
@@ -25,7 +27,6 @@ from quota.vocabulary.permissions import Principal
 from serving.buckets import WINDOW_S, Bucket, Rate
 from serving.shared_buckets import SharedBuckets, Taken
 
-_SESSION = re.compile(rb"(?:^|;\s*)sessionid=([^;]+)")
 _MOST_TENANTS = 50_000
 _CALLERS = {"token": "this token", "tenant": "the tenant of this token", "address": "your address"}
 _tenants: dict[str, str] = {}
@@ -52,15 +53,33 @@ class RequestRates:
         await self._buckets.close()
 
     def _callers(self, scope: dict[str, Any]) -> Iterator[tuple[Rate, str]]:
-        token = ""
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                token = _digest(value.partition(b" ")[2].strip())
-            elif name == b"cookie" and not token and (found := _SESSION.search(value)):
-                token = _digest(found[1])
+        token = _digest(_credential(scope))
         yield self._token, token
         yield self._tenant, _tenants.get(token, "")
         yield self._address, place_of(scope["client"][0]) if scope.get("client") else ""
+
+
+def parts_of(header: str) -> tuple[str, str]:
+    """Return the scheme and the secret in the header `Authorization`."""
+    scheme, _, secret = header.partition(" ")
+    return scheme, secret.strip()
+
+
+def _credential(scope: dict[str, Any]) -> str:
+    """Return the bearer token or the session of a request. Return an empty text if it has neither.
+
+    The function reads the headers in the same way as Django, because otherwise a caller could send the same credential
+    in many spellings, each with its own limit. Pages ignore the header `Authorization`.
+    """
+    secret, cookies = "", []
+    for name, value in scope["headers"]:
+        if name == b"authorization" and scope["path"].startswith(FOR_PROGRAMS):
+            secret = parts_of(value.decode("latin-1"))[1]
+        elif name == b"cookie":
+            cookies.append(value.decode("latin-1"))
+    if secret or not cookies:
+        return secret
+    return parse_cookie(",".join(cookies)).get(settings.SESSION_COOKIE_NAME, "")
 
 
 def remember_tenant(token: str, principal: Principal) -> None:
@@ -70,16 +89,16 @@ def remember_tenant(token: str, principal: Principal) -> None:
     only = next(iter(principal.roles)) if len(principal.roles) == 1 else ""
     if len(_tenants) >= _MOST_TENANTS:
         _tenants.clear()
-    _tenants[_digest(token.encode())] = principal.tenant or only
+    _tenants[_digest(token)] = principal.tenant or only
 
 
 def forget_tenant(token: str) -> None:
     """Forget the tenant of a token that is not valid any more, so that its requests no longer count for the tenant."""
-    _tenants.pop(_digest(token.encode()), None)
+    _tenants.pop(_digest(token), None)
 
 
 def headers_of(taken: Taken, path: str) -> Headers:
-    """Return the headers with the limits of a request and what is left of them. Only programs get them."""
+    """Return the headers that show the limits of a request, and how many requests are left. Only programs get them."""
     if not taken.buckets or not path.startswith(FOR_PROGRAMS):
         return []
     now = taken.now
@@ -94,13 +113,13 @@ def rejection(bucket: Bucket, wait_s: float) -> Outage:
     return Outage(
         "too-many-requests",
         f"The request was not carried out, because {_CALLERS[rate.name]} has sent more requests than the limit of "
-        f"{rate.per_s} per second allows. Try again in {retry_after_s} seconds, and send fewer requests.",
+        f"{rate.per_s} per second allows. Try again in {retry_after_s} s, and send fewer requests.",
         retry_after_s,
         status=429,
         figures={"limit": rate.name, "quota": rate.quota, "window_s": WINDOW_S, "retry_after_s": retry_after_s},
     )
 
 
-def _digest(secret: bytes) -> str:
+def _digest(secret: str) -> str:
     """Return a name for a credential that does not reveal it."""
-    return blake2b(secret, digest_size=12).hexdigest() if secret else ""
+    return blake2b(secret.encode(), digest_size=12).hexdigest() if secret else ""

@@ -9,8 +9,11 @@
 
 A burst may wait for long. If a queue has not been empty for `PATIENCE_S`, more requests may arrive than the process can
 answer, and a long wait would only make every answer late. From then on, a request waits at most `SHORT_WAIT_S` if the
-queue has more than `CALM` requests per thread. A shorter queue is not
-overload: a few clients that wait for slow answers have one.
+queue has more than `CALM` requests per thread. A shorter queue is not overload: a few clients that wait for slow
+answers have one.
+
+Checks of health come first, so that overload does not look like a failure. Everybody may send them, so they take at
+most half of the threads of a pool, at most `MOST_CHECKS` of them wait in a pool, and they displace no other request.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from portal.http.metrics import rejected_requests
 from portal.http.outages import Overloaded
 
 MOST_WAITING = 200
+MOST_CHECKS = 4
 PATIENCE_S, SHORT_WAIT_S, CALM = 1.0, 0.3, 3
 _SWEEP_EVERY_S = 0.1
 
@@ -69,7 +73,7 @@ class Queue:
     """The requests that wait for a thread of one pool. All times are seconds of one monotonic clock.
 
     `threads`: the number of threads of the pool. `longest_wait_s`: how long a request may wait in a burst. Requests of
-    the kind `HEALTH` may wait without a limit.
+    the kind `HEALTH` may wait without a limit, and do not count in the length of the queue.
     """
 
     def __init__(self, threads: int, longest_wait_s: float) -> None:
@@ -83,24 +87,35 @@ class Queue:
         return self._number
 
     def add(self, ticket: Ticket) -> None:
+        self._tickets[ticket.rank].append(ticket)
+        if ticket.rank is Rank.HEALTH:
+            return
         if not self._number:
             self._since = ticket.since
-        self._tickets[ticket.rank].append(ticket)
         self._number += 1
 
     def remove(self, ticket: Ticket) -> None:
         """Remove a ticket. Nothing happens if the ticket is not in the queue."""
         if ticket in self._tickets[ticket.rank]:
             self._tickets[ticket.rank].remove(ticket)
-            self._number -= 1
+            self._number -= ticket.rank is not Rank.HEALTH
 
-    def first(self) -> Ticket | None:
-        """Return the oldest ticket of the most important kind, or None if nothing waits."""
-        return next((tickets[0] for tickets in self._tickets.values() if tickets), None)
+    @property
+    def checks(self) -> int:
+        """Return how many checks of health wait."""
+        return len(self._tickets[Rank.HEALTH])
+
+    def first(self, *, checks: bool) -> Ticket | None:
+        """Return the oldest ticket of the most important kind, or None if nothing waits. `checks`: whether it may be a
+        check of health.
+        """
+        kinds = (tickets for rank, tickets in self._tickets.items() if checks or rank is not Rank.HEALTH)
+        return next((tickets[0] for tickets in kinds if tickets), None)
 
     def last(self) -> Ticket | None:
-        """Return the newest ticket of the least important kind, or None if nothing waits."""
-        return next((tickets[-1] for tickets in reversed(self._tickets.values()) if tickets), None)
+        """Return the newest ticket of the least important kind, or None if nothing but checks of health waits."""
+        kinds = (tickets for rank, tickets in reversed(self._tickets.items()) if rank is not Rank.HEALTH)
+        return next((tickets[-1] for tickets in kinds if tickets), None)
 
     def expired(self, now: float) -> list[Ticket]:
         """Return the tickets that have waited too long, the least important first, and the oldest first of a kind."""
@@ -128,8 +143,13 @@ class Queues:
 
     def make_space(self, rank: Rank, busy: Threads) -> None:
         """Check that one more request of this kind may wait. If the queues are full, the least important request gets
-        the error `Overloaded`, and if this is the new one, the method raises it.
+        the error `Overloaded`, and if this is the new one, the method raises it. Checks of health have a bound of their
+        own (`MOST_CHECKS`).
         """
+        if rank is Rank.HEALTH:
+            if busy.queue.checks >= MOST_CHECKS:
+                raise busy.overloaded(rank, "queue-full")
+            return
         if self._waiting() < self._most:
             return
         found = [(pool, last) for pool in self._pools if (last := pool.queue.last()) is not None]
@@ -163,21 +183,23 @@ class Threads:
         self.name = name
         self.queue = Queue(number, longest_wait_s)
         self._free = number
+        self._checks_left = max(1, number // 2)  # how many more checks of health may run
         self._queues = queues or Queues()
         self._queues.add_pool(self)
         self._executor = ThreadPoolExecutor(number, thread_name_prefix=name)
 
     async def run(self, work: Callable[[], Answer], rank: Rank = Rank.API_READ) -> Answer:
         """Run `work` in a thread and return its result. Raises `Overloaded` if no thread becomes free in time."""
-        if self._free:
+        if self._free and (self._checks_left or rank is not Rank.HEALTH):
             self._free -= 1
+            self._checks_left -= rank is Rank.HEALTH
         else:
             await self._wait(rank)
         loop = asyncio.get_running_loop()
 
         def ended(_: Future[Answer]) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(self._pass_on)
+                loop.call_soon_threadsafe(self._pass_on, rank)
 
         # The thread of a cancelled request still works, so the place is free only when the thread has ended.
         running = self._executor.submit(copy_context().run, work)
@@ -196,15 +218,17 @@ class Threads:
         except asyncio.CancelledError:
             self.queue.remove(ticket)
             if ticket.turn.done() and not ticket.turn.cancelled() and ticket.turn.exception() is None:
-                self._pass_on()  # the request had just got its thread
+                self._pass_on(rank)  # the request had just got its thread
             raise
 
-    def _pass_on(self) -> None:
-        """Give a thread that has become free to the next request."""
+    def _pass_on(self, rank: Rank) -> None:
+        """Give a thread that has become free to the next request. `rank`: the kind of the request that had it."""
+        self._checks_left += rank is Rank.HEALTH
         self.reject(self.queue.expired(asyncio.get_running_loop().time()), "waited-too-long")
-        while (ticket := self.queue.first()) is not None:
+        while (ticket := self.queue.first(checks=self._checks_left > 0)) is not None:
             self.queue.remove(ticket)
             if not ticket.turn.done():
+                self._checks_left -= ticket.rank is Rank.HEALTH
                 ticket.turn.set_result(None)
                 return
         self._free += 1

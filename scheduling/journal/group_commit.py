@@ -32,6 +32,14 @@ BULK_WAIT_S = 60.0
 _lock = threading.Lock()
 
 
+class TurnLost(Rejected):
+    """The error if another bulk submission of this process writes to the cell for too long."""
+
+    def __init__(self) -> None:
+        detail = "the cell is busy with another bulk submission, and the job was not stored; send it again later"
+        super().__init__("cell-busy", detail, status=503)
+
+
 class Submitted(Protocol):
     """A submission of a job. `size`: the number of its tasks. `keys`: the keys that no other submission in the same
     transaction may have, such as the name of the job.
@@ -175,13 +183,12 @@ def bulk_turn(cell_id: int) -> Iterator[None]:
     """Let one thread of this process at a time run the `with` block, which writes a part of a bulk submission.
 
     PostgreSQL gives the lock of a cell to its waiters in order. Without turns, all bulk submissions of a process would
-    wait in front of a single submission. Raises `Rejected` (503) if the turn does not come within `BULK_WAIT_S`.
+    wait in front of a single submission. Raises `TurnLost` (503) if the turn does not come within `BULK_WAIT_S`.
     """
     with _lock:
         turn = _bulk_turns[cell_id]
     if not turn.acquire(timeout=BULK_WAIT_S):
-        detail = "the cell is busy with another bulk submission; send the jobs that have no outcome yet again later"
-        raise Rejected("cell-busy", detail, status=503)
+        raise TurnLost
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
@@ -15,6 +15,7 @@ from django.db import connection
 from quota.models import Tenant
 from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.jobs import jobs
+from scheduling.jobs.submissions import Submission
 from scheduling.journal import group_commit
 from scheduling.models import Cell, Event, Job
 from tests.integration.world import a_file, principal, submit
@@ -205,14 +206,27 @@ def test_a_single_submission_waits_for_one_bulk_submission_only(cell: Cell, user
     assert order[3] == "single"
 
 
-def test_a_bulk_submission_whose_turn_does_not_come_is_rejected(
+def test_a_bulk_submission_whose_turn_does_not_come_has_an_outcome_for_each_job(
     cell: Cell, users: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first part of the submission is stored. Another bulk submission then has the turn for too long."""
     monkeypatch.setattr(group_commit, "BULK_WAIT_S", 0.05)
-    with group_commit.bulk_turn(cell.id):
-        with pytest.raises(Rejected, match="another bulk submission") as late:
-            jobs.jobs_submit_bulk(
-                principal=principal(users[0]), cell=cell, files=[a_file("a"), a_file("b")], tenant="ubar"
-            )
-        assert late.value.status == 503
-    assert not Job.objects.exists()
+    monkeypatch.setattr(jobs, "JOBS_AT_ONCE", 2)
+    turns = [group_commit.bulk_turn(cell.id)]
+
+    def part(*arguments: Any, **options: Any) -> list[Submission]:
+        done = submit_part(*arguments, **options)
+        if turns:
+            held.enter_context(turns.pop())
+        return done
+
+    submit_part = jobs._submit_part
+    monkeypatch.setattr(jobs, "_submit_part", part)
+    files = [a_file(name) for name in ("a", "b", "c", "d")]
+    with ExitStack() as held:
+        done = jobs.jobs_submit_bulk(principal=principal(users[0]), cell=cell, files=files, tenant="ubar")
+    assert [each.outcome for each in done] == ["submitted", "submitted", "refused", "refused"]
+    assert {each.problem.code for each in done if each.problem} == {"cell-busy"}
+    assert set(Job.objects.values_list("name", flat=True)) == {"a", "b"}
+    again = jobs.jobs_submit_bulk(principal=principal(users[0]), cell=cell, files=files, tenant="ubar")
+    assert [each.outcome for each in again] == ["unchanged", "unchanged", "submitted", "submitted"]

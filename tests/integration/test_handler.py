@@ -89,17 +89,30 @@ def test_each_kind_of_request_has_its_own_threads(method: str, path: str, kind: 
     [
         ("GET", "/readyz", Rank.HEALTH),
         ("GET", "/metrics", Rank.HEALTH),
+        ("POST", "/readyz", Rank.API_WRITE),
+        ("POST", "/metrics", Rank.API_WRITE),
         ("POST", "/api/v1/cells/dev/jobs/t/j/kill/", Rank.API_WRITE),
         ("POST", "/api/v1/cells/dev/jobs/", Rank.SUBMISSION),
         ("POST", "/api/v1/cells/dev/jobs:bulk", Rank.SUBMISSION),
         ("POST", "/submit/", Rank.PAGE_WRITE),
         ("GET", "/api/v1/cells/dev/jobs/", Rank.API_READ),
         ("GET", "/bns/dev/t/j", Rank.API_READ),
+        ("POST", "/api/v1/cells/dev/sql/", Rank.API_READ),
+        ("POST", "/api/v1/cells/dev/jobs/t/j/plan/", Rank.API_READ),
+        ("POST", "/v3/discovery:endpoints", Rank.API_READ),
         ("GET", "/jobs/", Rank.PAGE_READ),
     ],
 )
 def test_each_request_has_its_kind(method: str, path: str, rank: Rank) -> None:
-    assert rank_of({"method": method, "path": path}) is rank
+    assert rank_of({"method": method, "path": path, "headers": []}) is rank
+
+
+@pytest.mark.parametrize("header", [(b"content-length", b"1"), (b"transfer-encoding", b"chunked")])
+def test_a_request_with_a_body_is_not_a_check_of_health(header: tuple[bytes, bytes]) -> None:
+    """The limit on requests at the same time does not apply to checks, and a body may take long to arrive."""
+    scope = {"method": "GET", "path": "/readyz", "headers": [header]}
+    assert rank_of(scope) is Rank.API_READ
+    assert rank_of({**scope, "headers": [(b"content-length", b"0")]}) is Rank.HEALTH
 
 
 @pytest.mark.django_db

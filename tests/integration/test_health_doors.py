@@ -14,6 +14,7 @@ from django.test import Client
 
 from portal.http import health
 from portal.http.front import Front
+from portal.http.metrics import rejected_requests
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,6 +36,14 @@ def read_only() -> Iterator[None]:
 def test_ready_with_both_engines_there() -> None:
     answer = Client().get("/readyz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok", "postgresql": "ok", "redis": "ok"})
+
+
+def test_metrics_have_the_rejected_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the default installation, in which the processes do not share their metrics."""
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    rejected_requests.labels("queue-full", "page-read").inc()
+    text = Client().get("/metrics").content.decode()
+    assert 'borg_requests_rejected_total{kind="page-read",reason="queue-full"}' in text
 
 
 def test_not_ready_while_postgresql_rejects_writes(read_only: None) -> None:

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from portal.http.outages import Overloaded
-from portal.http.threads import CALM, PATIENCE_S, SHORT_WAIT_S, Queue, Queues, Rank, Threads, Ticket
+from portal.http.threads import CALM, MOST_CHECKS, PATIENCE_S, SHORT_WAIT_S, Queue, Queues, Rank, Threads, Ticket
 
 ANSWER: Any = ({"type": "http.response.start", "status": 200, "headers": []}, b"")
 LONG_S = 10.0
@@ -138,17 +138,51 @@ def test_new_work_is_rejected_before_changes_of_what_runs() -> None:
     scenario(1, steps)
 
 
-def test_a_health_check_is_not_rejected_and_its_queue_is_bounded() -> None:
+def test_many_checks_of_health_displace_no_other_request() -> None:
+    """Checks wait also if the queues are full, but only a few of them."""
+
     async def steps(pools: Pools) -> None:
-        write = await pools.ask("write", pools.writes, Rank.API_WRITE)
-        checks = [await pools.ask("health", pools.reads, Rank.HEALTH) for _ in range(2)]
+        page = await pools.ask("page", pools.reads, Rank.PAGE_READ)
+        checks = [await pools.ask("health", pools.reads, Rank.HEALTH) for _ in range(300)]
+        other = await pools.ask("other health", pools.writes, Rank.HEALTH)
+        late_page = await pools.ask("late page", pools.reads, Rank.PAGE_READ)
+        kill = await pools.ask("kill", pools.writes, Rank.API_WRITE)
         pools.release()
-        assert await errors_of([write, *checks]) == [True, False, True]
+        assert await errors_of([page, other, late_page, kill]) == [True, False, True, False]
+        assert await errors_of(checks) == [False] * MOST_CHECKS + [True] * (300 - MOST_CHECKS)
 
     scenario(1, steps)
 
 
-def test_a_request_whose_client_has_left_takes_no_thread() -> None:
+def test_checks_of_health_take_at_most_half_of_the_threads() -> None:
+    async def run() -> None:
+        go_on, order = threading.Event(), []
+
+        def work(name: str) -> Callable[[], Any]:
+            def note() -> Any:
+                order.append(name)
+                go_on.wait(20)
+                return ANSWER
+
+            return note
+
+        pool = Threads("long requests", 4, longest_wait_s=LONG_S)
+        checks = [asyncio.create_task(pool.run(work(f"health {n}"), Rank.HEALTH)) for n in range(4)]
+        await asyncio.sleep(0)
+        checks[3].cancel()
+        reads = [asyncio.create_task(pool.run(work(f"read {n}"), Rank.API_READ)) for n in range(3)]
+        await asyncio.sleep(0)
+        assert (pool.queue.checks, len(pool.queue)) == (1, 1)
+        go_on.set()
+        assert await errors_of([*checks[:3], *reads]) == [False] * 6
+        assert order[:4] == ["health 0", "health 1", "read 0", "read 1"]
+        assert set(order[4:]) == {"health 2", "read 2"}
+        assert (pool._free, pool._checks_left) == (4, 2)
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_request_takes_no_thread() -> None:
     async def steps(pools: Pools) -> None:
         gone = await pools.ask("gone", pools.reads, Rank.API_READ)
         stays = await pools.ask("stays", pools.reads, Rank.API_READ)
@@ -162,11 +196,11 @@ def test_a_request_whose_client_has_left_takes_no_thread() -> None:
     scenario(10, steps)
 
 
-def test_a_thread_of_a_request_whose_client_has_just_left_goes_to_the_next() -> None:
+def test_the_thread_of_a_request_that_was_just_cancelled_goes_to_the_next() -> None:
     async def steps(pools: Pools) -> None:
         gone = await pools.ask("gone", pools.reads, Rank.API_READ)
         stays = await pools.ask("stays", pools.reads, Rank.API_READ)
-        pools.reads._pass_on()
+        pools.reads._pass_on(Rank.API_READ)
         gone.cancel()  # it has its thread, but has not run since
         await asyncio.sleep(0.01)
         assert len(pools.reads.queue) == 0
@@ -197,7 +231,7 @@ def test_a_burst_may_wait_for_long_but_a_standing_queue_may_not(ticket: Callable
     queue = queue_of([*reads, page, health])
     assert queue.expired(PATIENCE_S - 0.01) == []
     # The least important one goes first, and `CALM` per thread stay.
-    assert queue.expired(PATIENCE_S) == [page, *reads[:3]]
+    assert queue.expired(PATIENCE_S) == [page, *reads[:2]]
     for each in (*reads, page, health):
         queue.remove(each)
     queue.add(ticket(Rank.API_READ, 100.0))
