@@ -17,8 +17,13 @@ from portal.http.errors import for_programs, problem_document
 from quota.tenancy.second_factor import SecondFactorNeeded, Step, second_factors_of, step_needed
 from quota.tenancy.sessions import session_seen
 
-# The pages that a person needs to sign in, to sign out, and to set up or use a second factor.
-_OPEN = ("/accounts/2fa/", "/accounts/login/", "/accounts/logout/", "/accounts/reauthenticate/", "/favicon.ico")
+_ALWAYS = ("/accounts/login/", "/accounts/logout/", "/favicon.ico")
+# The pages that stay open before each step. With a password alone, a session must not set up a second factor beside the
+# one that the person has: it would then confirm itself.
+_OPEN = {
+    Step.SET_UP: (*_ALWAYS, "/accounts/2fa/", "/accounts/reauthenticate/"),
+    Step.CONFIRM: (*_ALWAYS, "/accounts/2fa/reauthenticate/", "/accounts/2fa/webauthn/reauthenticate/"),
+}
 
 
 class SignedInMiddleware:
@@ -33,7 +38,7 @@ class SignedInMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         if _uses_session(request) and (step := step_needed(request.user, request.session)):
-            if not request.path.startswith(_OPEN):
+            if not request.path.startswith(_OPEN[step]):
                 return _answer(request, step)
             cast(Any, request).borg_second_factor = step  # the page explains why it is shown
         response = self.get_response(request)

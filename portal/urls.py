@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.templatetags.static import static
 from django.urls import include, path
+from django.views.generic import RedirectView
 
 from naming.api.urls import feeds
 from portal.accounts import PasswordView, SignInView, forgotten_password
@@ -22,6 +23,8 @@ accounts = [
     path("password/change/", login_required(PasswordView.as_view()), name="account_change_password"),
     path("signup/", JoinView.as_view(), name="account_signup"),
     path("email/", by_an_sre, name="account_email"),
+    path("password/set/", by_an_sre, name="account_set_password"),
+    path("sessions/", RedirectView.as_view(pattern_name="sigma:sign-in"), name="usersessions_list"),
     path("password/reset/", forgotten_password, name="account_reset_password"),
     path("3rdparty/", by_an_sre, name="socialaccount_connections"),
     path("3rdparty/signup/", by_an_sre, name="socialaccount_signup"),

@@ -117,6 +117,35 @@ def test_a_session_from_before_confirms_once() -> None:
     assert client.get("/jobs/").status_code == 200
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/accounts/reauthenticate/",
+        "/accounts/2fa/",
+        "/accounts/2fa/recovery-codes/",
+        "/accounts/2fa/recovery-codes/generate/",
+        "/accounts/2fa/recovery-codes/download/",
+        "/accounts/2fa/webauthn/add/",
+        "/accounts/2fa/totp/deactivate/",
+        "/accounts/password/set/",
+    ],
+)
+def test_a_session_that_has_not_confirmed_cannot_make_a_factor_of_its_own(path) -> None:
+    """Somebody with an old session and the password would otherwise pass the second factor of its owner."""
+    client, _ = with_password()
+    an_app()
+    for send in (client.get, client.post):
+        answer = send(path, {"password": PASSWORD} if send == client.post else None)
+        assert (answer.status_code, answer["Location"].partition("?")[0]) == (302, "/accounts/2fa/reauthenticate/")
+
+
+def test_the_librarys_own_pages_for_passwords_and_sessions_are_closed(settings) -> None:
+    settings.BORG_SRE_SECOND_FACTOR = False
+    client, _ = with_password("ann")
+    assert client.post("/accounts/password/set/", {"password1": "x", "password2": "x"}).status_code == 403
+    assert client.post("/accounts/sessions/")["Location"] == "/sign-in/"
+
+
 def test_a_sign_in_with_a_code_needs_nothing_more() -> None:
     secret = an_app()
     client, answer = with_password()

@@ -126,10 +126,10 @@ def number_among(fields: Mapping[str, str], name: str, choices: Sequence[int]) -
 
 
 def by_an_sre(request: HttpRequest) -> HttpResponse:
-    """Reject a request to an account page that would change an address or link an account. In this portal, only SREs
-    make these changes.
+    """Reject a request to an account page that would change an address, link an account, or give a password to an
+    account of the identity provider. In this portal, only SREs make these changes.
     """
-    detail = _("Only an SRE can create an account or change its e-mail address. Ask an SRE.")
+    detail = _("Only an SRE can create an account, change its e-mail address, or give it a first password. Ask an SRE.")
     return rejection_page(request, Rejected("by-an-sre", detail, status=403))
 
 
