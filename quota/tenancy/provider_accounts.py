@@ -6,6 +6,7 @@ the person gets what the groups give, and loses everything else there. Other ten
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from allauth.socialaccount.models import SocialAccount
@@ -18,7 +19,7 @@ from quota.tenancy.access import revoke, tokens_in_force
 from quota.tenancy.members import member_drop, member_set
 from quota.tenancy.second_factor import second_factors_drop
 from quota.tenancy.tenants import tenants_locked
-from quota.vocabulary.permissions import system
+from quota.vocabulary.permissions import Action, Principal, require, system
 from quota.vocabulary.provider_groups import GroupRoles, Rights
 
 
@@ -41,6 +42,22 @@ def rights_apply(*, user: Any, rights: Rights, decided: GroupRoles, request_id: 
 def from_provider(user: Any) -> bool:
     """Return whether `user` belongs to a person of the identity provider, who signs in only there."""
     return SocialAccount.objects.filter(user_id=user.pk).exists()
+
+
+def provider_unlink(*, principal: Principal, users: Iterable[Any]) -> int:
+    """Separate accounts from the people of the identity provider, and return how many accounts were linked.
+
+    Such an account can sign in with a password that an SRE sets, and can be linked to another person, for example after
+    a change of the provider. Raises `Forbidden` unless the caller is an SRE.
+    """
+    require(principal, Action.PLATFORM_ADMIN)
+    with records.write(principal) as entry:
+        linked = SocialAccount.objects.filter(user_id__in=[user.pk for user in users]).select_related("user")
+        names = sorted({row.user.get_username() for row in linked})
+        linked.delete()
+        for name in names:
+            entry.append("account.unlinked", user=name)
+    return len(names)
 
 
 def account_handed_over(*, user: Any, request_id: str = "") -> None:

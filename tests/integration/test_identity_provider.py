@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from io import StringIO
 from urllib.parse import urlsplit
 
 import httpx
@@ -18,6 +19,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.contrib.sessions.models import Session
 from django.core.cache import cache
+from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
@@ -243,6 +245,24 @@ def test_an_address_that_is_not_verified_links_nothing(provider, verified) -> No
     assert SocialAccount.objects.get().user.username == "x1"
     assert person("x1").email == "", "the next person with this address would be linked to the account"
     assert person("carl").has_usable_password()
+
+
+def test_a_command_on_the_server_makes_an_account_independent_of_the_provider(provider) -> None:
+    at_provider(provider, "old", "sres", email="vic@example.org", email_verified=True)
+    client, _ = come_in("old")
+    TOTP.activate(person("old"), generate_totp_secret())
+    with pytest.raises(CommandError, match="nobody"):
+        call_command("reset_sign_in", "old", "nobody")
+    assert client.get("/tokens/").status_code == 200, "nothing was changed"
+    call_command("reset_sign_in", "old", stdout=StringIO())
+    assert (client.get("/tokens/").status_code, Authenticator.objects.count()) == (302, 0)
+    assert SocialAccount.objects.count() == 1
+    call_command("reset_sign_in", "old", "--unlink", stdout=StringIO())
+    assert not SocialAccount.objects.exists()
+    assert Record.objects.get(kind="account.unlinked").data == {"user": "old"}
+    at_provider(provider, "new", "sres", email="vic@example.org", email_verified=True)
+    come_in("new")
+    assert SocialAccount.objects.get().user == person("old"), "for example, the company has another provider now"
 
 
 def test_a_taken_user_name_is_not_given_away(provider) -> None:
