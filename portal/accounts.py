@@ -37,6 +37,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from quota.models import Invitation, ServiceAccount
 from quota.tenancy.access import principal_of_user, tokens_in_force, tokens_revoke
 from quota.tenancy.invitations import invitation_accept, invitation_of
+from quota.tenancy.provider_accounts import from_provider
 from quota.tenancy.second_factor import enforced_for, second_factors_of
 from quota.tenancy.sessions import recorded_address
 from quota.tenancy.sign_in import TOO_MANY, TooManyAttempts, address_of, check_limited
@@ -140,12 +141,18 @@ class ClosedSignupAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         return bool(super().is_reauthentication_required(app=app, **more))
 
     def pre_login(self, request: HttpRequest, user: AbstractBaseUser, **how: Any) -> HttpResponse | None:
-        """Return an error page for a service account, because service accounts never sign in. For people, return what
-        allauth returns.
+        """Return an error page for a service account, because service accounts never sign in, and for a person of the
+        identity provider who signs in elsewhere, such as with a passkey. For other people, return what allauth returns.
         """
         if ServiceAccount.objects.filter(user_id=user.pk).exists():
             detail = _("%s is a service account, which never signs in. Use one of its tokens instead.")
             problem = Rejected("service-account", detail % user.get_username(), status=403)
+            return render(request, "sigma/rejected.html", {"problem": problem}, status=403)
+        if "sociallogin" not in (how.get("signal_kwargs") or {}) and from_provider(user):
+            detail = _(
+                "The account %s signs in only through the identity provider. Use its link on the page to sign in."
+            )
+            problem = Rejected("at-the-provider", detail % user.get_username(), status=403)
             return render(request, "sigma/rejected.html", {"problem": problem}, status=403)
         return cast("HttpResponse | None", super().pre_login(request, user, **how))
 

@@ -6,12 +6,15 @@
     account linked before, or with the same verified e-mail address, or new ─► rights applied ─► second factor, if set
 
 An address that the provider calls verified links an account, because the operator chose the provider and it also
-decides who is an SRE. A linked account has no password any more, so the provider alone decides who signs in to it.
-Nobody can link an account by hand: a page for this could be used to take over an account.
+decides who is an SRE. Another person may have prepared the account, so linking removes its password and its second
+factors, revokes its tokens, and ends its sessions. A linked account is never linked to a second person, and only the
+provider decides who signs in to it. Nobody can link an account by hand: a page for this could be used to take over an
+account.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any, cast
 
 import structlog
@@ -28,7 +31,8 @@ from django.http import HttpRequest
 from django.shortcuts import render
 from django.utils.translation import gettext as _
 
-from quota.tenancy.provider_accounts import rights_apply
+from quota import clock
+from quota.tenancy.provider_accounts import account_handed_over, rights_apply
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.provider_groups import GroupRoles, Rights
 
@@ -45,24 +49,29 @@ class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
         """Link the person to an account, and apply the rights of the person's groups.
 
-        A person without rights gets an error page. A person who had rights loses them first.
+        A person without rights gets an error page. If the person came from the provider before, the portal first takes
+        earlier rights away. An account that is not linked yet does not change, so its owner can still use the password.
         """
         if sociallogin.state.get("process") not in (None, "", "login"):
             raise _page(request, "not-linked", _("Accounts cannot be linked by hand. Sign out, and sign in again."))
         claims = claims_of(sociallogin)
-        user = sociallogin.user if sociallogin.is_existing else _with_address(claims)
+        address = verified_address(sociallogin)
+        user = sociallogin.user if sociallogin.is_existing else _with_address(address)
         rights = _decided().rights_of(groups_of(claims))
+        if not rights and not sociallogin.is_existing:
+            raise _page(request, "no-group", _no_group())
         with transaction.atomic():
             if user is not None and not sociallogin.is_existing:
-                user.set_unusable_password()
-                user.save(update_fields=["password"])
+                account_handed_over(user=user, request_id=_request_id(request))
                 sociallogin.connect(request, user)
             if user is not None:
                 _apply(request, user, rights)
         if not rights:
-            detail = _("None of your groups at the identity provider gives access to this portal. Ask an SRE.")
-            raise _page(request, "no-group", detail)
+            raise _page(request, "no-group", _no_group())
         sociallogin.email_addresses = []  # addresses belong to the provider, and nobody signs in with one here
+        if user is None:
+            # The next person with this address would be linked to the account, so it must be proved.
+            sociallogin.user.email = address
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
         """Return True, because `pre_social_login` has rejected people without rights."""
@@ -112,6 +121,15 @@ def claims_of(sociallogin: Any) -> dict[str, Any]:
     return {**(data.get("userinfo") or {}), **(data.get("id_token") or {})}
 
 
+def verified_address(sociallogin: Any) -> str:
+    """Return the e-mail address that the provider calls verified, or "". The ID token counts more than the user info,
+    and the address and its state come from the same one of the two.
+    """
+    data = sociallogin.account.extra_data
+    said = next((one for one in (data.get("id_token"), data.get("userinfo")) if one and one.get("email")), {})
+    return str(said["email"]) if said.get("email_verified") is True else ""
+
+
 def groups_of(claims: dict[str, Any]) -> list[str]:
     """Return the groups of the person: the claim is a list, or a text with one group."""
     given = claims.get(settings.BORG_OIDC_GROUPS) or []
@@ -120,26 +138,39 @@ def groups_of(claims: dict[str, Any]) -> list[str]:
 
 @receiver(user_logged_in)
 def limit_session(request: HttpRequest, sociallogin: Any = None, **_: Any) -> None:
-    """End the session of a person from the provider after `SESSION_S`, so that lost groups take effect."""
+    """End the session of a person from the provider `SESSION_S` after the sign-in, so that lost groups take effect."""
     if sociallogin is not None:
-        request.session.set_expiry(SESSION_S)
+        # With a number of seconds, each change of the session would start the time again.
+        request.session.set_expiry(clock.now() + dt.timedelta(seconds=SESSION_S))
+
+
+def _no_group() -> str:
+    return _("None of your groups at the identity provider gives access to this portal. Ask an SRE.")
 
 
 def _decided() -> GroupRoles:
     return GroupRoles.read(settings.BORG_OIDC_ROLES)
 
 
-def _with_address(claims: dict[str, Any]) -> AbstractBaseUser | None:
-    """Return the only account of a person with the verified e-mail address of `claims`, or None."""
-    address = claims.get("email")
-    if not address or claims.get("email_verified") is not True:
+def _with_address(address: str) -> AbstractBaseUser | None:
+    """Return the only account of a person with the verified e-mail address, or None. An account that belongs to
+    somebody at the provider already is not returned, nor is an SRE's if the provider does not decide who is an SRE.
+    """
+    if not address:
         return None
-    found = list(get_user_model().objects.filter(email__iexact=address, service_account=None)[:2])
-    return found[0] if len(found) == 1 else None
+    local = get_user_model().objects.filter(email__iexact=address, service_account=None, socialaccount=None)
+    found: list[Any] = list(local[:2])
+    if len(found) != 1 or ((found[0].is_staff or found[0].is_superuser) and not _decided().sre):
+        return None
+    return cast("AbstractBaseUser", found[0])
+
+
+def _request_id(request: HttpRequest) -> str:
+    return getattr(request, "borg_request_id", "")
 
 
 def _apply(request: HttpRequest, user: AbstractBaseUser, rights: Rights) -> None:
-    rights_apply(user=user, rights=rights, decided=_decided(), request_id=getattr(request, "borg_request_id", ""))
+    rights_apply(user=user, rights=rights, decided=_decided(), request_id=_request_id(request))
 
 
 def _page(request: HttpRequest, code: str, detail: str) -> ImmediateHttpResponse:

@@ -223,6 +223,11 @@ def complaints(environ: Mapping[str, str]) -> Iterator[str]:
     for name, setting in SETTINGS.items():
         if line := setting.complaint(name, environ.get(name, "")):
             yield line
+    if environ.get("BORG_OIDC_URL") and not environ.get("BORG_OIDC_ROLES", "").strip(" ,"):
+        yield (
+            "BORG_OIDC_ROLES is empty, so nobody can sign in through BORG_OIDC_URL: give the rights of the provider's"
+            " groups, such as borg-sres=sre, or leave BORG_OIDC_URL empty."
+        )
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:

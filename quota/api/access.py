@@ -17,6 +17,7 @@ from quota.api.base import ListView, QuotaView
 from quota.models import ServiceAccount, Token
 from quota.rehearsal import dry_run
 from quota.tenancy.access import default_end, principal_of_user, token_issue, token_revoke
+from quota.tenancy.provider_accounts import from_provider
 from quota.tenancy.rotation import LONGEST_OVERLAP, OVERLAP, token_rotate
 from quota.tenancy.second_factor import check_code
 from quota.tenancy.sign_in import address_of, check_limited
@@ -115,6 +116,13 @@ class LoginView(QuotaView):
             raise Rejected(
                 "service-account",
                 f"{user.get_username()} is a service account, which cannot sign in; ask a tenant owner for a token",
+                status=403,
+            )
+        if from_provider(user):
+            raise Rejected(
+                "at-the-provider",
+                f"{user.get_username()} signs in only through the identity provider; sign in to the portal there, and"
+                " create a token on the page Tokens",
                 status=403,
             )
         check_code(user, given.get("code", ""))

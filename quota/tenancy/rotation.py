@@ -107,11 +107,13 @@ def _check(old: Token, now: dt.datetime) -> None:
 def _end(old: Token, parent: Token | None, now: dt.datetime) -> dt.datetime | None:
     """Return when the new token ends. None means that it does not end.
 
-    The new token has the duration of `old`, but at most that of the setting `BORG_TOKEN_DAYS`.
+    The new token has the duration of `old`, but at most that of the setting `BORG_TOKEN_DAYS`. An earlier rotation has
+    shortened `old`, so its lost successor then gives the duration.
     """
+    whole = old.successor or old
     ends = [parent.expires_at] if parent is not None and parent.expires_at is not None else []
-    if old.expires_at is not None:
-        ends.append(now + (old.expires_at - old.created_at))
+    if whole.expires_at is not None:
+        ends.append(now + (whole.expires_at - whole.created_at))
     if settings.BORG_TOKEN_DAYS:
         ends.append(now + dt.timedelta(days=settings.BORG_TOKEN_DAYS))
     return min(ends, default=None)

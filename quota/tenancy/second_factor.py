@@ -24,6 +24,7 @@ from django.conf import settings
 from django.contrib.sessions.models import Session
 
 from quota import records
+from quota.records import RecordEntry
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Action, Principal, require
 
@@ -105,10 +106,17 @@ def second_factors_remove(*, principal: Principal, users: Iterable[Any]) -> int:
     require(principal, Action.PLATFORM_ADMIN)
     people = {user.pk: user.get_username() for user in users}
     with records.write(principal) as entry:
-        removed: int = Authenticator.objects.filter(user_id__in=people).delete()[0]
-        recorded = UserSession.objects.filter(user_id__in=people)
-        Session.objects.filter(session_key__in=recorded.values("session_key")).delete()
-        recorded.delete()
-        for name in sorted(people.values()):
-            entry.append("second-factor.removed", user=name)
+        return second_factors_drop(entry, people)
+
+
+def second_factors_drop(entry: RecordEntry, people: Mapping[int, str]) -> int:
+    """Remove the second factors and the sessions of `people` in the caller's transaction. Return the number of removed
+    apps, passkeys and lists of recovery codes. `people`: user names by the ids of the users.
+    """
+    removed: int = Authenticator.objects.filter(user_id__in=people).delete()[0]
+    recorded = UserSession.objects.filter(user_id__in=people)
+    Session.objects.filter(session_key__in=recorded.values("session_key")).delete()
+    recorded.delete()
+    for name in sorted(people.values()):
+        entry.append("second-factor.removed", user=name)
     return removed

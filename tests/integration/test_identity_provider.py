@@ -6,17 +6,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
+from io import StringIO
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from allauth.socialaccount.models import SocialAccount
+from allauth.mfa.models import Authenticator
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
+from allauth.socialaccount.models import SocialAccount, SocialLogin
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
+from django.contrib.sessions.models import Session
 from django.core.cache import cache
+from django.core.management import CommandError, call_command
 from django.test import Client
+from django.utils import timezone
 
+from portal.single_sign_on import verified_address
 from quota.models import Membership, Record
+from quota.tenancy.access import token_issue
+from quota.vocabulary.permissions import system
 from tests.integration import portal_world, rows
 from tests.ports import free_port
 
@@ -144,13 +154,115 @@ def test_a_verified_address_links_an_account_which_then_has_no_password(provider
     assert roles("bob") == {"ubar": "operator"}
 
 
+def test_linking_ends_all_that_somebody_else_prepared_in_the_account(provider) -> None:
+    bob = portal_world.person("bob", email="bob@example.org")
+    browser, other = Client(), portal_world.signed_in("bob")
+    browser.post("/accounts/login/", {"login": "bob", "password": portal_world.PASSWORD})
+    assert browser.get("/tokens/").status_code == other.get("/tokens/").status_code == 200
+    token, secret = token_issue(principal=system("test"), user=bob, name="old", scopes=["read"])
+    with_token = Client(headers={"authorization": f"Bearer {secret}"})
+    assert with_token.get("/api/v1/tokens/").status_code == 200
+    TOTP.activate(bob, generate_totp_secret())
+    at_provider(provider, "b1234", "sres", email="bob@example.org", email_verified=True)
+    _, answer = come_in("b1234", client=browser)
+    assert (answer.status_code, person("bob").is_staff) == (302, True)
+    assert browser.get("/tokens/").status_code == 200
+    assert with_token.get("/api/v1/tokens/").status_code == 401
+    assert not Authenticator.objects.exists()
+    assert other.get("/tokens/").status_code == 302
+    assert Session.objects.count() == 1, "the one of this sign-in"
+    assert Record.objects.get(kind="token.revoked").data["key"] == token.key
+
+
+def test_an_account_that_is_linked_is_not_linked_to_a_second_person(provider) -> None:
+    """For example, a new employee gets the address of one who has left."""
+    at_provider(provider, "old", "leads", email="vic@example.org", email_verified=True)
+    come_in("old")
+    at_provider(provider, "new", "sres", email="vic@example.org", email_verified=True)
+    come_in("new")
+    assert (person("old").is_staff, person("new").is_staff) == (False, True)
+
+
+def test_an_address_and_its_state_come_from_the_same_document() -> None:
+    def login(**extra: object) -> SocialLogin:
+        return SocialLogin(account=SocialAccount(extra_data=extra))
+
+    proved = {"email": "a@example.org", "email_verified": True}
+    assert verified_address(login(userinfo=proved, id_token={"sub": "a"})) == "a@example.org"
+    assert verified_address(login(userinfo=proved, id_token={"email": "b@example.org"})) == ""
+    assert verified_address(login(userinfo={"email": "b@example.org"}, id_token={"email_verified": True})) == ""
+
+
+def test_an_account_that_is_not_linked_stays_as_it_is_if_no_group_gives_rights(provider) -> None:
+    portal_world.person("root", email="root@example.org", is_staff=True, is_superuser=True)
+    at_provider(provider, "root1", "gardeners", email="root@example.org", email_verified=True)
+    assert come_in("root1")[1].status_code == 403
+    root = person("root")
+    assert (root.is_staff, root.is_superuser, root.has_usable_password()) == (True, True, True)
+    assert not SocialAccount.objects.exists()
+
+
+def test_the_account_of_an_sre_is_linked_only_if_the_provider_decides_who_is_one(provider, settings) -> None:
+    settings.BORG_OIDC_ROLES = "search-team=operator@ubar"
+    portal_world.person("root", email="root@example.org", is_staff=True)
+    at_provider(provider, "root1", "search-team", email="root@example.org", email_verified=True)
+    come_in("root1")
+    assert SocialAccount.objects.get().user.username == "root1"
+    assert person("root").has_usable_password()
+
+
+def test_a_session_ends_12_hours_after_the_sign_in_whatever_happens_in_it(provider) -> None:
+    at_provider(provider, "ann", "search-team")
+    client, _ = come_in("ann")
+    begun = timezone.now()
+    assert client.get("/accounts/oidc/company/login/").status_code == 302, "the session now contains the state of this"
+    end = client.session.get_expiry_date(modification=begun + timedelta(hours=11))
+    assert abs(end - (begun + timedelta(hours=12))) < timedelta(minutes=1)
+
+
+def test_a_person_of_the_provider_signs_in_only_there(provider) -> None:
+    """Not even with a password that an SRE has set in the console. The adapter gets passkeys in the same way."""
+    at_provider(provider, "sue", "search-team")
+    come_in("sue")
+    sue = person("sue")
+    sue.set_password(portal_world.PASSWORD)
+    sue.save()
+    client = Client()
+    page = client.post("/accounts/login/", {"login": "sue", "password": portal_world.PASSWORD})
+    assert (page.status_code, "only through the identity provider" in page.content.decode()) == (403, True)
+    assert client.get("/tokens/").status_code == 302
+    body = {"username": "sue", "password": portal_world.PASSWORD, "name": "laptop"}
+    answer = Client().post("/api/v1/login/", body, content_type="application/json")
+    assert (answer.status_code, answer.json()["code"]) == (403, "at-the-provider")
+    assert come_in("sue")[1].status_code == 302
+
+
 @pytest.mark.parametrize("verified", [False, None, "true"])
 def test_an_address_that_is_not_verified_links_nothing(provider, verified) -> None:
     portal_world.person("carl", email="carl@example.org")
     at_provider(provider, "x1", "search-team", email="carl@example.org", email_verified=verified)
     come_in("x1")
     assert SocialAccount.objects.get().user.username == "x1"
+    assert person("x1").email == "", "the next person with this address would be linked to the account"
     assert person("carl").has_usable_password()
+
+
+def test_a_command_on_the_server_makes_an_account_independent_of_the_provider(provider) -> None:
+    at_provider(provider, "old", "sres", email="vic@example.org", email_verified=True)
+    client, _ = come_in("old")
+    TOTP.activate(person("old"), generate_totp_secret())
+    with pytest.raises(CommandError, match="nobody"):
+        call_command("reset_sign_in", "old", "nobody")
+    assert client.get("/tokens/").status_code == 200, "nothing was changed"
+    call_command("reset_sign_in", "old", stdout=StringIO())
+    assert (client.get("/tokens/").status_code, Authenticator.objects.count()) == (302, 0)
+    assert SocialAccount.objects.count() == 1
+    call_command("reset_sign_in", "old", "--unlink", stdout=StringIO())
+    assert not SocialAccount.objects.exists()
+    assert Record.objects.get(kind="account.unlinked").data == {"user": "old"}
+    at_provider(provider, "new", "sres", email="vic@example.org", email_verified=True)
+    come_in("new")
+    assert SocialAccount.objects.get().user == person("old"), "for example, the company has another provider now"
 
 
 def test_a_taken_user_name_is_not_given_away(provider) -> None:

@@ -87,6 +87,17 @@ def test_a_successor_that_was_never_used_is_replaced(ann) -> None:
     assert found["token"]["key"] in again.json()["detail"]
 
 
+@pytest.mark.parametrize("days", [90, None])
+def test_a_second_rotation_after_a_lost_answer_gives_the_same_duration(ann, days) -> None:
+    old, secret = issued(ann, days=days)
+    rotate(with_token(secret), old.key)
+    end = rotate(with_token(secret), old.key).json()["token"]["expires_at"]
+    if days is None:
+        assert end is None
+    else:
+        assert near(dt.datetime.fromisoformat(end), timezone.now() + days * DAY)
+
+
 def test_children_of_the_old_token_end_with_it(ann) -> None:
     old, secret = issued(ann, *Scope)
     client = with_token(secret)

@@ -94,6 +94,15 @@ def test_the_value_of_an_invalid_secret_is_not_printed(name: str, value: str) ->
     assert "hidden" not in line
 
 
+def test_an_identity_provider_needs_the_rights_of_its_groups() -> None:
+    url = {"BORG_OIDC_URL": "https://id.example"}
+    for roles in ({}, {"BORG_OIDC_ROLES": " , "}):
+        (line,) = complaints_of(**url, **roles)
+        assert line.startswith("BORG_OIDC_ROLES is empty")
+        assert "such as borg-sres=sre, or leave BORG_OIDC_URL empty" in line
+    assert complaints_of(**url, BORG_OIDC_ROLES="borg-sres=sre") == []
+
+
 def test_defaults_and_usual_values_are_valid(tmp_path: Path) -> None:
     assert complaints_of(**{name: setting.default for name, setting in SETTINGS.items()}) == []
     assert [name for name, one in SETTINGS.items() if one.default and one.check(one.default)] == []
