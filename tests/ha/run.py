@@ -140,7 +140,7 @@ def run(plan: Plan) -> Iterator[dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(prefix="borg-ha-"))
     folder.chmod(0o711)
     with ExitStack() as cleanup:
-        if "BORG_HA_KEEP" not in os.environ:
+        if "HA_KEEP" not in os.environ:
             cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         cleanup.callback(remove_control_groups, folder)
         print(f"logs: {folder}", file=sys.stderr, flush=True)
