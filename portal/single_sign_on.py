@@ -54,6 +54,9 @@ class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
         """
         if sociallogin.state.get("process") not in (None, "", "login"):
             raise _page(request, "not-linked", _("Accounts cannot be linked by hand. Sign out, and sign in again."))
+        data = sociallogin.account.extra_data
+        if len({one["sub"] for one in (data.get("id_token"), data.get("userinfo")) if one and "sub" in one}) > 1:
+            self.on_authentication_error(request, None, error="the ID token and the user info are of different people")
         claims = claims_of(sociallogin)
         address = verified_address(sociallogin)
         user = sociallogin.user if sociallogin.is_existing else _with_address(address)
@@ -126,7 +129,8 @@ def verified_address(sociallogin: Any) -> str:
     and the address and its state come from the same one of the two.
     """
     data = sociallogin.account.extra_data
-    said = next((one for one in (data.get("id_token"), data.get("userinfo")) if one and one.get("email")), {})
+    documents: list[dict[str, Any]] = [data.get("id_token") or {}, data.get("userinfo") or {}]
+    said = next((one for one in documents if one.get("email")), {})
     return str(said["email"]) if said.get("email_verified") is True else ""
 
 

@@ -169,7 +169,11 @@ def tokens_revoke(session: Context, key: str) -> None:
     if not key.isalnum():
         raise bad_usage(f"{key!r} is not the key of a token; see `borgctl tokens list`", key="not a key")
     answer = session.client.delete(f"/api/v1/tokens/{part(key)}/")
-    return session.say(answer, f"Token {key} is revoked.")
+    done = f"Token {key} is revoked."
+    if after := answer["successor"]:
+        done += f" Token {after}, which replaced it, is not revoked by this."
+        done += f" If the old secret was stolen, revoke {after} too."
+    return session.say(answer, done)
 
 
 def _signed_in(client: Client, body: dict[str, Any], *, may_ask: bool) -> Any:

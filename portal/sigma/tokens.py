@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from portal.sigma.frame.page import given_in, number_among, page, page_of, problem_kept, rendered, tenants_of
-from portal.sigma.frame.rotation import OVERLAPS, rotated
+from portal.sigma.frame.rotation import OVERLAPS, rotated, successor_stays
 from quota.selectors import tenant_named, tokens_of
 from quota.tenancy.access import token_issue, token_revoke
 from quota.tenancy.token_families import in_families
@@ -74,4 +74,6 @@ def revoke(request: HttpRequest, principal: Principal, key: str) -> HttpResponse
         raise NotFound("token", key)
     token = token_revoke(principal=principal, key=key)
     messages.success(request, _("Token %s and all tokens that it issued were revoked.") % token.name)
+    if token.successor is not None:
+        messages.warning(request, successor_stays(token.successor.key))
     return redirect("sigma:tokens")

@@ -41,7 +41,7 @@ def rights_apply(*, user: Any, rights: Rights, decided: GroupRoles, request_id: 
 
 def from_provider(user: Any) -> bool:
     """Return whether `user` belongs to a person of the identity provider, who signs in only there."""
-    return SocialAccount.objects.filter(user_id=user.pk).exists()
+    return bool(SocialAccount.objects.filter(user_id=user.pk).exists())
 
 
 def provider_unlink(*, principal: Principal, users: Iterable[Any]) -> int:

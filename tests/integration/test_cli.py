@@ -428,6 +428,8 @@ def test_sign_in_makes_a_profile_and_tokens_come_and_go(tmp_path, url, tenant, c
     lines = bob.out("tokens", "list").splitlines()
     assert key in [line.split()[0] for line in lines]
     assert Token.objects.get(key=key).parent.name.startswith("borgctl on")
+    replaced = Token.objects.get(successor__key=key).key
+    assert f"Token {key}, which replaced it" in bob.out("tokens", "revoke", replaced, "--profile", "bob")
     assert bob.out("tokens", "revoke", key, "--profile", "bob") == f"Token {key} is revoked.\n"
     assert "revoked" in reader.failing("status")[0]
     assert get_user_model().objects.get(username="bob").pk == Token.objects.get(key=key).user_id

@@ -12,18 +12,19 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
 from allauth.socialaccount.models import SocialAccount, SocialLogin
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import AnonymousUser, Group
 from django.contrib.sessions.models import Session
 from django.core.cache import cache
 from django.core.management import CommandError, call_command
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.utils import timezone
 
-from portal.single_sign_on import verified_address
+from portal.single_sign_on import ProviderAdapter, verified_address
 from quota.models import Membership, Record
 from quota.tenancy.access import token_issue
 from quota.vocabulary.permissions import system
@@ -293,6 +294,15 @@ def test_an_answer_with_a_wrong_state_signs_nobody_in(provider) -> None:
     stolen = Client().get(f"{back.path}?{back.query}")
     assert (stolen.status_code, "did not confirm" in stolen.content.decode()) == (403, True)
     assert not get_user_model().objects.filter(username="ann").exists()
+
+
+def test_user_info_of_another_person_than_the_id_token_signs_nobody_in() -> None:
+    account = SocialAccount(extra_data={"id_token": {"sub": "a", "groups": ["sres"]}, "userinfo": {"sub": "b"}})
+    request = RequestFactory().get("/")
+    request.user, request.session = AnonymousUser(), {}
+    with pytest.raises(ImmediateHttpResponse) as answer:
+        ProviderAdapter().pre_social_login(request, SocialLogin(user=get_user_model()(), account=account))
+    assert "did not confirm" in answer.value.response.content.decode()
 
 
 def test_nobody_links_an_account_by_hand(provider) -> None:

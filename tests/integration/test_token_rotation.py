@@ -146,6 +146,14 @@ def test_an_owner_and_a_program_rotate_the_token_of_a_service_account(ann) -> No
     assert rotate(portal_world.signed_in("stranger"), second.json()["token"]["key"]).status_code == 404
 
 
+def test_revoking_a_replaced_token_warns_that_its_successor_stays(ann) -> None:
+    """A thief who has rotated a stolen token keeps the new one."""
+    old, secret = issued(ann)
+    new = rotate(with_token(secret), old.key).json()["token"]["key"]
+    page = portal_world.signed_in("ann").post(f"/tokens/{old.key}/revoke/", follow=True).content.decode()
+    assert f"Token {new}, which replaced it, is not revoked by this." in page
+
+
 def test_an_ended_token_is_not_rotated(ann) -> None:
     old, _ = issued(ann)
     Token.objects.filter(pk=old.pk).update(expires_at=timezone.now() - HOUR)

@@ -1,10 +1,11 @@
-"""The form that rotates a token, on the pages of a user's tokens and of a service account."""
+"""The rotation of tokens on the pages of a user and of a service account: the form, and a warning at revocation."""
 
 from __future__ import annotations
 
 import datetime as dt
 
 from django.http import QueryDict
+from django.utils.translation import gettext as _
 
 from portal.sigma.frame.page import number_among
 from quota.models import Token
@@ -21,3 +22,11 @@ def rotated(principal: Principal, post: QueryDict) -> tuple[Token, str]:
     """
     hours = number_among(post, "hours", OVERLAPS)
     return token_rotate(principal=principal, key=post.get("key", "")[:16], overlap=dt.timedelta(hours=hours))
+
+
+def successor_stays(key: str) -> str:
+    """Return the warning after the revocation of a token that the token `key` has replaced."""
+    text = _(
+        "Token %(key)s, which replaced it, is not revoked by this. If the old secret was stolen, revoke %(key)s too."
+    )
+    return text % {"key": key}

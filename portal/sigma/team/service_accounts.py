@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
 from portal.sigma.frame.page import given_in, number_among, page, page_of, problem_kept, rendered
-from portal.sigma.frame.rotation import OVERLAPS, rotated
+from portal.sigma.frame.rotation import OVERLAPS, rotated, successor_stays
 from portal.sigma.team.tenants import PAGE_SIZE, frame, unknown_action
 from quota import clock
 from quota.models import ServiceAccount, Token
@@ -113,7 +113,9 @@ def _change(request: HttpRequest, principal: Principal, found: ServiceAccount) -
         case "revoke":
             keys = people.tokens_of_account(principal, found).filter(key=post.get("key", "")[:16])
             for key in keys.values_list("key", flat=True):
-                token_revoke(principal=principal, key=key)
+                token = token_revoke(principal=principal, key=key)
+                if token.successor is not None:
+                    messages.warning(request, successor_stays(token.successor.key))
             messages.success(request, _("The token was revoked. The portal no longer accepts it."))
         case "remove":
             service_account_remove(principal=principal, account=found)
