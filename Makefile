@@ -137,18 +137,11 @@ $(VENV)/.packages: requirements.lock pyproject.toml
 		--no-deps --no-build-isolation -e .
 	@touch $@
 
-$(SPARK)/.packages: requirements-spark.lock
-	@echo "Installing PySpark into $(SPARK) …"
-	@$(PYTHON) -m venv $(SPARK)
-	@$(SPARK)/bin/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
-		--require-hashes -r requirements-spark.lock
-	@touch $@
-
-$(PATRONI)/.packages: requirements-patroni.lock
-	@echo "Installing Patroni into $(PATRONI) …"
-	@$(PYTHON) -m venv $(PATRONI)
-	@$(PATRONI)/bin/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
-		--require-hashes -r requirements-patroni.lock
+$(SPARK)/.packages $(PATRONI)/.packages: build/%/.packages: requirements-%.lock
+	@echo "Installing $* into build/$* …"
+	@$(PYTHON) -m venv build/$*
+	@build/$*/bin/python -m pip install -qq --disable-pip-version-check --no-input --root-user-action=ignore \
+		--require-hashes -r requirements-$*.lock
 	@touch $@
 
 # Kernels are compiled here, so that no start waits for a compiler.

@@ -85,7 +85,7 @@ def _answers(port: int) -> bool:
 
 
 def requests(number: int, *, now: dt.datetime, seed: int) -> dict[str, list[Request]]:
-    """Return so many requests of an SRE for each page and endpoint. Their jobs and machines are drawn from all."""
+    """Return `number` requests of an SRE for each page and endpoint. Jobs and machines are drawn from the cell."""
     from scheduling.models import Job, Machine
     from tests.bench.year import upkeep
 
