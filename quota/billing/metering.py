@@ -230,7 +230,7 @@ def _upsert(hour: dt.datetime, columns: list[list[Any]], archived: str | None) -
             " %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[]) WITH ORDINALITY"
             f" AS given(tenant, cell, band, job_uid, job, labels, l, r, u, price, place) WHERE {new}"
             " ORDER BY cell, job_uid, band, place DESC"
-            " ON CONFLICT (cell, job_uid, band_id, hour) DO UPDATE SET"
+            " ON CONFLICT (cell, hour, job_uid, band_id) DO UPDATE SET"
             ' "limit" = excluded."limit", reserved = excluded.reserved, used = excluded.used, price = excluded.price,'
             " labels = excluded.labels WHERE quota_meteredhour.posting_id IS NULL",
             [hour, *columns],

@@ -145,7 +145,8 @@ class MeteredHour(models.Model):
 
     tenant = models.ForeignKey(Tenant, models.PROTECT, db_index=False, related_name="metered")
     cell = DnsLabelField(_("cell"))
-    band = models.ForeignKey(PriorityBand, models.PROTECT, null=True, related_name="+")  # None: the free priority
+    # None: the free priority
+    band = models.ForeignKey(PriorityBand, models.PROTECT, null=True, db_index=False, related_name="+")
     job_uid = models.CharField(_("job UID"), max_length=32)
     job = models.CharField(_("job"), max_length=63)
     labels = models.JSONField(_("job labels"), default=dict)
@@ -154,20 +155,23 @@ class MeteredHour(models.Model):
     reserved = WideVectorField(_("reserved resources"))
     used = WideVectorField(_("used resources"))
     price = models.BigIntegerField(_("price of the usage"), default=0)
-    posting = models.ForeignKey(Posting, models.PROTECT, null=True, blank=True, related_name="metered")
+    posting = models.ForeignKey(
+        Posting, models.PROTECT, null=True, blank=True, db_index=False, related_name="metered"
+    )
 
     class Meta:
         ordering = ["hour", "id"]
         indexes = [
             models.Index(fields=["tenant", "hour"], name="metered_by_tenant"),
-            models.Index(fields=["cell", "hour"], name="metered_by_hour"),
+            models.Index(fields=["posting"], condition=Q(posting__isnull=False), name="metered_by_posting"),
             models.Index(
                 fields=["tenant", "cell", "hour"], name="metered_to_charge", condition=Q(posting=None, price__gt=0)
             ),
         ]
         constraints = [
+            # In the order of time: the archiver finds old hours, and new rows are at the end, so pages stay full.
             models.UniqueConstraint(
-                fields=["cell", "job_uid", "band", "hour"], nulls_distinct=False, name="metered_once_an_hour"
+                fields=["cell", "hour", "job_uid", "band"], nulls_distinct=False, name="metered_once_per_hour"
             )
         ]
         verbose_name = _("metered hour")

@@ -249,7 +249,7 @@ def test_the_price_of_a_job_needs_no_temporary_table_and_few_hours_no_statistics
     assert "ANALYZE" not in statements
 
 
-def test_the_archiver_finds_its_hours_by_an_index(tenant, cell) -> None:
+def test_the_archiver_and_the_price_of_a_job_find_their_hours_by_the_unique_index(tenant, cell) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             'INSERT INTO quota_meteredhour (tenant_id, cell, job_uid, job, hour, labels, "limit", reserved, used,'
@@ -262,12 +262,14 @@ def test_the_archiver_finds_its_hours_by_an_index(tenant, cell) -> None:
         cursor.execute("ANALYZE quota_meteredhour")
         with CaptureQueriesContext(connection) as found:
             assert metered.next_hours(cell, now=NOW) is not None
+            job_usage_price(tenant=tenant.pk, cell="cc", job_uid=uid("web"), since=BEGIN + 61 * DAY)
         statements = [query["sql"] for query in found if "quota_meteredhour" in query["sql"]]
-        assert len(statements) == 2
+        assert len(statements) == 3
         for statement in statements:
             cursor.execute(f"EXPLAIN {statement}")
             plan = "\n".join(row[0] for row in cursor.fetchall())
-            assert "metered_by_hour" in plan, plan
+            assert "metered_once_per_hour" in plan, plan
+            assert "Seq Scan on quota_meteredhour" not in plan, plan
 
 
 def slow_reader(wanted: HoursWanted) -> Iterator[bytes]:
