@@ -203,4 +203,6 @@ def test_the_page_rotates_a_token_and_shows_the_new_secret_once(ann) -> None:
     assert f"borg_{Token.objects.exclude(pk=old.pk).get().key}_" in answer.content.decode()
     shown = client.get("/tokens/").content.decode()
     assert "replaced by" in shown
+    assert shown.count('<option value="24" selected>24 hours</option>') == 2, "the old token is still valid"
+    assert shown.count('<option value="1">1 hour</option>') == 2
     assert "borg_" not in shown.replace("Bearer borg_…", "")

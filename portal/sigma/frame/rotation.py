@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime as dt
 
 from django.http import QueryDict
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from portal.sigma.frame.page import number_among
 from quota.models import Token
@@ -14,6 +17,21 @@ from quota.vocabulary.permissions import Principal
 
 # The offered times in hours for which both tokens are valid.
 OVERLAPS = [0, 1, 6, 24, 72, 168]
+_USUAL = 24
+
+
+def overlap_options() -> SafeString:
+    """Return the HTML of the choices of `OVERLAPS`. A list shows them once per token, so a page renders them only
+    once.
+    """
+    return format_html_join(
+        "",
+        '<option value="{}"{}>{}</option>',
+        (
+            (hours, SafeString(" selected") if hours == _USUAL else "", ngettext("%d hour", "%d hours", hours) % hours)
+            for hours in OVERLAPS
+        ),
+    )
 
 
 def rotated(principal: Principal, post: QueryDict) -> tuple[Token, str]:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
 from portal.sigma.frame.page import given_in, number_among, page, page_of, problem_kept, rendered
-from portal.sigma.frame.rotation import OVERLAPS, rotated, successor_stays
+from portal.sigma.frame.rotation import overlap_options, rotated, successor_stays
 from portal.sigma.team.tenants import PAGE_SIZE, frame, unknown_action
 from quota import clock
 from quota.models import ServiceAccount, Token
@@ -60,7 +60,7 @@ def account(request: HttpRequest, principal: Principal, tenant: str, account: st
     require(principal, Action.TENANT_ADMIN, tenant=row.name)
     found = service_account_named(row, account)
     context: dict[str, Any] = {**frame(principal, row), "roles": ROLES, "scopes": SCOPES, "days": DAYS}
-    context["overlaps"] = OVERLAPS
+    context["overlaps"] = overlap_options()
     context["given"] = {"scopes": list(SCOPES), "days": "90"}
     if request.method == "POST":
         with problem_kept(context):
