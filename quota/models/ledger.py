@@ -155,9 +155,7 @@ class MeteredHour(models.Model):
     reserved = WideVectorField(_("reserved resources"))
     used = WideVectorField(_("used resources"))
     price = models.BigIntegerField(_("price of the usage"), default=0)
-    posting = models.ForeignKey(
-        Posting, models.PROTECT, null=True, blank=True, db_index=False, related_name="metered"
-    )
+    posting = models.ForeignKey(Posting, models.PROTECT, null=True, blank=True, db_index=False, related_name="metered")
 
     class Meta:
         ordering = ["hour", "id"]

@@ -112,8 +112,10 @@ class _Year:
 
         install_in_postgres()
         _narrow_partitions(self.stored["partition"])
-        # A day passes in about seven seconds, and tables reach the thresholds of autovacuum about once in two days.
-        execute("ALTER SYSTEM SET autovacuum_naptime = '15s'")
+        # A day passes in about seven seconds. So autovacuum looks at the tables about once per day, and does not pause
+        # within a table: its pauses of some seconds would be days, in which tables grow.
+        execute("ALTER SYSTEM SET autovacuum_naptime = '5s'")
+        execute("ALTER SYSTEM SET autovacuum_vacuum_cost_delay = 0")
         execute("SELECT pg_reload_conf()")
         self.clock.set(BEGIN)
         cell = YearCell.create(_number("BENCH_MACHINES", 2_000))

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractUser
 from django.test import Client
+from django.utils import timezone
 
 from quota.models import Membership, Tenant
 from quota.tenancy.access import token_issue
@@ -25,6 +26,7 @@ from scheduling.models import Cell
 
 _OTHERWISE = {"scheduling.archive", "scheduling.checkpoints"}
 SESSIONS_PER_DAY, TOKEN_DAYS = 10, 30
+FIRST_TOKENS = 50  # so the page of tokens is full from the first day
 _BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
@@ -42,7 +44,7 @@ def keep_house(cell: Cell, *, now: dt.datetime) -> dict[str, int]:
 
 
 def people() -> list[AbstractUser]:
-    """Return an owner for each tenant, and an SRE at the end. They are created at the first call."""
+    """Return an owner for each tenant, and an SRE at the end. They are created at the first call, with tokens."""
     model = get_user_model()
     found = list(model.objects.order_by("id"))
     if not found:
@@ -51,6 +53,8 @@ def people() -> list[AbstractUser]:
             user.set_unusable_password()
             user.save()
             Membership.objects.create(user=user, tenant=tenant or Tenant.objects.earliest("id"), role="owner")
+            for _ in range(FIRST_TOKENS):
+                token_of(user, now=timezone.now())
             found.append(user)
     return found
 
