@@ -6,3 +6,4 @@ from portal.settings.production import *  # noqa: F403
 from portal.settings.production import STORAGES
 
 STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+BORG_SRE_SECOND_FACTOR = False  # the sessions of the bench are made without sign-in
