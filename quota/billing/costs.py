@@ -171,8 +171,7 @@ def job_usage_price(*, tenant: int, cell: str, job_uid: str, since: dt.datetime)
     with archived_parts(wanted) as parts:
         archived = sum(int(price) for part in parts for price in part.split())
         with connection.cursor() as cursor:
-            values = {"cell": cell, "job_uid": job_uid, "since": wanted.since, "now": clock.now()}
-            cursor.execute(_RECENT_PRICE, values)
+            cursor.execute(_RECENT_PRICE, {"cell": cell, "job_uid": job_uid, "since": wanted.since, "now": clock.now()})
             ((recent,),) = cursor.fetchall()
     return archived + int(recent)
 
