@@ -17,8 +17,9 @@ from borglet.runtimes.cgroups import cgroups
 from portal.up.home import Home
 from tests.ha.caches import Caches
 from tests.ha.databases import Databases
-from tests.ha.front import LINK_PORT, WEB_PORT, haproxy
+from tests.ha.disks import Disks
 from tests.ha.network import Host
+from tests.ha.proxies import LINK_PORT, WEB_PORT, haproxy
 from tests.ha.services import Service, Services, wait_until
 
 CELL, TENANT = "dev", "demo"
@@ -42,13 +43,14 @@ class Cell:
     ) -> None:
         self.control, self.machines, self.front = control, machines, front
         self.services, self.folder = services, folder
-        self.databases = Databases(control, services, folder)
+        for host in (*control, *machines, front):
+            (folder / host.name).mkdir(mode=0o711)
+        self.disks = Disks(control, folder)
+        self.databases = Databases(control, [front], services, folder)
         self.caches = Caches(control, services, folder)
         self.url = f"http://{front.address}:{WEB_PORT}"
         self.alive = folder / "alive"
         self.token = ""
-        for host in (*control, *machines, front):
-            (folder / host.name).mkdir(mode=0o711)
         self.alive.mkdir()
         self.alive.chmod(0o1777)
         shared = folder / "shared"

@@ -15,6 +15,8 @@ import psutil
 from portal.up.supervision.account import SystemUser
 from tests.ha.network import Host, send
 
+# Lets a program see another time of day. Its monotonic clock stays right, as it does when a clock is set wrong.
+_FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 _PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
@@ -35,6 +37,7 @@ class Service:
     cwd: Path = Path("/")
     restart_s: float = 1.0
     also: str = ""
+    _skew_s: int = 0
     _entered: subprocess.Popen[bytes] | None = None
     _ended_at: float | None = None
 
@@ -43,7 +46,7 @@ class Service:
         with self.log.open("ab") as log:
             self._entered = subprocess.Popen(
                 self.host.inside.command(*argv),
-                env={**_PATH, **self.env},
+                env={**_PATH, **self.env, **self._clock()},
                 cwd=self.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -76,6 +79,11 @@ class Service:
     def resume(self) -> None:
         send(self.processes(), signal.SIGCONT)
 
+    def skew(self, seconds: int) -> None:
+        """Kill the service. It starts again with a clock that is so many seconds ahead."""
+        self._skew_s = seconds
+        self.kill()
+
     def restart_if_ended(self, now: float) -> bool:
         """Start the service if it ended `restart_s` seconds ago. Return whether it was started."""
         if self._entered is None or self._entered.poll() is None:
@@ -85,6 +93,13 @@ class Service:
             return False
         self.start()
         return True
+
+    def _clock(self) -> Mapping[str, str]:
+        if not self._skew_s:
+            return {}
+        if _FAKETIME is None:
+            raise RuntimeError("a wrong clock needs libfaketime; `make ha-test` installs it")
+        return {"LD_PRELOAD": str(_FAKETIME), "FAKETIME": f"+{self._skew_s}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 class Services:
