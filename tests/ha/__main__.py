@@ -1,9 +1,9 @@
 """`python -m tests.ha`, the program of `make ha-test`: faults on a cell of several hosts. Prints JSON lines.
 
     FAULT=name,name     run these faults; by default, each fault once
-    MINUTES=10 SEED=7   for so long, inject faults that are drawn at random with a seed
+    MINUTES=10 SEED=7   for so long, inject faults in an order that the seed gives
     HA_MACHINES=6       number of machines
-    HA_KEEP=1      keep the folder with logs and the history
+    HA_KEEP=1           keep the folder with logs and the history
 
 Exit status: 0 if the checker found nothing, 1 if it found violations or the cell did not recover, 2 if the test cannot
 run.

@@ -148,7 +148,9 @@ class Cell:
 
     def _start(self, host: Host, name: str, arguments: Sequence[str]) -> None:
         log = self.folder / host.name / f"{name}.log"
-        self.services.start(Service(host, name, [sys.executable, *arguments], log, self._whole(host), cwd=ROOT))
+        argv = [sys.executable, *arguments]
+        after = [*argv, "--release"] if name == "master" else []
+        self.services.start(Service(host, name, argv, log, self._whole(host), cwd=ROOT, after=after))
 
     def _borglet(self, host: Host, token: str) -> Service:
         argv = [

@@ -32,7 +32,9 @@ _WARM_S, _COMPLETE_S, _REST_S, _QUIET_S = 10.0, 300.0, 300.0, 20.0
 
 @dataclass
 class Plan:
-    """What to run. `faults`: names, in order. If `minutes` is not 0, faults are drawn from these for so long."""
+    """What to run. `faults`: names, in order. If `minutes` is not 0, they run for so long, again and again, each time in
+    another order at random.
+    """
 
     faults: Sequence[str]
     minutes: float = 0.0
@@ -96,8 +98,11 @@ class Run:
             yield from self.plan.faults
             return
         end = time.monotonic() + self.plan.minutes * 60
-        while time.monotonic() < end:
-            yield self.rng.choice(self.plan.faults)
+        while True:
+            for name in self.rng.sample(self.plan.faults, len(self.plan.faults)):
+                if time.monotonic() >= end:
+                    return
+                yield name
 
     def _one(self, name: str, loops: dict[str, Loop]) -> dict[str, Any]:
         began = time.time()

@@ -26,6 +26,7 @@ class Service:
 
     `restart_s`: after so many seconds the host starts the service again, if it has ended.
     `also`: the name of a program that the service starts outside of its own process tree (Patroni starts `postgres`).
+    `after`: the command that runs when the service has ended, as `ExecStopPost` of a unit.
     """
 
     host: Host
@@ -37,14 +38,18 @@ class Service:
     cwd: Path = Path("/")
     restart_s: float = 1.0
     also: str = ""
+    after: Sequence[str] = ()
     _skew_s: int = 0
     _entered: subprocess.Popen[bytes] | None = None
     _ended_at: float | None = None
 
     def start(self) -> None:
-        argv = self.account.command(self.argv) if self.account else list(self.argv)
+        self._entered = self._run(self.account.command(self.argv) if self.account else self.argv)
+        self._ended_at = None
+
+    def _run(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            self._entered = subprocess.Popen(
+            return subprocess.Popen(
                 self.host.inside.command(*argv),
                 env={**_PATH, **self.env, **self._clock()},
                 cwd=self.cwd,
@@ -53,7 +58,6 @@ class Service:
                 stderr=log,
                 start_new_session=True,
             )
-        self._ended_at = None
 
     def processes(self) -> list[psutil.Process]:
         """Return the processes of the service, parents first."""
@@ -88,7 +92,10 @@ class Service:
         """Start the service if it ended `restart_s` seconds ago. Return whether it was started."""
         if self._entered is None or self._entered.poll() is None:
             return False
-        self._ended_at = self._ended_at or now
+        if self._ended_at is None:
+            self._ended_at = now
+            if self.after:
+                self._run(self.after)
         if now - self._ended_at < self.restart_s:
             return False
         self.start()
