@@ -32,8 +32,8 @@ _WARM_S, _COMPLETE_S, _REST_S, _QUIET_S = 10.0, 300.0, 300.0, 20.0
 
 @dataclass
 class Plan:
-    """What to run. `faults`: names, in order. If `minutes` is not 0, they run for so long, again and again, each time in
-    another order at random.
+    """What to run. `faults`: names, in order. If `minutes` is not 0, they run again and again for so long, each time
+    in another order, which `seed` gives.
     """
 
     faults: Sequence[str]

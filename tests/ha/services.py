@@ -82,6 +82,8 @@ class Service:
 
     def resume(self) -> None:
         send(self.processes(), signal.SIGCONT)
+        if self._entered is not None:  # `nsenter` has stopped too, because its child stopped
+            self._entered.send_signal(signal.SIGCONT)
 
     def skew(self, seconds: int) -> None:
         """Kill the service. It starts again with a clock that is so many seconds ahead."""
