@@ -44,12 +44,14 @@ _PARAMETERS = {
 
 class Databases:
     """PostgreSQL on the control hosts. `clients`: further hosts that use it. `url`: the value of BORG_DATABASE_URL,
-    which leads to a proxy on the same host.
+    which leads to a proxy on the same host. `durable`: False if commits wait neither for the disk nor for a standby.
     """
 
-    def __init__(self, hosts: Sequence[Host], clients: Sequence[Host], services: Services, folder: Path) -> None:
+    def __init__(
+        self, hosts: Sequence[Host], clients: Sequence[Host], services: Services, folder: Path, *, durable: bool = True
+    ) -> None:
         self.hosts = {host.name: host for host in hosts}
-        self._clients = clients
+        self._clients, self._durable = clients, durable
         self._services, self._folder = services, folder
         self.url = f"postgresql://postgres@127.0.0.1:{DATABASE_PORT}/{engines.DATABASE}?connect_timeout=5"
         self._admin = self.url.replace(f"/{engines.DATABASE}?", "/postgres?")
@@ -95,7 +97,8 @@ class Databases:
         except psycopg.Error:
             return False
         states = [(state, sync) for state, sync in rows if state == "streaming"]
-        return len(states) == len(self.hosts) - 1 and ("streaming", "sync") in states
+        synchronous = ("streaming", "sync") in states or not self._durable
+        return len(states) == len(self.hosts) - 1 and synchronous
 
     def _etcd(self, host: Host) -> Service:
         peers = ",".join(f"{one.name}=http://{one.address}:2380" for one in self.hosts.values())
@@ -148,12 +151,12 @@ class Databases:
                     "retry_timeout": _RETRY_S,
                     "maximum_lag_on_failover": 1048576,
                     "primary_start_timeout": 0,  # a leader that ended is replaced instead of started again
-                    "synchronous_mode": True,
+                    "synchronous_mode": self._durable,
                     # A leader that is cut off could wait for its standbys for ever: a session with temporary tables
                     # that ends commits their removal, and nothing interrupts that wait.
                     "primary_stop_timeout": 5,
                     "failsafe_mode": True,
-                    "postgresql": {"use_pg_rewind": True, "parameters": _PARAMETERS},
+                    "postgresql": {"use_pg_rewind": True, "parameters": {**_PARAMETERS, **self._durability()}},
                 },
                 "initdb": [
                     {"encoding": "UTF8"},
@@ -182,6 +185,10 @@ class Databases:
                 "parameters": {"unix_socket_directories": str(home)},
             },
         }
+
+    def _durability(self) -> Mapping[str, Any]:
+        # The standbys get the log of the last seconds late, as if a leader had lost what its disk did not have yet.
+        return {} if self._durable else {"synchronous_commit": "off", "wal_writer_delay": "10s"}
 
     def _of(self, host: Host) -> Path:
         return self._folder / host.name
