@@ -54,9 +54,9 @@ test-spark: install $(SPARK)/.packages
 	@$(MAKE) system-packages TEST_COMMANDS=java:default-jre-headless
 	@$(BIN)/python -m pytest --ds=portal.settings.test -q tests/spark
 
-## make ha-test [FAULT=name]    as root: faults on a cell of three control hosts and six machines; MINUTES=10 SEED=7: at random
+## make ha-test [FAULT=name]    as root: faults on a cell of three control hosts and six machines; MINUTES=10 SEED=7: in rounds
 ha-test: install $(PATRONI)/.packages
-	@$(MAKE) system-packages TEST_COMMANDS="etcd:etcd-server haproxy:haproxy ip:iproute2 nft:nftables"
+	@$(MAKE) system-packages TEST_COMMANDS="etcd:etcd-server haproxy:haproxy ip:iproute2 nft:nftables faketime:faketime"
 	@$(BIN)/python -m tests.ha
 
 ## make soak                    for the night: properties and made-up requests, with other examples at each run

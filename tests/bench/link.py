@@ -6,6 +6,8 @@ answer every poll. All processes share this machine.
 Cases:
 * `attach-first`: seconds from the first connection until the shards have polled every machine;
 * `attach-again`: the same after a restart of the shards. The journal must not change, because no task changed;
+* `shard-killed`: seconds from SIGKILL of a shard until every machine is polled again: by the other shards if there are
+  several (`BENCH_SHARDS`), or by the same one, which starts again at once;
 * `poll-interval-p95`: seconds between two polls of a machine, for a minute in which no task changes. The journal must
   not change;
 * `shard-rss`: resident memory of all shards in MiB;
@@ -49,7 +51,9 @@ _CAPACITY = {"cpu": 16_000, "ram": 2**36, "disk": 2**40}
 
 
 def measure() -> Iterator[dict[str, Any]]:
-    cases = wanted(["attach-first", "attach-again", "poll-interval-p95", "shard-rss", "cut-1000-reconciled"])
+    cases = wanted(
+        ["attach-first", "attach-again", "shard-killed", "poll-interval-p95", "shard-rss", "cut-1000-reconciled"]
+    )
     machines = int(os.environ.get("BENCH_MACHINES") or (1_000 if os.environ.get("BENCH_SMALL") == "1" else 10_000))
     shards = int(os.environ.get("BENCH_SHARDS", "1"))
     with databases() as home, ExitStack() as stack:
@@ -68,6 +72,8 @@ def measure() -> Iterator[dict[str, Any]]:
                 yield {**result, **more}
         if "attach-again" in cases:
             yield {**bench.attach_again(), **more}
+        if "shard-killed" in cases:
+            yield {**bench.kill_shard(), **more}
         if "cut-1000-reconciled" in cases:
             yield {**bench.cut(), **more}
 
@@ -200,6 +206,20 @@ class _Bench:
         if written := self.cell.revision() - before:
             result["failed"] = f"the journal moved by {written} revisions though nothing changed"
         return result | {"settled_shard_cpu_s": round(_cpu_s(self.shards) - started_s, 1)}
+
+    def kill_shard(self) -> dict[str, Any]:
+        """Kill a shard, wait until all machines were polled again, and return the result of `shard-killed`."""
+        before = self.cell.revision()
+        for one in self.fleets:
+            one.ask("unpoll")
+        began = time.monotonic()
+        self.serving.kill_one()
+        until(lambda: self._polled() == self.cell.machines, what="a poll of each machine", seconds=WAIT_S)
+        result = self._attached("shard-killed", time.monotonic() - began, 0.0)
+        del result["shard_us_a_machine"]
+        if written := self.cell.revision() - before:
+            result["failed"] = f"the journal moved by {written} revisions though nothing changed"
+        return result
 
     def _attached(self, case: str, took_s: float, shard_s: float) -> dict[str, Any]:
         return {

@@ -114,6 +114,19 @@ class Shards:
 
     def start(self) -> None:
         """Start all shards, and wait until they listen."""
+        self.programs = [self._start(index) for index in range(self._number)]
+        until(lambda: all(_listens(self._port, one) for one in self.programs), what="a shard to listen", seconds=60.0)
+
+    def kill_one(self) -> None:
+        """Kill the first shard with SIGKILL. Without other shards, start it again at once."""
+        self.programs.pop(0).stop(signal.SIGKILL)
+        if not self.programs:
+            self.programs.append(self._start(0))
+
+    def stop(self) -> None:
+        self._stack.close()
+
+    def _start(self, index: int) -> Program:
         env = {
             "DJANGO_SETTINGS_MODULE": "portal.settings.production",
             "BORG_SECRET_KEY": _SECRET,
@@ -121,14 +134,8 @@ class Shards:
             "BORG_LINK_SHARED_PORT": "1",
             "BORG_LINK_URL": self.url,
         }
-        self.programs = [
-            self._stack.enter_context(program(self._home, f"shard{index}", "scheduling.link", **env))
-            for index in range(self._number)
-        ]
-        until(lambda: all(_listens(self._port, one) for one in self.programs), what="a shard to listen", seconds=60.0)
-
-    def stop(self) -> None:
-        self._stack.close()
+        made: Program = self._stack.enter_context(program(self._home, f"shard{index}", "scheduling.link", **env))
+        return made
 
 
 @contextmanager

@@ -1,9 +1,10 @@
 """`python -m tests.ha`, the program of `make ha-test`: faults on a cell of several hosts. Prints JSON lines.
 
     FAULT=name,name     run these faults; by default, each fault once
-    MINUTES=10 SEED=7   for so long, inject faults that are drawn at random with a seed
+    MINUTES=10 SEED=7   for so long, inject faults in an order that the seed gives
+    PLANT=lease-ignored the cell lacks a protection (`tests.ha.plants`); the checker must find violations
     HA_MACHINES=6       number of machines
-    HA_KEEP=1      keep the folder with logs and the history
+    HA_KEEP=1           keep the folder with logs and the history
 
 Exit status: 0 if the checker found nothing, 1 if it found violations or the cell did not recover, 2 if the test cannot
 run.
@@ -28,6 +29,7 @@ def main() -> int:
         faults=chosen.split(",") if chosen else list(FAULTS),
         minutes=float(os.environ.get("MINUTES") or 0),
         seed=int(os.environ.get("SEED") or 1),
+        plant=os.environ.get("PLANT", ""),
         machines=int(os.environ.get("HA_MACHINES") or 6),
     )
     last: dict[str, object] = {}

@@ -91,7 +91,10 @@ class Caches:
         account = engine_account(folder.parent, engines.redis_server())
         engines._own_folder(folder, account)
         config = folder / f"{name}.conf"
-        config.write_text("\n".join([*lines, f"dir {folder}", ""]))
+        data = self._folder / host.name / "disk" / name
+        owner = ("-o", str(account.uid), "-g", str(account.gid)) if account else ()
+        host.inside.run("install", "-d", *owner, str(data))
+        config.write_text("\n".join([*lines, f"dir {data}", ""]))
         if account:
             os.chown(config, account.uid, account.gid)
         mode = ["--sentinel"] if name == "sentinel" else []

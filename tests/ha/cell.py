@@ -17,38 +17,50 @@ from borglet.runtimes.cgroups import cgroups
 from portal.up.home import Home
 from tests.ha.caches import Caches
 from tests.ha.databases import Databases
-from tests.ha.front import LINK_PORT, WEB_PORT, haproxy
+from tests.ha.disks import Disks
 from tests.ha.network import Host
+from tests.ha.plants import FSYNC_OFF, command
+from tests.ha.proxies import LINK_PORT, WEB_PORT, haproxy
 from tests.ha.services import Service, Services, wait_until
 
 CELL, TENANT = "dev", "demo"
 ROOT = Path(__file__).parents[2]
-_CELERY = ("-m", "celery", "-A", "portal.celery")
+_CELERY = ("celery", "-A", "portal.celery")
 _WORKER = (*_CELERY, "worker", "--without-gossip", "--without-mingle", "--pool", "threads", "--concurrency", "2")
 SERVERS: Mapping[str, Sequence[str]] = {
-    "web": ("-m", "portal.web", "--port", str(WEB_PORT), "--processes", "1", "--host"),  # and its address
-    "link": ("-m", "scheduling.link"),
-    "master": ("-m", "scheduling.master", CELL),
+    "web": ("portal.web", "--port", str(WEB_PORT), "--processes", "1", "--host"),  # and its address
+    "link": ("scheduling.link",),
+    "master": ("scheduling.master", CELL),
     "worker": (*_WORKER, "--queues", "borg"),
 }
 _READY_S = 300.0
 
 
 class Cell:
-    """The hosts of a cell and what runs on them. `alive`: the folder where tasks leave signs of life."""
+    """The hosts of a cell and what runs on them. `alive`: the folder where tasks leave signs of life. `plant`: the
+    protection that this cell lacks (`tests.ha.plants`), "" for none.
+    """
 
     def __init__(
-        self, control: Sequence[Host], machines: Sequence[Host], front: Host, services: Services, folder: Path
+        self,
+        control: Sequence[Host],
+        machines: Sequence[Host],
+        front: Host,
+        services: Services,
+        folder: Path,
+        *,
+        plant: str = "",
     ) -> None:
         self.control, self.machines, self.front = control, machines, front
-        self.services, self.folder = services, folder
-        self.databases = Databases(control, services, folder)
+        self.services, self.folder, self.plant = services, folder, plant
+        for host in (*control, *machines, front):
+            (folder / host.name).mkdir(mode=0o711)
+        self.disks = Disks(control, folder)
+        self.databases = Databases(control, [front], services, folder, durable=plant != FSYNC_OFF)
         self.caches = Caches(control, services, folder)
         self.url = f"http://{front.address}:{WEB_PORT}"
         self.alive = folder / "alive"
         self.token = ""
-        for host in (*control, *machines, front):
-            (folder / host.name).mkdir(mode=0o711)
         self.alive.mkdir()
         self.alive.chmod(0o1777)
         shared = folder / "shared"
@@ -80,9 +92,9 @@ class Cell:
         made = self._schema()
         self.token = made["demo"]["token"]
         for host in self.control:
-            for name, command in SERVERS.items():
+            for name, arguments in SERVERS.items():
                 address = [host.address] if name == "web" else []
-                self._start(host, name, [*command, *address])
+                self._start(host, name, [*arguments, *address])
         self._start(
             self.control[0], "beat", [*_CELERY, "beat", "--schedule", str(self._home(self.control[0]) / "beat")]
         )
@@ -136,21 +148,22 @@ class Cell:
         for each in self.control:
             Home(self._home(each)).prepare()
         result = self.folder / host.name / "bootstrap.json"
-        command = host.inside.command(sys.executable, "-m", "portal.up.schema", str(result))
+        argv = host.inside.command(sys.executable, "-m", "portal.up.schema", str(result))
         with (self.folder / host.name / "schema.log").open("wb") as log:
-            subprocess.run(
-                command, env=self._whole(host), stdout=log, stderr=log, check=True, timeout=_READY_S, cwd=ROOT
-            )
+            subprocess.run(argv, env=self._whole(host), stdout=log, stderr=log, check=True, timeout=_READY_S, cwd=ROOT)
         made: dict[str, Any] = json.loads(result.read_text())
         return made
 
     def _start(self, host: Host, name: str, arguments: Sequence[str]) -> None:
         log = self.folder / host.name / f"{name}.log"
-        self.services.start(Service(host, name, [sys.executable, *arguments], log, self._whole(host), cwd=ROOT))
+        argv = [sys.executable, *command(self.plant, name, *arguments)]
+        after = [sys.executable, "-m", *arguments, "--release"] if name == "master" else []
+        self.services.start(Service(host, name, argv, log, self._whole(host), cwd=ROOT, after=after))
 
     def _borglet(self, host: Host, token: str) -> Service:
         argv = [
-            *(sys.executable, "-m", "borglet", "run", "--home", str(self._borglet_home(host))),
+            *(sys.executable, *command(self.plant, "borglet", "borglet", "run")),
+            *("--home", str(self._borglet_home(host))),
             *("--link", self._shared["BORG_LINK_URL"], "--hostname", host.name, "--address", host.address),
             *("--runtime", "process", "--capacity", "cpu=4,ram=8Gi,disk=20Gi", "--peer-port", "-1"),
         ]

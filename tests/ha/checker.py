@@ -5,6 +5,7 @@ The checker returns violations. Each has a kind:
     lost        a change was acknowledged, and the cell does not have it
     twice       a request had its effect twice, or an incarnation was placed twice
     revision    the journal has a gap, or ends before the cell's revision
+    lease       a master placed tasks while another one had the lease
     two-runs    two incarnations of one task ran at once, for longer than the reconnection window
     quota       more quota is sold or used than there is
     invariant   `manage.py validate` or `manage.py ledger_check` found an error
@@ -24,6 +25,9 @@ from tests.ha.history import Action, Outcome, Request
 RECONNECTION_S = 30.0
 # A running task leaves a sign of life each second. On a busy host it may be late.
 FRESH_S = 15.0
+# A master that was paused just after it had renewed its lease ends its pass later. Placements stay correct without the
+# lease, so only a master that goes on is wrong.
+LATE_PASSES = 2
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class JournalRow:
-    """An event of the journal. `incarnation`: None for other events than placements."""
+    """An event of the journal. `incarnation`: None for other events than placements. `host`: of a new lease holder."""
 
     revision: int
     seq: int
@@ -45,6 +49,15 @@ class JournalRow:
     job: str = ""  # the name, for job.submitted
     task: tuple[int, int] | None = None  # (job id, index)
     incarnation: int | None = None
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class PassRow:
+    """A pass of a master that placed tasks, from its log. `revision`: the plan was made from it."""
+
+    host: str
+    revision: int
 
 
 @dataclass(frozen=True)
@@ -96,6 +109,7 @@ class Evidence:
     revision: int
     requests: Sequence[Request] = ()
     journal: Sequence[JournalRow] = ()
+    passes: Sequence[PassRow] = ()
     jobs: Mapping[str, JobRow] = field(default_factory=dict)
     orders: Mapping[int, str] = field(default_factory=dict)
     holdings: Sequence[Holding] = ()
@@ -153,6 +167,21 @@ def _gaps(evidence: Evidence) -> Iterator[Violation]:
             yield Violation("revision", f"the events of revision {revision} have the numbers {sequences[revision]}")
     if sequences and max(sequences) > evidence.revision:
         yield Violation("revision", f"the cell is at {evidence.revision}, and the journal ends at {max(sequences)}")
+
+
+def _without_lease(evidence: Evidence) -> Iterator[Violation]:
+    taken = sorted((row.revision, row.host) for row in evidence.journal if row.host)
+    late: Counter[tuple[str, int]] = Counter()
+    for one in evidence.passes:
+        if before := [lease for lease in taken if lease[0] <= one.revision]:
+            revision, holder = before[-1]
+            if one.host != holder:
+                late[one.host, revision] += 1
+    for (host, revision), number in late.items():
+        if number > LATE_PASSES:
+            yield Violation(
+                "lease", f"{host} placed tasks in {number} passes after another took the lease at {revision}"
+            )
 
 
 def _double_runs(evidence: Evidence) -> Iterator[Violation]:
@@ -220,4 +249,4 @@ def _either(numbers: Iterable[int]) -> str:
     return " or ".join(map(str, sorted(numbers)))
 
 
-_CHECKS = (_lost_changes, _repeated_effects, _gaps, _double_runs, _oversold, _reported, _wrong_ends)
+_CHECKS = (_lost_changes, _repeated_effects, _gaps, _without_lease, _double_runs, _oversold, _reported, _wrong_ends)

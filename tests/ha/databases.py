@@ -19,17 +19,12 @@ import psycopg.sql
 from portal.up import engines
 from portal.up.supervision.account import engine_account
 from tests.ha.network import SUBNET, Host
+from tests.ha.proxies import DATABASE_PORT, PATRONI_PORT, POSTGRES_PORT, database_proxy
 from tests.ha.services import Service, Services, wait_until
 
 PATRONI = Path(__file__).parents[2] / "build" / "patroni" / "bin" / "patroni"
-_REST, _PORT = 8008, 5432
 _TTL_S, _LOOP_S, _RETRY_S = 20, 2, 4
 _READY_S = 600.0
-# A client notices within five seconds that a server has vanished: while it connects, writes or waits.
-_CLIENT = (
-    "target_session_attrs=read-write&connect_timeout=2&tcp_user_timeout=5000"
-    "&keepalives_idle=2&keepalives_interval=1&keepalives_count=3"
-)
 _PARAMETERS = {
     "max_connections": 200,
     "shared_buffers": "64MB",
@@ -48,13 +43,17 @@ _PARAMETERS = {
 
 
 class Databases:
-    """PostgreSQL on the control hosts. `url`: the value of BORG_DATABASE_URL."""
+    """PostgreSQL on the control hosts. `clients`: further hosts that use it. `url`: the value of BORG_DATABASE_URL,
+    which leads to a proxy on the same host. `durable`: False if commits wait neither for the disk nor for a standby.
+    """
 
-    def __init__(self, hosts: Sequence[Host], services: Services, folder: Path) -> None:
+    def __init__(
+        self, hosts: Sequence[Host], clients: Sequence[Host], services: Services, folder: Path, *, durable: bool = True
+    ) -> None:
         self.hosts = {host.name: host for host in hosts}
+        self._clients, self._durable = clients, durable
         self._services, self._folder = services, folder
-        addresses = ",".join(f"{host.address}:{_PORT}" for host in hosts)
-        self.url = f"postgresql://postgres@{addresses}/{engines.DATABASE}?{_CLIENT}"
+        self.url = f"postgresql://postgres@127.0.0.1:{DATABASE_PORT}/{engines.DATABASE}?connect_timeout=5"
         self._admin = self.url.replace(f"/{engines.DATABASE}?", "/postgres?")
 
     def start(self) -> None:
@@ -63,6 +62,8 @@ class Databases:
             self._services.start(self._etcd(host))
         for host in self.hosts.values():
             self._services.start(self._patroni(host))
+        for host in (*self.hosts.values(), *self._clients):
+            self._services.start(database_proxy(host, list(self.hosts.values()), self._of(host)))
         wait_until(self.complete, _READY_S, "PostgreSQL has a leader and its standbys stream")
         with psycopg.connect(self._admin, autocommit=True) as connection:
             name = psycopg.sql.Identifier(engines.DATABASE)
@@ -96,12 +97,13 @@ class Databases:
         except psycopg.Error:
             return False
         states = [(state, sync) for state, sync in rows if state == "streaming"]
-        return len(states) == len(self.hosts) - 1 and ("streaming", "sync") in states
+        synchronous = ("streaming", "sync") in states or not self._durable
+        return len(states) == len(self.hosts) - 1 and synchronous
 
     def _etcd(self, host: Host) -> Service:
         peers = ",".join(f"{one.name}=http://{one.address}:2380" for one in self.hosts.values())
         argv = [
-            *("etcd", "--name", host.name, "--data-dir", str(self._of(host) / "etcd")),
+            *("etcd", "--name", host.name, "--data-dir", str(self._of(host) / "disk" / "etcd")),
             *("--listen-peer-urls", f"http://{host.address}:2380"),
             *("--initial-advertise-peer-urls", f"http://{host.address}:2380"),
             *("--listen-client-urls", f"http://{host.address}:2379"),
@@ -137,7 +139,10 @@ class Databases:
         return {
             "scope": "borg",
             "name": host.name,
-            "restapi": {"listen": f"{host.address}:{_REST}", "connect_address": f"{host.address}:{_REST}"},
+            "restapi": {
+                "listen": f"{host.address}:{PATRONI_PORT}",
+                "connect_address": f"{host.address}:{PATRONI_PORT}",
+            },
             "etcd3": {"hosts": [f"{one.address}:2379" for one in self.hosts.values()]},
             "bootstrap": {
                 "dcs": {
@@ -146,12 +151,12 @@ class Databases:
                     "retry_timeout": _RETRY_S,
                     "maximum_lag_on_failover": 1048576,
                     "primary_start_timeout": 0,  # a leader that ended is replaced instead of started again
-                    "synchronous_mode": True,
+                    "synchronous_mode": self._durable,
                     # A leader that is cut off could wait for its standbys for ever: a session with temporary tables
                     # that ends commits their removal, and nothing interrupts that wait.
                     "primary_stop_timeout": 5,
                     "failsafe_mode": True,
-                    "postgresql": {"use_pg_rewind": True, "parameters": _PARAMETERS},
+                    "postgresql": {"use_pg_rewind": True, "parameters": {**_PARAMETERS, **self._durability()}},
                 },
                 "initdb": [
                     {"encoding": "UTF8"},
@@ -163,9 +168,9 @@ class Databases:
                 ],
             },
             "postgresql": {
-                "listen": f"{host.address}:{_PORT}",
-                "connect_address": f"{host.address}:{_PORT}",
-                "data_dir": str(home / "data"),
+                "listen": f"{host.address}:{POSTGRES_PORT}",
+                "connect_address": f"{host.address}:{POSTGRES_PORT}",
+                "data_dir": str(self._of(host) / "disk" / "postgres"),
                 "bin_dir": str(engines.postgres_binaries()),
                 "pgpass": str(home / "pgpass"),
                 "authentication": {
@@ -180,6 +185,10 @@ class Databases:
                 "parameters": {"unix_socket_directories": str(home)},
             },
         }
+
+    def _durability(self) -> Mapping[str, Any]:
+        # The standbys get the log of the last seconds late, as if a leader had lost what its disk did not have yet.
+        return {} if self._durable else {"synchronous_commit": "off", "wal_writer_delay": "10s"}
 
     def _of(self, host: Host) -> Path:
         return self._folder / host.name

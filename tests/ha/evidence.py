@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.ha.checker import Evidence, Holding, JobRow, JournalRow, Run, TaskRow
+from tests.ha.checker import Evidence, Holding, JobRow, JournalRow, PassRow, Run, TaskRow
 from tests.ha.history import Request
 
 
 def gather(
-    cell_name: str, requests: Sequence[Request], alive: Path, *, cuts: Sequence[tuple[float, float]] = ()
+    cell_name: str,
+    requests: Sequence[Request],
+    alive: Path,
+    *,
+    masters: Mapping[str, Path],
+    cuts: Sequence[tuple[float, float]] = (),
 ) -> Evidence:
-    """Return the evidence about a cell that has come to rest."""
+    """Return the evidence about a cell that has come to rest. `masters`: the log of the master on each host."""
     from django.db import connection
 
     from quota.billing.ledger_check import ledger_check
@@ -27,7 +33,8 @@ def gather(
     reported = [*validate(cell.id, load=load_state), *ledger_check()]
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT revision, seq, kind, job_id, task_index, data->>'name', (data->>'incarnation')::int"
+            "SELECT revision, seq, kind, job_id, task_index, data->>'name', (data->>'incarnation')::int,"
+            " data->>'holder'"
             " FROM scheduling_event WHERE cell_id = %s ORDER BY revision, seq",
             [cell.id],
         )
@@ -39,8 +46,9 @@ def gather(
                 job=name if kind == "job.submitted" else "",
                 task=(job_id, index) if kind == "task.placed" else None,
                 incarnation=incarnation if kind == "task.placed" else None,
+                host=holder.partition(":")[0] if kind == "cell.lease" else "",
             )
-            for revision, seq, kind, job_id, index, name, incarnation in cursor
+            for revision, seq, kind, job_id, index, name, incarnation, holder in cursor
         ]
         cursor.execute("SELECT job_id, index, state, incarnation FROM scheduling_task WHERE cell_id = %s", [cell.id])
         tasks = defaultdict(list)
@@ -56,6 +64,7 @@ def gather(
         revision=cell.revision,
         requests=requests,
         journal=journal,
+        passes=[one for host, log in masters.items() for one in read_passes(host, log)],
         jobs=jobs,
         orders=dict(Order.objects.values_list("id", "key")),
         holdings=list(_holdings(cell_name)),
@@ -63,6 +72,13 @@ def gather(
         cuts=cuts,
         reported=reported,
     )
+
+
+def read_passes(host: str, log: Path) -> Iterator[PassRow]:
+    """Yield the passes that placed tasks, from the log of a master."""
+    for line in log.read_text().splitlines():
+        if '"event": "pass"' in line and (found := json.loads(line))["placed"]:
+            yield PassRow(host, found["revision"])
 
 
 def read_runs(alive: Path) -> Iterator[Run]:

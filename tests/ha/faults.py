@@ -4,6 +4,10 @@ kill    the process ends, and its host starts it again after a second
 pause   all processes of the service stop (SIGSTOP) for a while
 cut     no packet reaches or leaves the host for a while
 off     all processes of the host end, and the host starts them again after a while
+lossy   the network loses every fifth packet of the host, in each direction
+slow    the network carries 2 Mbit/s of the host, in each direction
+full    the disk of the engines of the host is full
+skew    the process starts again with a clock that is 45 s ahead, and later with the right clock
 """
 
 from __future__ import annotations
@@ -19,13 +23,19 @@ from tests.ha.services import Service
 
 # For so long each fault is watched. A paused process stops and a host is cut off for longer than the lease of Patroni,
 # which is 20 s.
-HOLD_S: Mapping[str, float] = {"kill": 12.0, "pause": 30.0, "cut": 30.0, "off": 30.0}
+_LONG_S = 30.0
+HOLD_S: Mapping[str, float] = {"kill": 12.0}  # the others: _LONG_S
+_LOST_PERCENT, _SLOW_KILOBITS_PER_S, _SKEW_S = 20, 2_000, 45
 
 Target = Callable[[Cell, random.Random], tuple[Host | None, str]]
 
 
 def _any(service: str) -> Target:
     return lambda cell, rng: (rng.choice(cell.control), service)
+
+
+# Clocks are wrong for processes of Borg Portal alone. The engines take no time of day from each other.
+_ENGINES = {"postgres-leader", "etcd-leader", "redis-leader"}
 
 
 TARGETS: Mapping[str, Target] = {
@@ -35,6 +45,8 @@ TARGETS: Mapping[str, Target] = {
     "lease-holder": lambda cell, _: (cell.lease_holder(), "master"),
     "link": _any("link"),
     "web": _any("web"),
+    "worker": _any("worker"),
+    "machine": lambda cell, rng: (rng.choice(cell.machines), "borglet"),
 }
 
 Act = Callable[[Cell, Service], None]
@@ -47,8 +59,22 @@ WAYS: Mapping[str, tuple[Act, Act]] = {
         lambda cell, service: cell.services.switch_off(service.host),
         lambda cell, service: cell.services.switch_on(service.host),
     ),
+    "lossy": (lambda _, service: service.host.lose(_LOST_PERCENT), lambda _, service: service.host.heal()),
+    "slow": (lambda _, service: service.host.slow(_SLOW_KILOBITS_PER_S), lambda _, service: service.host.heal()),
+    "full": (lambda cell, service: cell.disks.fill(service.host), lambda cell, service: cell.disks.free(service.host)),
+    "skew": (lambda _, service: service.skew(_SKEW_S), lambda _, service: service.skew(0)),
 }
-FAULTS: Mapping[str, tuple[str, str]] = {f"{target}-{way}": (target, way) for target in TARGETS for way in WAYS}
+
+
+def _possible(target: str, way: str) -> bool:
+    if way == "full":  # only the engines of a control host have a disk of their own
+        return target in _ENGINES
+    return way != "skew" or target not in _ENGINES
+
+
+FAULTS: Mapping[str, tuple[str, str]] = {
+    f"{target}-{way}": (target, way) for target in TARGETS for way in WAYS if _possible(target, way)
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +89,7 @@ class Injected:
     @property
     def hold_s(self) -> float:
         """For how many seconds the fault lasts."""
-        return HOLD_S[FAULTS[self.name][1]]
+        return HOLD_S.get(FAULTS[self.name][1], _LONG_S)
 
     def end(self) -> None:
         WAYS[FAULTS[self.name][1]][1](self.cell, self.service)

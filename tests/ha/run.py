@@ -21,6 +21,7 @@ from tests.ha.evidence import gather
 from tests.ha.faults import FAULTS, inject
 from tests.ha.history import History, Outcome
 from tests.ha.network import enter, network
+from tests.ha.plants import FSYNC_OFF, PLANTS
 from tests.ha.services import Services, wait_until
 from tests.ha.workload import Caller, Workload
 from tests.ha.writing import Loop, cache_loop, database_loop, max_gap_s, web_loop
@@ -32,13 +33,16 @@ _WARM_S, _COMPLETE_S, _REST_S, _QUIET_S = 10.0, 300.0, 300.0, 20.0
 
 @dataclass
 class Plan:
-    """What to run. `faults`: names, in order. If `minutes` is not 0, faults are drawn from these for so long."""
+    """What to run. `faults`: names, in order. If `minutes` is not 0, they run again and again for so long, each time
+    in another order, which `seed` gives. `plant`: the protection that the cell lacks (`tests.ha.plants`).
+    """
 
     faults: Sequence[str]
     minutes: float = 0.0
     seed: int = 1
     machines: int = 6
     clients: int = CLIENTS
+    plant: str = ""
 
 
 @dataclass
@@ -84,7 +88,8 @@ class Run:
         import django
 
         django.setup()
-        evidence = gather(CELL, self.history.requests, self.cell.alive, cuts=self.cuts)
+        masters = {host.name: self.folder / host.name / "master.log" for host in self.cell.control}
+        evidence = gather(CELL, self.history.requests, self.cell.alive, masters=masters, cuts=self.cuts)
         return check(evidence)
 
     def counts(self) -> dict[str, int]:
@@ -96,8 +101,11 @@ class Run:
             yield from self.plan.faults
             return
         end = time.monotonic() + self.plan.minutes * 60
-        while time.monotonic() < end:
-            yield self.rng.choice(self.plan.faults)
+        while True:
+            for name in self.rng.sample(self.plan.faults, len(self.plan.faults)):
+                if time.monotonic() >= end:
+                    return
+                yield name
 
     def _one(self, name: str, loops: dict[str, Loop]) -> dict[str, Any]:
         began = time.time()
@@ -136,6 +144,8 @@ def run(plan: Plan) -> Iterator[dict[str, Any]]:
     """Run a plan. Yield one object per fault, and at the end one with the violations."""
     if unknown := [name for name in plan.faults if name not in FAULTS]:
         raise ValueError(f"FAULT={unknown[0]}: there is no such fault; choose from {', '.join(FAULTS)}")
+    if plan.plant not in ("", FSYNC_OFF, *PLANTS):
+        raise ValueError(f"PLANT={plan.plant}: choose from {', '.join([*PLANTS, FSYNC_OFF])}")
     check_patroni()
     folder = Path(tempfile.mkdtemp(prefix="borg-ha-"))
     folder.chmod(0o711)
@@ -150,7 +160,7 @@ def run(plan: Plan) -> Iterator[dict[str, Any]]:
         machines = [hosts.add(f"m{number + 1}", _MACHINES + number) for number in range(plan.machines)]
         front = hosts.add("front", _FRONT)
         enter(front)
-        cell = Cell(control, machines, front, services, folder)
+        cell = Cell(control, machines, front, services, folder, plant=plan.plant)
         began = time.monotonic()
         cell.start()
         yield {"started_s": round(time.monotonic() - began, 1), "seed": plan.seed}

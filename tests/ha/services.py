@@ -15,6 +15,8 @@ import psutil
 from portal.up.supervision.account import SystemUser
 from tests.ha.network import Host, send
 
+# Lets a program see another time of day. Its monotonic clock stays right, as it does when a clock is set wrong.
+_FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 _PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
@@ -24,6 +26,7 @@ class Service:
 
     `restart_s`: after so many seconds the host starts the service again, if it has ended.
     `also`: the name of a program that the service starts outside of its own process tree (Patroni starts `postgres`).
+    `after`: the command that runs when the service has ended, as `ExecStopPost` of a unit.
     """
 
     host: Host
@@ -35,22 +38,26 @@ class Service:
     cwd: Path = Path("/")
     restart_s: float = 1.0
     also: str = ""
+    after: Sequence[str] = ()
+    _skew_s: int = 0
     _entered: subprocess.Popen[bytes] | None = None
     _ended_at: float | None = None
 
     def start(self) -> None:
-        argv = self.account.command(self.argv) if self.account else list(self.argv)
+        self._entered = self._run(self.account.command(self.argv) if self.account else self.argv)
+        self._ended_at = None
+
+    def _run(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            self._entered = subprocess.Popen(
+            return subprocess.Popen(
                 self.host.inside.command(*argv),
-                env={**_PATH, **self.env},
+                env={**_PATH, **self.env, **self._clock()},
                 cwd=self.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        self._ended_at = None
 
     def processes(self) -> list[psutil.Process]:
         """Return the processes of the service, parents first."""
@@ -75,16 +82,33 @@ class Service:
 
     def resume(self) -> None:
         send(self.processes(), signal.SIGCONT)
+        if self._entered is not None:  # `nsenter` has stopped too, because its child stopped
+            self._entered.send_signal(signal.SIGCONT)
+
+    def skew(self, seconds: int) -> None:
+        """Kill the service. It starts again with a clock that is so many seconds ahead."""
+        self._skew_s = seconds
+        self.kill()
 
     def restart_if_ended(self, now: float) -> bool:
         """Start the service if it ended `restart_s` seconds ago. Return whether it was started."""
         if self._entered is None or self._entered.poll() is None:
             return False
-        self._ended_at = self._ended_at or now
+        if self._ended_at is None:
+            self._ended_at = now
+            if self.after:
+                self._run(self.after)
         if now - self._ended_at < self.restart_s:
             return False
         self.start()
         return True
+
+    def _clock(self) -> Mapping[str, str]:
+        if not self._skew_s:
+            return {}
+        if _FAKETIME is None:
+            raise RuntimeError("a wrong clock needs libfaketime; `make ha-test` installs it")
+        return {"LD_PRELOAD": str(_FAKETIME), "FAKETIME": f"+{self._skew_s}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 class Services:

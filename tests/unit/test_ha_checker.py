@@ -8,7 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.ha.checker import RECONNECTION_S, Evidence, Holding, JobRow, JournalRow, Run, TaskRow, check
+from tests.ha.checker import (
+    LATE_PASSES,
+    RECONNECTION_S,
+    Evidence,
+    Holding,
+    JobRow,
+    JournalRow,
+    PassRow,
+    Run,
+    TaskRow,
+    check,
+)
 from tests.ha.history import Action, History, Outcome, Request, read
 
 AT = 1_000.0
@@ -32,13 +43,15 @@ HONEST = Evidence(
         request(Action.BUY, "key-2", 60.0, outcome=Outcome.REJECTED),
     ],
     journal=[
-        JournalRow(1, 0, "cell.set"),
+        JournalRow(1, 0, "cell.lease", host="c1"),
         JournalRow(2, 0, "job.submitted", job="web"),
         JournalRow(2, 1, "task.placed", task=(1, 0), incarnation=1),
         JournalRow(3, 0, "task.placed", task=(1, 0), incarnation=2),
         JournalRow(3, 1, "task.placed", task=(1, 1), incarnation=1),
+        JournalRow(3, 2, "cell.lease", host="c2"),
         JournalRow(4, 0, "job.submitted", job="gone"),
     ],
+    passes=[PassRow("c1", 1), PassRow("c1", 2), PassRow("c2", 3), *[PassRow("c1", 3)] * LATE_PASSES],
     jobs={
         "web": JobRow("u1", "running", 2, [TaskRow(0, "running", 2), TaskRow(1, "running", 1)]),
         "gone": JobRow("u2", "dead", 1, [TaskRow(0, "dead", 1)]),
@@ -79,6 +92,7 @@ PLANTED = {
     "the last revision is missing": ("revision", {"revision": 5}),
     "the journal goes beyond the cell": ("revision", {"revision": 3}),
     "an event within a revision is missing": ("revision", {"journal": [*HONEST.journal[:3], *HONEST.journal[4:]]}),
+    "a master goes on without the lease": ("lease", {"passes": [PassRow("c1", 3)] * (LATE_PASSES + 1)}),
     "an old incarnation runs on": (
         "two-runs",
         {"runs": [Run("web", 0, 1, 11.0, 21.5 + RECONNECTION_S), *HONEST.runs[1:]]},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from serving import redis_clients
 log = structlog.get_logger(__name__)
 
 _RETRY_S = 1.0
+_SILENCE_S = 4.0
 
 
 class RedisClient:
@@ -41,15 +42,12 @@ class RedisClient:
         `borg:*`.
         """
         while True:
-            pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+            pubsub = self._redis.pubsub()
             try:
                 await pubsub.psubscribe(*channels)
                 self._subscribed()
-                while True:
-                    # A read without a timeout would not detect that Redis is unreachable.
-                    message = await pubsub.get_message(timeout=4.0)
-                    if message is not None:
-                        await self._read(message["channel"].decode(), message["data"])
+                async for message in _messages(pubsub):
+                    await self._read(message["channel"].decode(), message["data"])
             except (RedisError, OSError) as error:
                 self._note(error)
             except Exception:
@@ -89,3 +87,23 @@ class RedisClient:
         elif error is None and self._away:
             log.info("Redis is back", use=self._use)
         self._away = error is not None
+
+
+async def _messages(pubsub: redis.asyncio.client.PubSub) -> AsyncIterator[dict[str, Any]]:
+    """Yield the messages of the channels. Raises `ConnectionError` if Redis does not answer for twice `_SILENCE_S`.
+
+    Silence is followed by a ping. This also finds a connection that the kernel has given up (`ETIMEDOUT`): the library
+    takes this error for the end of the timeout, and returns None at once, again and again.
+    """
+    pinged = False
+    while True:
+        message = await pubsub.get_message(timeout=_SILENCE_S)
+        if message is not None:
+            pinged = False
+            if message["type"] == "pmessage":
+                yield message
+        elif pinged:
+            raise ConnectionError(f"Redis did not answer a ping within {_SILENCE_S:g} s")
+        else:
+            await pubsub.ping()
+            pinged = True
