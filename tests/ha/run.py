@@ -115,7 +115,11 @@ class Run:
         finally:
             fault.end()
         self.cuts.append((began, time.time()))
-        healed = wait_until(self.cell.complete, _COMPLETE_S, f"the cell is complete again after {name}")
+        healed = wait_until(
+            lambda: self.cell.complete() and all(loop.writes() for loop in loops.values()),
+            _COMPLETE_S,
+            f"the cell is complete again after {name}",
+        )
         gaps = {what: round(loop.gap_s(fault.began), 1) for what, loop in loops.items()}
         gaps["placing"] = round(self._placing_gap_s(began), 1)
         return {
