@@ -1,8 +1,9 @@
 """The HTTP client for the portal. It converts the portal's error responses to `CommandFailed`.
 
 If the portal is temporarily unable to answer, or the caller has sent too many requests, the client repeats the request
-for up to a minute. It repeats only requests that the portal has not executed, or that do no harm if they are executed
-twice. Only commands that send a request import this module, because importing httpx takes a third of the start time.
+for up to a minute, and a few times if the connection is lost before the answer. It repeats only requests that the
+portal has not executed, or that do no harm if they are executed twice. Only commands that send a request import this
+module, because importing httpx takes a third of the start time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _LEAST_S = 1.0  # minimum wait for an answer, even at the deadline
 _REPEAT_S = 60.0  # between the beginning of the first attempt and of the last attempt
 _LONGEST_PAUSE_S = 30.0
+# The connection was made, and ended before the answer: for example, a web process was killed. Others take over at once.
+_LOST = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
+_LOST_PAUSE_S, _MOST_LOST = 0.5, 3
 _LATER = frozenset({httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE})
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
 # Errors that end without an action of the caller.
@@ -141,14 +145,21 @@ class Client:
         keyed = "Idempotency-Key" in kwargs.get("headers", {})
         waits = "content" not in kwargs and self.until is None
         until = time.monotonic() + (_REPEAT_S if waits else 0.0)
+        lost = 0
         while True:
-            answer = self._attempt(method, path, **kwargs)
-            if answer.is_success:
-                return answer
-            failure, pause_s = _failure(answer), _pause_s(answer)
+            pause_s: float | None = _LOST_PAUSE_S
+            try:
+                answer = self._attempt(method, path, **kwargs)
+            except _LOST as error:
+                lost += 1
+                failure, passes = unreachable(self.profile.url, error), lost < _MOST_LOST
+            else:
+                if answer.is_success:
+                    return answer
+                failure, pause_s = _failure(answer), _pause_s(answer)
+                passes = failure.code in _PASSES
             repeatable = method in _REPEATABLE or keyed or failure.code == _NOT_EXECUTED
-            passes = failure.code in _PASSES and repeatable
-            if not passes or pause_s is None or time.monotonic() + pause_s > until:
+            if not (passes and repeatable) or pause_s is None or time.monotonic() + pause_s > until:
                 raise failure
             output.remark(f"{failure.detail} Trying again in {pause_s:g} s.")
             time.sleep(pause_s)
@@ -161,6 +172,8 @@ class Client:
             return self._http.request(method, path, **kwargs)
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
             raise _bad_url(self.profile, error) from error
+        except _LOST:
+            raise
         except httpx.HTTPError as error:
             raise unreachable(self.profile.url, error) from error
         except UnicodeError as error:

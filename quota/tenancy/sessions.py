@@ -1,7 +1,7 @@
 """Lists and ends the sessions of people: the browsers in which they are signed in to the portal.
 
 The library allauth records each session (`UserSession`). A session ends when its row of Django's table of sessions is
-deleted. Open live pages and shells check this row every few seconds, and close.
+deleted. Open shells check this row every few seconds, and live pages every minute; then they close.
 """
 
 from __future__ import annotations

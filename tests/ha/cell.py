@@ -18,6 +18,7 @@ from portal.up.home import Home
 from tests.ha.caches import Caches
 from tests.ha.databases import Databases
 from tests.ha.disks import Disks
+from tests.ha.lookups import PORT, ZONE
 from tests.ha.network import Host
 from tests.ha.plants import FSYNC_OFF, command
 from tests.ha.proxies import LINK_PORT, WEB_PORT, haproxy
@@ -32,6 +33,7 @@ SERVERS: Mapping[str, Sequence[str]] = {
     "link": ("scheduling.link",),
     "master": ("scheduling.master", CELL),
     "worker": (*_WORKER, "--queues", "borg"),
+    "resolver": ("naming.server",),
 }
 _READY_S = 300.0
 
@@ -78,6 +80,8 @@ class Cell:
             "BORG_LINK_URL": f"https://{front.address}:{LINK_PORT}",
             "BORG_LINK_PORT": str(LINK_PORT),
             "BORG_CELLS": CELL,
+            "BORG_ZONE": ZONE,
+            "BORG_DNS_PORT": str(PORT),
             "FORWARDED_ALLOW_IPS": front.address,
             # Folders that all control hosts share.
             "BORG_AUTHORITY": str(shared / "authority"),
@@ -130,7 +134,12 @@ class Cell:
 
     def env(self, host: Host) -> dict[str, str]:
         """Return the environment of the server processes of a control host."""
-        return {**self._shared, "BORG_HOME": str(self._home(host)), "BORG_LINK_HOST": host.address}
+        return {
+            **self._shared,
+            "BORG_HOME": str(self._home(host)),
+            "BORG_LINK_HOST": host.address,
+            "BORG_DNS_HOST": host.address,
+        }
 
     def _web_answers(self) -> bool:
         for host in (self.front, *self.control):

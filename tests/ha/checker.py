@@ -7,6 +7,7 @@ The checker returns violations. Each has a kind:
     revision    the journal has a gap, or ends before the cell's revision
     lease       a master placed tasks while another one had the lease
     two-runs    two incarnations of one task ran at once, for longer than the reconnection window
+    name        a name pointed to a task that had ended, for longer than its bound
     quota       more quota is sold or used than there is
     invariant   `manage.py validate` or `manage.py ledger_check` found an error
     spec        a job or a task does not end where its spec says
@@ -15,6 +16,7 @@ The checker returns violations. Each has a kind:
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +27,8 @@ from tests.ha.history import Action, Outcome, Request
 RECONNECTION_S = 30.0
 # A running task leaves a sign of life each second. On a busy host it may be late.
 FRESH_S = 15.0
+# A resolver that has not reached the journal for so long reports that its answers are stale (BORG_DNS_STALE, and 5 s).
+NAME_BOUND_S = 35.0
 # A master that was paused just after it had renewed its lease ends its pass later. Placements stay correct without the
 # lease, so only a master that goes on is wrong.
 LATE_PASSES = 2
@@ -89,6 +93,28 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Placement:
+    """The time in which a task was on a machine. Times: Unix seconds; `until`: infinite if it is still there."""
+
+    job: str
+    index: int
+    address: str
+    since: float
+    until: float
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """An answer of a resolver: the task's name points to this address."""
+
+    at: float
+    resolver: str
+    job: str
+    index: int
+    address: str
+
+
+@dataclass(frozen=True)
 class Holding:
     """Amounts of a kind of quota that must not exceed others, such as the quota that a cell has sold."""
 
@@ -114,6 +140,8 @@ class Evidence:
     orders: Mapping[int, str] = field(default_factory=dict)
     holdings: Sequence[Holding] = ()
     runs: Sequence[Run] = ()
+    placements: Sequence[Placement] = ()
+    lookups: Sequence[Lookup] = ()
     cuts: Sequence[tuple[float, float]] = ()
     reported: Sequence[str] = ()
 
@@ -197,6 +225,19 @@ def _double_runs(evidence: Evidence) -> Iterator[Violation]:
                 yield Violation("two-runs", f"incarnations {numbers} of {job}/{index} ran together {end - begin:.0f} s")
 
 
+def _old_names(evidence: Evidence) -> Iterator[Violation]:
+    places: dict[tuple[str, int, str], list[Placement]] = defaultdict(list)
+    for place in evidence.placements:
+        places[place.job, place.index, place.address].append(place)
+    for one in evidence.lookups:
+        there = places[one.job, one.index, one.address]
+        if not any(place.since <= one.at <= place.until + NAME_BOUND_S for place in there):
+            late = min((one.at - place.until for place in there if place.since <= one.at), default=math.inf)
+            yield Violation(
+                "name", f"{one.resolver}: {one.job}/{one.index} is {one.address}, {late:.0f} s after its end"
+            )
+
+
 def _oversold(evidence: Evidence) -> Iterator[Violation]:
     for holding in evidence.holdings:
         if any(amount > most for amount, most in zip(holding.amounts, holding.at_most, strict=True)):
@@ -249,4 +290,14 @@ def _either(numbers: Iterable[int]) -> str:
     return " or ".join(map(str, sorted(numbers)))
 
 
-_CHECKS = (_lost_changes, _repeated_effects, _gaps, _without_lease, _double_runs, _oversold, _reported, _wrong_ends)
+_CHECKS = (
+    _lost_changes,
+    _repeated_effects,
+    _gaps,
+    _without_lease,
+    _double_runs,
+    _old_names,
+    _oversold,
+    _reported,
+    _wrong_ends,
+)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.ha.checker import Evidence, Holding, JobRow, JournalRow, PassRow, Run, TaskRow
+from tests.ha.checker import Evidence, Holding, JobRow, JournalRow, Lookup, PassRow, Placement, Run, TaskRow
 from tests.ha.history import Request
 
 
@@ -18,6 +19,7 @@ def gather(
     alive: Path,
     *,
     masters: Mapping[str, Path],
+    lookups: Sequence[Lookup] = (),
     cuts: Sequence[tuple[float, float]] = (),
 ) -> Evidence:
     """Return the evidence about a cell that has come to rest. `masters`: the log of the master on each host."""
@@ -69,6 +71,8 @@ def gather(
         orders=dict(Order.objects.values_list("id", "key")),
         holdings=list(_holdings(cell_name)),
         runs=list(read_runs(alive)),
+        placements=list(_placements(cell.id)),
+        lookups=lookups,
         cuts=cuts,
         reported=reported,
     )
@@ -88,6 +92,33 @@ def read_runs(alive: Path) -> Iterator[Run]:
         if sign.exists():
             job, index, incarnation = sign.name.rsplit(".", 2)
             yield Run(job, int(index), int(incarnation), first.stat().st_mtime, sign.stat().st_mtime)
+
+
+def _placements(cell_id: int) -> Iterator[Placement]:
+    """Yield the placements of tasks: each ends when the task ends, leaves the machine or is placed again."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT e.job_id, j.name, e.task_index, host(m.address), e.kind, EXTRACT(epoch FROM e.time)::float"
+            " FROM scheduling_event AS e JOIN scheduling_job AS j ON j.id = e.job_id"
+            " LEFT JOIN scheduling_machine AS m ON m.id = e.machine_id WHERE e.cell_id = %s"
+            " AND e.kind IN ('task.placed', 'task.evicted', 'task.ended', 'task.gone', 'job.ended')"
+            " ORDER BY e.revision, e.seq",
+            [cell_id],
+        )
+        rows = cursor.fetchall()
+    live: dict[tuple[int, int], tuple[str, str, float]] = {}
+    for job_id, job, index, address, kind, at in rows:
+        ended = [key for key in live if key[0] == job_id] if kind == "job.ended" else [(job_id, index)]
+        for key in ended:
+            if key in live:
+                name, there, since = live.pop(key)
+                yield Placement(name, key[1], there, since, at)
+        if kind == "task.placed":
+            live[job_id, index] = (job, address, at)
+    for (_, index), (name, there, since) in live.items():
+        yield Placement(name, index, there, since, math.inf)
 
 
 def _holdings(cell: str) -> Iterator[Holding]:

@@ -46,6 +46,7 @@ TARGETS: Mapping[str, Target] = {
     "link": _any("link"),
     "web": _any("web"),
     "worker": _any("worker"),
+    "resolver": _any("resolver"),
     "machine": lambda cell, rng: (rng.choice(cell.machines), "borglet"),
 }
 

@@ -64,7 +64,7 @@ def main() -> None:
         django.setup()
     remove()
     sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_argv=True)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.ha.cell import CELL, TENANT, Cell, remove_control_groups
-from tests.ha.checker import Violation, check
+from tests.ha.checker import Lookup, Violation, check
 from tests.ha.databases import check_patroni
 from tests.ha.evidence import gather
 from tests.ha.faults import FAULTS, inject
 from tests.ha.history import History, Outcome
+from tests.ha.lookups import ZONE, Lookups
 from tests.ha.network import enter, network
 from tests.ha.plants import FSYNC_OFF, PLANTS
 from tests.ha.services import Services, wait_until
@@ -55,6 +56,7 @@ class Run:
     rng: random.Random
     history: History
     cuts: list[tuple[float, float]] = field(default_factory=list)
+    lookups: list[Lookup] = field(default_factory=list)
 
     def faults(self) -> Iterator[dict[str, Any]]:
         """Inject the faults of the plan, one after the other. Yield what each of them did."""
@@ -72,10 +74,18 @@ class Run:
             clients=self.plan.clients,
             seed=self.plan.seed,
         )
+        lookups = Lookups(
+            [host.address for host in self.cell.control],
+            self.history,
+            domain=f"{TENANT}.{CELL}.{ZONE}",
+            rng=random.Random(self.plan.seed),
+        )
+        self.lookups = lookups.found
         with ExitStack() as stack:
             for loop in loops.values():
                 stack.enter_context(loop)
             stack.enter_context(workload)
+            stack.enter_context(lookups)
             time.sleep(_WARM_S)
             for name in self._names():
                 yield self._one(name, loops)
@@ -89,7 +99,9 @@ class Run:
 
         django.setup()
         masters = {host.name: self.folder / host.name / "master.log" for host in self.cell.control}
-        evidence = gather(CELL, self.history.requests, self.cell.alive, masters=masters, cuts=self.cuts)
+        evidence = gather(
+            CELL, self.history.requests, self.cell.alive, masters=masters, lookups=self.lookups, cuts=self.cuts
+        )
         return check(evidence)
 
     def counts(self) -> dict[str, int]:
@@ -171,4 +183,8 @@ def run(plan: Plan) -> Iterator[dict[str, Any]]:
         one = Run(plan, cell, folder, random.Random(plan.seed), History(folder / "history.jsonl"))
         yield from one.faults()
         found = one.violations()
-        yield {"requests": one.counts(), "violations": [str(violation) for violation in found]}
+        yield {
+            "requests": one.counts(),
+            "lookups": len(one.lookups),
+            "violations": [str(violation) for violation in found],
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,15 @@ import pytest
 
 from tests.ha.checker import (
     LATE_PASSES,
+    NAME_BOUND_S,
     RECONNECTION_S,
     Evidence,
     Holding,
     JobRow,
     JournalRow,
+    Lookup,
     PassRow,
+    Placement,
     Run,
     TaskRow,
     check,
@@ -59,6 +63,16 @@ HONEST = Evidence(
     orders={7: "key-1", 8: ""},
     holdings=[Holding("sold at production", (10, 0), (10, 5))],
     runs=[Run("web", 0, 1, 11.0, 22.0), Run("web", 0, 2, 21.0, AT), Run("web", 1, 1, 21.0, AT - 1)],
+    placements=[
+        Placement("web", 0, "10.0.0.1", 11.0, 20.0),
+        Placement("web", 0, "10.0.0.2", 20.0, math.inf),
+        Placement("gone", 0, "10.0.0.1", 31.0, 40.0),
+    ],
+    lookups=[
+        Lookup(15.0, "c1", "web", 0, "10.0.0.1"),
+        Lookup(20.0 + NAME_BOUND_S, "c2", "web", 0, "10.0.0.1"),
+        Lookup(AT, "c3", "web", 0, "10.0.0.2"),
+    ],
     reported=[],
 )
 
@@ -93,6 +107,11 @@ PLANTED = {
     "the journal goes beyond the cell": ("revision", {"revision": 3}),
     "an event within a revision is missing": ("revision", {"journal": [*HONEST.journal[:3], *HONEST.journal[4:]]}),
     "a master goes on without the lease": ("lease", {"passes": [PassRow("c1", 3)] * (LATE_PASSES + 1)}),
+    "a name points to an ended task": ("name", {"lookups": [Lookup(41.0 + NAME_BOUND_S, "c1", "gone", 0, "10.0.0.1")]}),
+    "a name points to the machine before": (
+        "name",
+        {"lookups": [Lookup(21.0 + NAME_BOUND_S, "c1", "web", 0, "10.0.0.1")]},
+    ),
     "an old incarnation runs on": (
         "two-runs",
         {"runs": [Run("web", 0, 1, 11.0, 21.5 + RECONNECTION_S), *HONEST.runs[1:]]},

@@ -33,6 +33,9 @@ class Handler(BaseHTTPRequestHandler):
         server.asked.append((self.command, self.path, self.headers["Authorization"]))
         server.keys.append(self.headers["Idempotency-Key"])
         status, headers, body = server.answers(self.path)
+        if not status:
+            self.close_connection = True
+            return
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
@@ -205,6 +208,7 @@ def test_waiting_ends_in_its_time_whatever_the_portal_does(server: Server, held:
         assert "cannot reach the portal" in done.stderr
 
 
+LOST = (0, {}, b"")  # the server closes the connection instead of an answer
 AWAY = (503, {"Retry-After": "0"}, json.dumps({"code": "database-unavailable", "detail": "Away."}).encode())
 JOB = json.dumps({"name": "web", "cell": "cc", "tenant": "ubar", "task": {"command": ["true"]}})
 SUBMITTED = json.dumps({"outcome": "submitted", "tasks": {"added": 1}}).encode()
@@ -224,6 +228,24 @@ def test_a_submission_is_repeated_with_its_key_during_an_outage(server: Server, 
     assert [method for method, _, _ in server.asked] == ["POST", "POST"]
     assert server.keys[0]
     assert server.keys[0] == server.keys[1]
+
+
+def test_a_submission_is_repeated_with_its_key_when_its_connection_is_lost(server: Server, tmp_path: Path) -> None:
+    server.answers = lambda path: LOST if len(server.asked) == 1 else (201, {}, SUBMITTED)
+    file = tmp_path / "web.json"
+    file.write_text(JOB)
+    done = borgctl(server, "submit", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "Trying again in 0.5 s." in done.stderr
+    assert len(server.keys) == 2
+    assert server.keys[0] == server.keys[1] is not None
+
+
+def test_what_might_be_done_twice_is_not_repeated_when_its_connection_is_lost(server: Server) -> None:
+    server.answers = lambda path: LOST
+    done = borgctl(server, "undo", "cc/ubar/web")
+    assert (done.returncode, len(server.asked)) == (1, 1), done.stderr
+    assert "cannot reach the portal" in done.stderr
 
 
 def test_what_might_be_done_twice_is_not_repeated(server: Server) -> None:
