@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from borglet import loglines
+from borglet import json_logging
 from borglet.identity.credentials import BadAuthority
 from borglet.identity.join import JoinFailed
-from borglet.identity.store import HomeInUse
-from borglet.machines import (
+from borglet.identity.saved_state import HomeInUse
+from borglet.machine_specs import (
     BadMachine,
     MachineSpec,
     check_hostname,
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = build_parser()
     args = parser.parse_args(argv)
     try:
-        loglines.configure(args.log_level)
+        json_logging.configure(args.log_level)
         sys.exit(args.act(args))
     except BadMachine as error:
         parser.error(str(error))
@@ -237,7 +237,7 @@ def _stop_all(args: argparse.Namespace) -> int:
 
 def _fleet(args: argparse.Namespace) -> int:
     from borglet.fleet import Fleet, FleetSettings, join_fleet
-    from borglet.identity.store import DiskStore
+    from borglet.identity.saved_state import DiskStore
 
     link_address(args.link)
     if args.file is not None:

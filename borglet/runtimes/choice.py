@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from borglet.machines import BadMachine
-from borglet.runtimes.base import accounts
+from borglet.machine_specs import BadMachine
+from borglet.runtimes.base import task_users
 from borglet.runtimes.base.networks import parse_network
 from borglet.runtimes.home.logfiles import LogRetention
-from borglet.runtimes.home.supervised import SupervisedRuntime
+from borglet.runtimes.home.supervised_runtime import SupervisedRuntime
 from borglet.runtimes.oci.oci import FIRST_UID, UIDS, OciRuntime, OciSettings, Unavailable
 from borglet.runtimes.process import ProcessRuntime, ProcessSettings
 
@@ -63,7 +63,7 @@ def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
                 raise BadMachine(f"runtime: this machine cannot use oci: {error}") from error
             log.warning("tasks run as ordinary processes, not in containers: %s", error)
             reason = error.code
-    per_tenant = not wishes.task_user and accounts.may_become_any(home, wishes.first_uid, wishes.uids)
+    per_tenant = not wishes.task_user and task_users.may_become_any(home, wishes.first_uid, wishes.uids)
     return ProcessRuntime(
         home,
         ProcessSettings(
@@ -78,7 +78,7 @@ def open_runtime(home: Path, wishes: RuntimeWishes) -> SupervisedRuntime:
 
 
 def _task_user(home: Path, wishes: RuntimeWishes) -> str:
-    user = wishes.task_user or accounts.task_user(home)
+    user = wishes.task_user or task_users.task_user(home)
     if os.geteuid() == 0 and not user:
         log.warning(
             "tasks run as root, because other users cannot reach %s, or this process cannot switch to them; move the"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-from borglet.packages.archives.archive import inspect
 from borglet.packages.archives.limits import ArchiveRefused
 from borglet.packages.archives.oci import is_layout
+from borglet.packages.archives.unpacking import inspect
 from scheduling.spec.package_names import FORMATS
 
 TAR, TAR_GZIP, OCI = FORMATS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from borglet.agent import Agent
-from borglet.identity.store import MemoryStore
+from borglet.identity.saved_state import MemoryStore
 from borglet.messages import HealthCheck, Phase, Poll, Report, TaskKey
 from borglet.prober import ProbeAnswer
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation

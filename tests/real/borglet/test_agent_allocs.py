@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from borglet.agent import Agent
-from borglet.identity.store import MemoryStore
+from borglet.identity.saved_state import MemoryStore
 from borglet.messages import Poll, RunAlloc, TaskKey
 from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation

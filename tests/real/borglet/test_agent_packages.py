@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from borglet.agent import Agent
-from borglet.identity.store import MemoryStore
+from borglet.identity.saved_state import MemoryStore
 from borglet.messages import PackageRef, Phase, Poll, Report, RunTask
 from borglet.packages.base import PackageMissing, SimulatedPackages, mounts
 from borglet.prober import SimulatedProber

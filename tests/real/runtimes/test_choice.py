@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.machines import BadMachine
+from borglet.machine_specs import BadMachine
 from borglet.runtimes.choice import RuntimeWishes, open_runtime, parse_devices, parse_uids
 from borglet.runtimes.oci.oci import Unavailable, find_engine, probe
 from tests.real.runtimes.machine import may_limit

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.machines import BadMachine
+from borglet.machine_specs import BadMachine
 from borglet.messages import EndCause, HealthCheck
 from borglet.prober import SocketProber
 from borglet.runtimes.base.networks import TaskNetworks, choose_address, parse_network

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from borglet.agent import Agent
-from borglet.identity.store import MemoryStore
+from borglet.identity.saved_state import MemoryStore
 from borglet.messages import OLDEST_PROTOCOL, PROTOCOL, Phase, Poll, Report, Usage, UsageWindow, decode_to_shard, encode
 from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation

@@ -7,10 +7,10 @@ import errno
 from dataclasses import dataclass, replace
 
 from borglet.agent import Agent, AgentSettings
-from borglet.identity.store import MemoryStore
+from borglet.identity.saved_state import MemoryStore
 from borglet.messages import EndCause, Phase, Poll, Report
+from borglet.pressure.control_loop import Guard, GuardSettings
 from borglet.pressure.cpu import CpuSettings
-from borglet.pressure.guard import Guard, GuardSettings
 from borglet.pressure.memory import GIB, AvailableMemory
 from borglet.prober import SimulatedProber
 from borglet.runtimes.base.runtime import Runtime

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from borglet.link.grants import MAX_LIFE_S, SKEW_S, GrantRefused, Grants
+from borglet.link.shell_grants import MAX_LIFE_S, SKEW_S, GrantRefused, Grants
 from borglet.messages import SHELL_CONTEXT, ShellClaims, ShellGrant, TaskKey
 
 NOW = 1_790_000_000.0

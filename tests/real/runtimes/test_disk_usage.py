@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from borglet.runtimes.home.trash import empty, throw_away
-from borglet.runtimes.measuring.diskwalk import DiskWalk, disk_bytes
+from borglet.runtimes.measuring.disk_usage import DiskWalk, disk_bytes
 
 
 def test_disk_counts_each_file_once_and_follows_no_links(tmp_path: Path) -> None:

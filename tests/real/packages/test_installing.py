@@ -16,9 +16,9 @@ from borglet.messages import PackageRef
 from borglet.packages.archives.disk import remove_tree
 from borglet.packages.archives.limits import go_on
 from borglet.packages.base import PackageMissing
-from borglet.packages.choosing import FetchPatience
 from borglet.packages.fetch import FetchSettings
-from borglet.packages.manager import PackageSettings
+from borglet.packages.installing import PackageSettings
+from borglet.packages.source_choice import FetchPatience
 from borglet.packages.store import PackageStore, StoredPackage
 from tests.real.borglet.cell import BOUND_S, Authority
 from tests.real.packages.archives import archive, link

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from borglet.messages import Usage
-from borglet.pressure.guard import Guard, GuardSettings, Orders
+from borglet.pressure.control_loop import Guard, GuardSettings, Orders
 from borglet.pressure.memory import GIB, AvailableMemory
 from borglet.pressure.readings import MachineReadings
 from borglet.pressure.victims import PressureTenant

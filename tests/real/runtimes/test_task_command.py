@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from borglet.runtimes.base.launch import command, environment, expand, variables, working_directory
 from borglet.runtimes.base.runtime import StartFailed
+from borglet.runtimes.base.task_command import command, environment, expand, variables, working_directory
 from borglet.variables import defined
 from tests.real.runtimes.machine import a_task
 

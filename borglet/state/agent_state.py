@@ -23,9 +23,9 @@ from borglet.messages import NO_USAGE, EndCause, Exit, Phase, Refusal, RunTask, 
 from borglet.runtimes.base.runtime import Presence
 from borglet.state import events, restarts, stopping
 from borglet.state.desired import differs_in_place, refusal_of
-from borglet.state.holdings import Holdings, keys_of, watch
 from borglet.state.incarnations import Incarnation
 from borglet.state.instructions import CancelInstall, GivenUp, Instruction, Save
+from borglet.state.machine_state import Holdings, keys_of, watch
 from borglet.state.phases import PhaseStep
 from borglet.state.reconciling import answered, reconcile
 from borglet.state.reporting import Reporter

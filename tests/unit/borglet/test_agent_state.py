@@ -7,6 +7,7 @@ import pytest
 
 from borglet.messages import EndCause, Exit, Health, Phase, Removal, RunTask, opened
 from borglet.runtimes.base.runtime import Presence
+from borglet.state.agent_state import AgentState
 from borglet.state.events import (
     Adopted,
     MemoryPressure,
@@ -18,7 +19,6 @@ from borglet.state.events import (
     StopRefused,
 )
 from borglet.state.instructions import Probe, Remembered, Remove, Resize, Save, Terminate
-from borglet.state.state import AgentState
 from tests.unit.borglet.builders import (
     Machine,
     check,

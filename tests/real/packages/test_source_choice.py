@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from borglet.messages import PackageSources, PeerAddress
-from borglet.packages.choosing import THE_STORE, AskForSources, Choosing, FetchPatience, GiveUp, Pause, Try
-from borglet.packages.manager import excess_of, to_remove
+from borglet.packages.installing import excess_of, to_remove
+from borglet.packages.source_choice import THE_STORE, AskForSources, Choosing, FetchPatience, GiveUp, Pause, Try
 from borglet.packages.store import StoredPackage
 from tests.examples import examples
 

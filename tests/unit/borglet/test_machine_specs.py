@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from borglet.machines import BadMachine, check_hostname, fleet_address, parse_capacity, read_fleet, uniform_fleet
+from borglet.machine_specs import BadMachine, check_hostname, fleet_address, parse_capacity, read_fleet, uniform_fleet
 
 HEADER = "hostname,platform,cpu_milli,ram_bytes,disk_bytes,rack,power_domain,attributes\n"
 

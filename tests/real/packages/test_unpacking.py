@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 import pytest
 
-from borglet.packages.archives.archive import FORMATS, OCI, TAR, TAR_GZIP, TAR_ZSTD, inspect, unpack
 from borglet.packages.archives.disk import digests_of
 from borglet.packages.archives.limits import ArchiveLimits, ArchiveRefused
+from borglet.packages.archives.unpacking import FORMATS, OCI, TAR, TAR_GZIP, TAR_ZSTD, inspect, unpack
 from tests.real.packages.archives import (
     END,
     archive,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from borglet.files import replace_file
-from borglet.identity.store import DiskStore, HomeInUse, Identity, MemoryStore
+from borglet.identity.saved_state import DiskStore, HomeInUse, Identity, MemoryStore
 from borglet.state.instructions import GivenUp, Remembered
 from tests.doubles import FailingStore
 from tests.unit.borglet.builders import check, desired, exited, key, run_task, stop_task
