@@ -40,7 +40,7 @@ from quota.tenancy.invitations import invitation_accept, invitation_of
 from quota.tenancy.provider_accounts import from_provider
 from quota.tenancy.second_factor import enforced_for, second_factors_of
 from quota.tenancy.sessions import recorded_address
-from quota.tenancy.sign_in import TOO_MANY, TooManyAttempts, address_of, check_limited
+from quota.tenancy.sign_in_limits import TOO_MANY, TooManyAttempts, address_of, check_limited
 from quota.vocabulary.errors import Rejected
 
 # The key in the session for the secret of the opened invitation.

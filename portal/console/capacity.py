@@ -17,9 +17,9 @@ from unfold.widgets import SELECT_CLASSES
 from portal import plots
 from portal.periods import DAYS, ReportPeriod, period_of
 from quota import clock
+from quota.csv_files import csv_answer
 from quota.models import CellCapacity, PriorityBand
 from quota.pricing.market import is_sold, sale_capacity
-from quota.tables import csv_answer
 from quota.tenancy.access import principal_of_user
 from quota.vocabulary.resources import CPU, NAMES, PORTS, describe
 from scheduling.access.selectors import cells_visible

@@ -25,7 +25,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.widgets import SELECT_CLASSES
 
-from naming.api.survey import TIMEOUT_S, FollowerReport, FollowState, ServerRole, followers, servers
+from naming.api.dns_server_status import TIMEOUT_S, FollowerReport, FollowState, ServerRole, followers, servers
 from naming.dns.primary import InvalidPeers
 from portal.console.capacity import chosen_cell
 from scheduling.models import Cell, Event, Job

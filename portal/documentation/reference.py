@@ -20,7 +20,7 @@ from drf_spectacular.generators import SchemaGenerator
 from prometheus_client.core import Metric
 
 from borglet.__main__ import build_parser
-from naming.figures import ServerCounters
+from naming.counters import ServerCounters
 from naming.metrics import Figured
 from portal.cli.main import app
 from portal.documentation.markdown import code, first_sentence, page, table

@@ -22,7 +22,7 @@ from django.http.cookie import parse_cookie
 
 from portal.http.errors import FOR_PROGRAMS
 from portal.http.outages import Outage
-from quota.tenancy.sign_in import place_of
+from quota.tenancy.sign_in_limits import place_of
 from quota.vocabulary.permissions import Principal
 from serving.buckets import WINDOW_S, Bucket, Rate
 from serving.shared_buckets import SharedBuckets, Taken

@@ -219,7 +219,7 @@ MFA_PASSKEY_LOGIN_ENABLED = True
 MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not PORTAL_URL.startswith("https:")
 MFA_TOTP_TOLERANCE = 1  # the clock of a telephone may differ by 30 s
 MFA_ALLOW_UNVERIFIED_EMAIL = True
-# `quota.tenancy.sign_in` limits wrong passwords. allauth limits only wrong codes of second factors.
+# `quota.tenancy.sign_in_limits` limits wrong passwords. allauth limits only wrong codes of second factors.
 ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": "10/m/ip,5/300s/key"}
 
 LANGUAGE_CODE = "en"

@@ -18,7 +18,7 @@ from portal.sigma.frame.page import given_in, number_among, page, page_of, probl
 from portal.sigma.frame.rotation import OVERLAPS, rotated, successor_stays
 from quota.selectors import tenant_named, tokens_of
 from quota.tenancy.access import token_issue, token_revoke
-from quota.tenancy.token_families import in_families
+from quota.tenancy.token_order import in_families
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Principal, Scope
 

@@ -20,7 +20,7 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from quota.admin import FactsAdmin, principal_of
-from quota.admin.acting import act_together
+from quota.admin.reason_forms import act_together
 from scheduling.admin.actions import row_action
 from scheduling.brakes.brakes import RELEASED_S, brake_keep, brake_release
 from scheduling.machines import drain_progress

@@ -13,8 +13,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from quota.dry_run import dry_run
 from quota.paging import IdPaging
-from quota.rehearsal import dry_run
 from quota.vocabulary.permissions import Action, Principal, require
 from scheduling.access import selectors
 from scheduling.api.base import CellView, EventPaging, valid

@@ -11,8 +11,8 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from quota.dry_run import DRY_RUN, dry_run
 from quota.paging import IdPaging, MergedRows, paged
-from quota.rehearsal import DRY_RUN, dry_run
 from quota.vocabulary.errors import NotFound, invalid
 from quota.vocabulary.permissions import Action
 from scheduling.access import selectors

@@ -14,7 +14,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from quota.tables import file_answer
+from quota.csv_files import file_answer
 from quota.vocabulary.errors import invalid
 from scheduling.api.base import CellView, valid
 from scheduling.history.infrastore import asking, ready

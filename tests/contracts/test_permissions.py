@@ -18,7 +18,7 @@ from django.http import HttpResponse
 from django.test import Client
 from pytest_django.plugin import DjangoDbBlocker
 
-from naming.api import survey
+from naming.api import dns_server_status
 from quota import clock
 from quota.admission import capacity
 from quota.billing.ledger import budget_grant
@@ -338,7 +338,7 @@ DOORS = (
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start each test with empty rate limits, and wait only 0.05 s for a resolver, because none runs in these tests."""
     cache.clear()
-    monkeypatch.setattr(survey, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(dns_server_status, "TIMEOUT_S", 0.05)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from django.test.utils import CaptureQueriesContext
 from pyarrow import parquet as pq
 
 from quota import clock
-from quota.admission.sizing import usage_of
+from quota.admission.suggested_quota import usage_of
 from quota.billing.costs import costs, job_usage_price
 from quota.billing.invoices import invoices_close_due
 from quota.billing.ledger_check import ledger_check

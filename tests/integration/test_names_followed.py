@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from naming.api import placed, selectors
+from naming.api import selectors, task_endpoints
 from naming.api.changes import MOST_REVISIONS, members_changed_after
 from naming.table.names import JobName, ServiceName, TaskName
 from portal.live.hub import Hub, Viewer
@@ -399,8 +399,8 @@ def test_ports_of_a_version_before_the_present_one_are_read_once_for_all_jobs(jo
     place(job.cell, canary, Machine.objects.get(), 0, ports=21_000)
     Job.objects.update(spec_version=2, port_names=["web"])
     jobs = {one.id: one for one in Job.objects.select_related("cell", "tenant")}
-    rows = placed.rows_of(jobs)
+    rows = task_endpoints.rows_of(jobs)
     with CaptureQueriesContext(connection) as captured:
-        found = placed.endpoints_of(jobs, rows, zone="borg.internal")
+        found = task_endpoints.endpoints_of(jobs, rows, zone="borg.internal")
     assert len(captured) == 1
     assert {tuple(one.ports) for one in found} == {("http",)}

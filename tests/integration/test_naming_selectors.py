@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from naming.following.rows import snapshot as snapshot_of
+from naming.following.names_from_database import snapshot as snapshot_of
 from naming.table.table import NameTable
 from scheduling.core.vocabulary import changes, events
 from scheduling.core.vocabulary.plan import Assignment

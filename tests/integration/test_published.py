@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from naming.following.rows import snapshot as names_of
+from naming.following.names_from_database import snapshot as names_of
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published
 from scheduling.jobs import jobs, updates

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from naming.following.rows import cell_facts
+from naming.following.names_from_database import cell_facts
 from quota.models import QuotaUse, Tenant
 from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import system

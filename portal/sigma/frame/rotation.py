@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from portal.sigma.frame.page import number_among
 from quota.models import Token
-from quota.tenancy.rotation import token_rotate
+from quota.tenancy.token_rotation import token_rotate
 from quota.vocabulary.permissions import Principal
 
 # The offered times in hours for which both tokens are valid.

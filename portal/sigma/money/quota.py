@@ -18,9 +18,9 @@ from portal.sigma.reads.orders import orders_visible
 from portal.sigma.shop.sizes import LABELS
 from quota import clock
 from quota.models import HOLDING, PriorityBand
-from quota.once import reads_once
 from quota.pricing.market import CalendarDay, calendar_days, is_sold
 from quota.pricing.price_formula import UNIT
+from quota.request_cache import reads_once
 from quota.selectors import QuotaStanding, grants_visible, standings, tenants_visible
 from quota.vocabulary.permissions import Principal
 from quota.vocabulary.resources import NAMES, SIZE, ZERO, Vector, add

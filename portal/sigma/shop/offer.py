@@ -18,9 +18,9 @@ from quota.billing.budgets import spendings
 from quota.billing.ledger import balance_of
 from quota.billing.spending import Balances, beyond_month
 from quota.models import Budget, Market, Tenant
-from quota.once import reads_once
 from quota.pricing import market
 from quota.pricing.price_lists import quote_preview
+from quota.request_cache import reads_once
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from quota.vocabulary.resources import NAMES, Vector

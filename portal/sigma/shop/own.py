@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from portal.sigma.shop.sizes import LABELS
-from quota.admission.sizing import usage_of
+from quota.admission.suggested_quota import usage_of
 from quota.models import QuotaUse, Tenant
 from quota.pricing.price_formula import UNIT
 from quota.vocabulary.permissions import Principal

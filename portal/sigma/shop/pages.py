@@ -22,9 +22,9 @@ from portal.sigma.shop.sizes import LABELS, size_fields
 from portal.sigma.shop.wish import Choices, Form, amount_fields, known_only, wish_read
 from quota import clock
 from quota.models import Market, PriorityBand, Tenant
-from quota.once import reads_once
 from quota.pricing.market import bands_by_name, is_sold
 from quota.pricing.price_lists import quote_make
+from quota.request_cache import reads_once
 from quota.selectors import tenants_visible
 from quota.vocabulary.errors import NotFound, Rejected
 from quota.vocabulary.permissions import Action, Principal, may, require

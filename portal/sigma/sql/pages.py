@@ -29,7 +29,7 @@ from portal.sigma.frame.page import (
     whole_number,
 )
 from portal.sigma.sql.charts import chart_of, format_number, is_number
-from quota.tables import file_answer
+from quota.csv_files import file_answer
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Action, Principal
 from scheduling.access import selectors

@@ -12,7 +12,7 @@ import dns.message
 import pytest
 
 from naming.dns.primary import Peers
-from naming.dns.protocol.streams import MOST_A_SOURCE, DnsStream, Streams, source_of
+from naming.dns.protocol.tcp_connections import MOST_A_SOURCE, DnsStream, Streams, source_of
 from naming.dns.sockets import DnsServer
 from tests.unit.naming.cells import directory_of, running, table_of
 

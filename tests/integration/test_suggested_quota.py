@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from quota import clock
-from quota.admission.sizing import ResourceUse, UsageOf, usage_of
+from quota.admission.suggested_quota import ResourceUse, UsageOf, usage_of
 from quota.models import MeteredHour, PriorityBand
 from quota.vocabulary.errors import Forbidden, NotFound, Rejected
 from quota.vocabulary.permissions import Role, system

@@ -13,7 +13,7 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from naming.dns.protocol.limiting import plain_address
+from naming.dns.protocol.rate_limit import plain_address
 
 MOST = 512
 MOST_A_SOURCE = 64

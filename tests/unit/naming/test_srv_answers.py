@@ -14,7 +14,7 @@ import pytest
 
 from naming.dns.resolver import Transport, answering
 from naming.dns.zones.directory import ZoneDirectory
-from naming.dns.zones.services import STEP
+from naming.dns.zones.srv_answers import STEP
 from naming.dns.zones.zone_settings import read_caa
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.published import Published

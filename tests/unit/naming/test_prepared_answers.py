@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from naming.dns.prepared_answers import USES, ShortPath
 from naming.dns.resolver import UDP_LIMITS
-from naming.dns.shortpath import USES, ShortPath
 from naming.dns.zones.directory import ZoneDirectory
 from naming.table.jobs import NamedJob, NamedService
 from naming.table.table import NameTable
@@ -361,7 +361,7 @@ def test_an_answer_is_at_most_as_large_as_the_client_accepts(rdtype: str, payloa
 
 
 def test_what_is_kept_is_bounded_by_octets_however_a_question_is_spelt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("naming.dns.shortpath.MOST_OCTETS", 20_000)
+    monkeypatch.setattr("naming.dns.prepared_answers.MOST_OCTETS", 20_000)
     directory = directory_of(table_of(*running(3)))
     short = short_of(directory)
     short.answer(query_of("0.web.ubar.cc").to_wire())
