@@ -9,7 +9,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework import authentication, exceptions
 from rest_framework.request import Request
 
-from portal.http.rates import forget_tenant, parts_of, remember_tenant
+from portal.http.rate_limits import forget_tenant, parts_of, remember_tenant
 from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity

@@ -31,7 +31,7 @@ from django.core.handlers.base import BaseHandler
 from django.http import HttpResponseBase
 from django.urls import set_script_prefix
 
-from portal.http.answers import Receive, Send, reject
+from portal.http.asgi_responses import Receive, Send, reject
 from portal.http.errors import FOR_PROGRAMS
 from portal.http.outages import Overloaded
 from portal.http.threads import Answer, Queues, Rank, Threads

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
-from portal.database import give_connections_back
+from portal.database_time_limits import give_connections_back
 from portal.http.outages import Overloaded
 
 _LONGEST_WAIT_S = 10.0

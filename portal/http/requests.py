@@ -10,7 +10,7 @@ from typing import Any, cast
 import structlog
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 
-from portal.settings.policies import PERMISSIONS
+from portal.settings.security_headers import PERMISSIONS
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 

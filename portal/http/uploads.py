@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from channels.db import database_sync_to_async
 
-from portal.http.answers import Receive, Send, reject
+from portal.http.asgi_responses import Receive, Send, reject
 from portal.http.handler import ThreadedHandler
 from quota.tenancy.access import InvalidToken, principal_of_token
 from quota.vocabulary.errors import Rejected

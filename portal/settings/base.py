@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from portal.settings import environment as env
 from portal.settings.logs import LOGGING as LOGGING
-from portal.settings.policies import SIGMA, documentation_headers
+from portal.settings.security_headers import SIGMA, documentation_headers
 from serving.redis_url import celery_broker
 
 env.check()
@@ -31,7 +31,7 @@ def database(url: str, *, pool: int = 0, deadline_s: float = 0.0) -> dict[str, o
         given.setdefault("target_session_attrs", "read-write")
     bounds: dict[str, object] = {}
     if pool:
-        from portal.database import connection_options, pool_options
+        from portal.database_time_limits import connection_options, pool_options
 
         options = str(given.pop("options", ""))
         bounds = {"pool": pool_options(pool, deadline_s), **connection_options(deadline_s, options)}

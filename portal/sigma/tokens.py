@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from portal.sigma.frame.page import given_in, number_among, page, page_of, problem_kept, rendered, tenants_of
-from portal.sigma.frame.rotation import OVERLAPS, rotated, successor_stays
+from portal.sigma.frame.token_rotation import OVERLAPS, rotated, successor_stays
 from quota.selectors import tenant_named, tokens_of
 from quota.tenancy.access import token_issue, token_revoke
 from quota.tenancy.token_order import in_families

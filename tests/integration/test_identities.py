@@ -20,7 +20,7 @@ from django.utils import timezone
 from borglet.messages import RunTask, TaskKey
 from naming.table.names import JobName
 from portal.live.callers import principal_of
-from portal.live.names import watched
+from portal.live.watched_names import watched
 from quota.models import Tenant
 from quota.tenancy.tenants import tenant_set
 from quota.vocabulary.errors import NotFound

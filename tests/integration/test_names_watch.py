@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from portal.live.consumers import LivePage
-from portal.live.watch import NamesWatch
+from portal.live.name_watch import NamesWatch
 from quota.models import Token
 from quota.tenancy.access import token_issue
 from quota.vocabulary.permissions import Scope, system

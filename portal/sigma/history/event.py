@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from portal.parts.empty import Empty
 from portal.sigma.frame.page import page, whole_number
-from portal.sigma.history.linked import link_table, sentence_of
+from portal.sigma.history.event_tables import link_table, sentence_of
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Principal
 from scheduling.access.selectors import cell_named

@@ -9,10 +9,10 @@ from django.utils import timezone
 from portal.sigma.frame.page import page
 from portal.sigma.jobs.charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
 from portal.sigma.jobs.incarnations import complete, incarnation_table
-from portal.sigma.jobs.story import timeline_of
+from portal.sigma.jobs.task_timeline import timeline_of
 from portal.sigma.jobs.why import explain
+from portal.sigma.reads import event_sentences
 from portal.sigma.reads import jobs as reads
-from portal.sigma.reads import sentences
 from portal.sigma.reads.journal import events_of, incarnations_of
 from portal.sigma.reads.names import names_of_task
 from quota.billing.costs import job_usage_price
@@ -59,7 +59,7 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "ports": ports,
         "names": names_of_task(job, row, ports),
         "alloc": alloc_names([row]).get(row.alloc_id, ""),  # type: ignore[arg-type]
-        "exit": sentences.exit_of(row.exit),
+        "exit": event_sentences.exit_of(row.exit),
         "incarnations": incarnation_table(job, row, [one.event for one in history], sees=sees, logs=logs),
         "older": not archive and job.cell.journal_floor > 0 and not complete([one.event for one in history]),
         "price": price,

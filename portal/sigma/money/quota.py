@@ -13,7 +13,7 @@ from django.shortcuts import render
 
 from portal.sigma.frame.page import given_in, page, page_of
 from portal.sigma.reads.market import cells_sold, zone_of
-from portal.sigma.reads.order_words import grant_standing
+from portal.sigma.reads.order_state_texts import grant_standing
 from portal.sigma.reads.orders import orders_visible
 from portal.sigma.shop.sizes import LABELS
 from quota import clock

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
 from portal.sigma.frame.page import given_in, number_among, page, page_of, problem_kept, rendered
-from portal.sigma.frame.rotation import OVERLAPS, rotated, successor_stays
+from portal.sigma.frame.token_rotation import OVERLAPS, rotated, successor_stays
 from portal.sigma.team.tenants import PAGE_SIZE, frame, unknown_action
 from quota import clock
 from quota.models import ServiceAccount, Token

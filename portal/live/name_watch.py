@@ -24,8 +24,8 @@ from naming.table.names import PREFIX, InvalidName, JobName, ServiceName, TaskNa
 from portal.live.callers import principal_of
 from portal.live.consumers import NOT_FOUND, Watcher
 from portal.live.hub import Viewer
-from portal.live.names import NamesMessages, Watchable, WatchedName, names_hub, watched
 from portal.live.watch_limits import watch_begin
+from portal.live.watched_names import NamesMessages, Watchable, WatchedName, names_hub, watched
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 

@@ -17,7 +17,7 @@ from django.views.decorators.cache import never_cache
 from portal.sigma.frame.page import page, problem_kept, rendered, whole_number
 from portal.sigma.reads.market import approval_words, zone_of
 from portal.sigma.shop.period import QuotaPeriod
-from portal.sigma.shop.wish import Wish, fields_of, known_only
+from portal.sigma.shop.request_form import Wish, fields_of, known_only
 from quota import clock
 from quota.billing.ledger import balance_of
 from quota.market.orders import order_place

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from portal.sigma.frame.page import page
-from portal.sigma.history.moment_view import moment_context, moment_of_revision
+from portal.sigma.history.past_cell_view import moment_context, moment_of_revision
 from quota.vocabulary.permissions import Principal
 from scheduling.access.selectors import cell_named
 

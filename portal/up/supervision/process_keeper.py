@@ -6,8 +6,8 @@
 The *needs* of a process are the processes that must be up before it starts. A probe is a check that the process
 works. A failed probe counts only while all needs are up, because the web server is not at fault when PostgreSQL is
 down. A process that uses CPU but fails its probes is slow, not unwell. It gets more time
-(`portal.up.supervision.patience`), and the supervisor logs a message. Each start that takes too long doubles the time
-limit of the next start.
+(`portal.up.supervision.time_limits`), and the supervisor logs a message. Each start that takes too long doubles the
+time limit of the next start.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import Any
 from portal.up.supervision import children, forks
 from portal.up.supervision.account import SystemUser
 from portal.up.supervision.logfiles import LogFile
-from portal.up.supervision.patience import ProcessPatience, Work, work_of
 from portal.up.supervision.probes import Probe
+from portal.up.supervision.time_limits import ProcessPatience, Work, work_of
 
 log = logging.getLogger("portal.up")
 
@@ -44,8 +44,8 @@ class Spec:
 
     The supervisor calls `ready` during a start, and `alive` every `alive_every_s` seconds after the start. A start
     fails after `start_s` seconds. A process is unwell after `unwell_limit` failed calls of `alive` in a row. If the
-    process still works (see `patience`), the supervisor waits at least ten times as long in both cases. `needs`: names
-    of the processes that must be up before this one starts. `pulse`: a file that the process touches to show that it
+    process still works (see `time_limits`), the supervisor waits at least ten times as long in both cases. `needs`: the
+    names of processes that must be up before this one starts. `pulse`: a file that the process touches to show that it
     works. `preload`: the socket of the process that forks this process; None: the supervisor starts it. `kill_signal`:
     a signal that ends the process at once, together with its own children.
     """

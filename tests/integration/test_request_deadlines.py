@@ -13,11 +13,11 @@ import django.db
 import pytest
 from django.test import RequestFactory
 
-from portal.database import _until
-from portal.http import front
+from portal.database_time_limits import _until
+from portal.http import request_deadlines
 from portal.http.errors import broken
-from portal.http.front import Front
 from portal.http.outages import Overloaded
+from portal.http.request_deadlines import Front
 
 Message = dict[str, Any]
 
@@ -112,7 +112,7 @@ def test_a_request_past_its_deadline_is_answered_and_its_own_answer_dropped() ->
         client = Client()
         began = time.monotonic()
         await _front(stubborn, deadline_s=0.1)(client.scope, client.receive, client.send)
-        assert 0.1 < time.monotonic() - began < 0.1 + front.GRACE_S + 10.0
+        assert 0.1 < time.monotonic() - began < 0.1 + request_deadlines.GRACE_S + 10.0
         assert (client.status, client.problem["code"]) == (503, "deadline-exceeded")
         assert client.headers["retry-after"]
         async with asyncio.timeout(10.0):

@@ -13,8 +13,8 @@ from django.utils.translation import gettext as _
 from portal.parts.filters import Filters, choice, search
 from portal.parts.moments import moment_of
 from portal.sigma.frame.page import given_in, whole_number
-from portal.sigma.history import tables
-from portal.sigma.history.linked import change_table
+from portal.sigma.history import past_cell_tables
+from portal.sigma.history.event_tables import change_table
 from quota.vocabulary.errors import invalid
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary.states import MachineStatus, TaskState
@@ -56,17 +56,17 @@ def moment_context(request: HttpRequest, principal: Principal, cell: Cell) -> di
         "kept": kept,
         "revision": picture.revision,
         "changed_at": past.time,
-        "machines_counted": tables.machine_counts(picture),
-        "resources": tables.resource_table(picture),
-        "bands": tables.band_table(picture),
-        "queues": tables.queue_table(picture),
-        "pending": tables.pending_table(picture, cell),
+        "machines_counted": past_cell_tables.machine_counts(picture),
+        "resources": past_cell_tables.resource_table(picture),
+        "bands": past_cell_tables.band_table(picture),
+        "queues": past_cell_tables.queue_table(picture),
+        "pending": past_cell_tables.pending_table(picture, cell),
         "picture": picture,
         "changes": change_table(principal, cell, picture.revision),
         "machine_filters": _machine_filters(given, kept),
-        "machines": tables.machine_table(picture),
+        "machines": past_cell_tables.machine_table(picture),
         "task_filters": _task_filters(given, kept),
-        "tasks": tables.task_table(picture, cell),
+        "tasks": past_cell_tables.task_table(picture, cell),
     }
 
 

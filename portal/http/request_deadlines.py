@@ -1,10 +1,10 @@
 """The first ASGI application of a web process, which gets all requests before Django does.
 
 * It answers `GET /healthz` itself, without Django or the database. This response shows that the process is alive.
-* It limits the rate of requests per token, tenant and address (`portal.http.rates`). Further requests get 429.
+* It limits the rate of requests per token, tenant and address (`portal.http.rate_limits`). Further requests get 429.
   Checks of health have no rate (`portal.http.threads` limits them).
 * It sets a deadline for each request, which starts when the portal has read the body. Database calls end before the
-  deadline (`portal.database`). If a request takes longer for another reason, the client gets 503.
+  deadline (`portal.database_time_limits`). If a request takes longer for another reason, the client gets 503.
 * It limits how many requests run at the same time. Further requests get 503 immediately. Long polls of names have their
   own limit (`portal.live.watch_limits`).
 * It converts errors that Django did not handle to problem documents, or to close codes of WebSockets.
@@ -21,13 +21,13 @@ from typing import Any
 import structlog
 
 from naming.api.bns import MOST_WAIT_S
-from portal.database import end_at
-from portal.http.answers import Application, Message, Receive, Send, respond
+from portal.database_time_limits import end_at
+from portal.http.asgi_responses import Application, Message, Receive, Send, respond
 from portal.http.errors import unavailable
 from portal.http.handler import has_body, rank_of
 from portal.http.metrics import rejected_requests
 from portal.http.outages import LATE, Outage, Overloaded, outage_of
-from portal.http.rates import Headers, RequestRates, headers_of, rejection
+from portal.http.rate_limits import Headers, RequestRates, headers_of, rejection
 from portal.http.threads import Rank
 
 log = structlog.get_logger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portal.cli.failure import CommandFailed
-from portal.cli.names import _path
+from portal.cli.resolve import _path
 from tests.unit.cli.test_context import context
 
 

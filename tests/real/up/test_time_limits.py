@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from portal.up.supervision.patience import AT_LEAST_S, MORE_TIMES, ProcessPatience, Work, work_of
+from portal.up.supervision.time_limits import AT_LEAST_S, MORE_TIMES, ProcessPatience, Work, work_of
 
 
 def test_a_process_that_does_nothing_has_its_limit() -> None:

@@ -35,14 +35,14 @@ def resolve(
     """
     path = _path(session, name)
     if watch:
-        from portal.cli import watching  # takes 50 ms, so other commands do not import it
+        from portal.cli import resolve_watch  # takes 50 ms, so other commands do not import it
 
         if path.split("/")[3] == "machine":
             raise bad_usage(
                 f"{name!r} is a machine; use --watch only for a job, task or service",
                 watch="use --watch only for a job, task or service",
             )
-        return watching.run(session, path)
+        return resolve_watch.run(session, path)
     answer = session.client.get(path)
     if session.json:
         output.as_json(answer)

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from portal.parts.empty import Empty
 from portal.parts.tables import Cell, Column, Table
-from portal.sigma.reads import sentences
+from portal.sigma.reads.event_sentences import of
 from quota.vocabulary.permissions import Principal
 from scheduling.access.selectors import events_of_cell, job_names
 from scheduling.history.causes.chains import LinkedEvent
@@ -66,7 +66,7 @@ def link_table(caption: str, cell: CellRow, events: Sequence[LinkedEvent], empty
 def sentence_of(one: LinkedEvent, names: dict[int, str]) -> str:
     """Return the event as a sentence. If the user may not see the job of the event, the sentence contains no name."""
     if not one.hidden:
-        return sentences.of(one.event, names)
+        return of(one.event, names)
     if one.priority is None:
         return _("an event that you may not see")
     given = {"kind": one.event.kind, "priority": one.priority, "band": one.band}
@@ -81,7 +81,7 @@ def change_table(principal: Principal, cell: CellRow, revision: int) -> Table:
     owners = {identity: f"{tenant}/{name}" for identity, (tenant, name) in names_of_jobs.items()}
     columns = (Column(_("Event")), Column(_("Job")), Column(_("By")))
     rows = [
-        (Cell(sentences.of(event, names), event_link(cell.name, event)), owners.get(event.job_id or 0), event.actor)
+        (Cell(of(event, names), event_link(cell.name, event)), owners.get(event.job_id or 0), event.actor)
         for event in events
     ]
     empty = Empty(_("You may not see the events of this change, or the events are only in the archive."))
