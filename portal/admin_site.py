@@ -39,7 +39,7 @@ from quota.admin.base import LeanMedia
 from quota.tenancy.access import principal_of_user
 from quota.tenancy.second_factor import second_factors_remove
 from scheduling import admin as scheduling_admin
-from scheduling.admin.safety import notify_held
+from scheduling.admin.drains_and_brakes import notify_held
 from scheduling.models import Event
 
 # The groups of links: the title of the group, then title, icon and page of each link.

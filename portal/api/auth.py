@@ -13,7 +13,7 @@ from portal.http.rate_limits import forget_tenant, parts_of, remember_tenant
 from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_user
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity
-from scheduling.identity.tokens import BadIdentity, looks_like_one
+from scheduling.identity.task_tokens import BadIdentity, looks_like_one
 
 
 class TaskCaller:

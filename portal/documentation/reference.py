@@ -27,7 +27,7 @@ from portal.documentation.markdown import code, first_sentence, page, table
 from portal.http import metrics as request_metrics
 from portal.settings.environment import SETTINGS
 from quota import metrics as quota_metrics
-from scheduling.api.jobfile import schema
+from scheduling.api.job_file_schema import schema
 from scheduling.core.vocabulary import events as journal_events
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.reasons import ReasonCode

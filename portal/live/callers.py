@@ -15,7 +15,7 @@ from quota.tenancy.access import InvalidToken, principal_of_token, principal_of_
 from quota.tenancy.second_factor import step_needed
 from quota.vocabulary.permissions import Principal
 from scheduling.identity.principals import principal_of_identity
-from scheduling.identity.tokens import BadIdentity, looks_like_one
+from scheduling.identity.task_tokens import BadIdentity, looks_like_one
 
 
 def principal_of(scope: dict[str, Any]) -> Principal | None:

@@ -24,7 +24,7 @@ from scheduling.models import Cell, Job, JobSpec, Task
 from scheduling.spec import job_spec as spec
 from scheduling.spec import parser
 from scheduling.spec.alloc_fit import misfits
-from scheduling.spec.problems import rejection
+from scheduling.spec.field_errors import rejection
 
 KIND = "alloc-set"
 _MOST_NAMED = 5  # jobs in a message

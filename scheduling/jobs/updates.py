@@ -22,7 +22,7 @@ from quota.vocabulary.bands import FREE_PRIORITY, Band, band_of
 from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal, system
 from quota.vocabulary.resources import Vector
-from scheduling.access.tenancy import require_tenant
+from scheduling.access.tenant_permission import require_tenant
 from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState

@@ -24,8 +24,8 @@ from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
 from scheduling.jobs.guidance import shapes_document
 from scheduling.jobs.health import crashing_tasks, health_of
 from scheduling.models import Event, Job, Task
-from scheduling.tasks import receipts, verdicts
-from scheduling.tasks.receipts import PlacementReceipt, Preempted
+from scheduling.tasks import placement_records, verdicts
+from scheduling.tasks.placement_records import PlacementReceipt, Preempted
 
 # Most events in a chain of causes. "dead <- evicted <- drained by an SRE" are three.
 LONGEST_CHAIN = 8
@@ -115,7 +115,7 @@ def explain_task(job: Job, task: Task, principal: Principal) -> Explanation:
     about = Event.objects.filter(cell_id=job.cell_id, job_id=job.id, task_index=task.index, kind__in=_TELLING)
     lately = list(about.order_by("-revision", "-seq")[:_LATELY])
     chain = _chain(lately[0]) if lately else []
-    found = receipts.receipts(lately, sees=_sees(principal, job))
+    found = placement_records.receipts(lately, sees=_sees(principal, job))
     whys: list[Why] = []
     names: dict[int, str] = {}
     placement: PlacementReceipt | None = None
@@ -236,7 +236,7 @@ def _sees(principal: Principal, job: Job) -> Callable[[str], bool]:
 
 
 def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
-    return receipts.hostnames(why.nearest.machine_id for why in whys if why.nearest is not None)
+    return placement_records.hostnames(why.nearest.machine_id for why in whys if why.nearest is not None)
 
 
 def _whys(job: Job) -> list[Why]:

@@ -27,9 +27,9 @@ from quota.vocabulary.permissions import system
 from scheduling.machines import contact
 from scheduling.machines.contact import SHARD_TTL_S, Contacts
 from scheduling.machines.machines import DRAINING, UP, machines_down
-from scheduling.machines.pace import poll_interval
+from scheduling.machines.poll_times import poll_interval
 from scheduling.models import Machine
-from scheduling.policy.brakes import ALWAYS_BELIEVED
+from scheduling.policy.brake_rules import ALWAYS_BELIEVED
 from scheduling.policy.cell_settings import CellSettings
 
 log = structlog.get_logger(__name__)

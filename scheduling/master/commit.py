@@ -125,7 +125,7 @@ def _recheck(
     `unfreed`: ids of machines on which tasks stay, because the commit rejected the assignment that would preempt them.
     Other assignments to these machines are rejected too, except into allocs, because there may be too little capacity.
     The function adds further such machines to `unfreed`. `braked`: a brake stops preemption now
-    (`scheduling.policy.brakes`), so assignments that preempt tasks are not valid.
+    (`scheduling.policy.brake_rules`), so assignments that preempt tasks are not valid.
     """
     touched = _touched(cell_id, since, own)
     inside = {(a.alloc, a.machine_id) for a in assignments if a.alloc}

@@ -13,7 +13,7 @@ import numpy as np
 from borglet.messages import TaskKey, UsageWindow
 from quota.vocabulary.bands import DEFAULT_BANDS
 from quota.vocabulary.resources import CPU, DISK, RAM, SIZE, ZERO
-from scheduling.cells.capacity import VECTORS
+from scheduling.cells.capacity_samples import VECTORS
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import RUNNING
 from scheduling.core.vocabulary.layout import Ints

@@ -26,7 +26,7 @@ from scheduling.core.vocabulary.requirement import Requirement, split_task_id, t
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.sql import execute, query, rows_by_key
-from scheduling.tasks.changes import TaskBefore, as_json, change_tasks
+from scheduling.tasks.change_sql import TaskBefore, as_json, change_tasks
 from scheduling.tasks.counters import DEAD, PENDING, RUNNING, CounterChanges
 from scheduling.tasks.departures import depart
 

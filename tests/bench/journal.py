@@ -126,7 +126,7 @@ class _Cell:
         from scheduling.core.vocabulary.states import Observation
         from scheduling.journal import journal
         from scheduling.models import Task
-        from scheduling.tasks import observations, transitions
+        from scheduling.tasks import reported_states, transitions
 
         tasks = list(Task.objects.filter(cell=self.cell).order_by("id"))
         with journal.write(self.cell.id, system("bench")) as entry:
@@ -135,7 +135,7 @@ class _Cell:
                 for n, task in enumerate(tasks)
             ]
             transitions.tasks_place(entry, placed)
-            observations.tasks_observe(entry, [Observation(task.id, 1, "up", "unknown", True) for task in tasks])
+            reported_states.tasks_observe(entry, [Observation(task.id, 1, "up", "unknown", True) for task in tasks])
 
     async def measure(self, hours: float) -> dict[str, Any]:
         loop = asyncio.get_running_loop()

@@ -31,7 +31,7 @@ from quota.tenancy.capabilities import capability_ask, capability_grant
 from quota.tenancy.invitations import invitation_send
 from quota.tenancy.service_accounts import service_account_create
 from quota.vocabulary.permissions import Role, Scope, system
-from scheduling.jobs import jobs
+from scheduling.jobs import submit_and_kill
 from tests.contracts.described import deviation
 from tests.contracts.routes import Route, api_routes, pages
 from tests.integration import money_rows, rows
@@ -420,7 +420,7 @@ def _world() -> World:
         people.bring_up(job, machine)
         rows.a_package(cell, tenant, name="tool", digest=DIGEST, tag="v1")
         larger = people.read(cell, people.a_file(tasks=4, **OF_SERVICE), tenant=tenant.name)
-        jobs.job_apply(principal=boss, cell=cell, job_spec=larger)
+        submit_and_kill.job_apply(principal=boss, cell=cell, job_spec=larger)
     invitations = {}
     for tenant in (own, other):
         boss = people.principal(f"boss-of-{tenant.name}", tenant=tenant)

@@ -9,7 +9,7 @@ from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
 from scheduling.models import Cell, Job, Machine, Task
-from scheduling.tasks import observations, transitions
+from scheduling.tasks import reported_states, transitions
 from scheduling.usage import live
 from tests.integration.rows import ME
 
@@ -31,8 +31,8 @@ def report(
 ) -> None:
     with journal.write(cell.id, ME) as entry:
         up = phase == "up" and health == "healthy"
-        seen = observations.Observation(task_id(job.id, index), incarnation, phase, health, up, address=address)
-        observations.tasks_observe(entry, [seen])
+        seen = reported_states.Observation(task_id(job.id, index), incarnation, phase, health, up, address=address)
+        reported_states.tasks_observe(entry, [seen])
 
 
 def evict(cell: Cell, job: Job, index: int) -> None:

@@ -15,9 +15,9 @@ from quota.models import PriorityBand, Quota
 from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import Principal, Role, system
 from quota.vocabulary.resources import CPU, RAM
-from scheduling.cells import capacity
-from scheduling.cells.capacity import capacity_sample, samples_drop_old
+from scheduling.cells import capacity_samples
 from scheduling.cells.capacity_reports import ReportStep, history, table
+from scheduling.cells.capacity_samples import capacity_sample, samples_drop_old
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import wakeups
 from scheduling.models import CapacitySample, Job
@@ -82,7 +82,7 @@ def test_what_is_sold_counts_until_the_grace_ends_and_trials_never(world) -> Non
 
 
 def test_jobs_that_ended_and_samples_of_silent_machines_don_t_count(world) -> None:
-    uses(world.cell, {task_id(world.job.id, 0): (30, 10, 2**20, 2**10)}, age_s=capacity.FRESH_S + 5)
+    uses(world.cell, {task_id(world.job.id, 0): (30, 10, 2**20, 2**10)}, age_s=capacity_samples.FRESH_S + 5)
     capacity_sample(world.cell, now=NOON)
     assert sample().used == [0] * 6
     CapacitySample.objects.all().delete()
@@ -124,7 +124,7 @@ def test_a_look_costs_the_same_whatever_there_is_to_see(world) -> None:
 
 
 def test_old_samples_are_forgotten(world) -> None:
-    capacity_sample(world.cell, now=NOON - capacity.KEPT - 120 * MINUTE)
+    capacity_sample(world.cell, now=NOON - capacity_samples.KEPT - 120 * MINUTE)
     capacity_sample(world.cell, now=NOON)
     assert samples_drop_old(now=NOON) == 2
     assert {row.hour for row in CapacitySample.objects.all()} == {NOON.replace(minute=0)}

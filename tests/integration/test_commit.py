@@ -16,7 +16,7 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.master.commit import commit
 from scheduling.models import Brake, Departure, Event, Job, Task
-from scheduling.policy import brakes
+from scheduling.policy import brake_rules
 from scheduling.tasks import transitions
 from tests.integration import rows
 
@@ -102,7 +102,7 @@ def test_a_gang_of_which_a_part_holds_no_more_is_handed_back_whole(cell, machine
 def test_where_too_much_would_be_stopped_preemptors_are_handed_back_and_others_placed(
     cell, machines, monkeypatch
 ) -> None:
-    monkeypatch.setattr(brakes, "ALWAYS_STOPPED", 3)
+    monkeypatch.setattr(brake_rules, "ALWAYS_STOPPED", 3)
     low = rows.a_job(cell, rows.a_tenant(), "low", tasks=8, priority=100)
     commit(cell.id, plan(cell, *[put(low, i, machines[0]) for i in range(8)]), principal=rows.ME)
     high = rows.a_job(cell, rows.a_tenant(), "high", tasks=8)

@@ -11,7 +11,7 @@ import pytest
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary import events
 from scheduling.jobs import guidance as _guidance
-from scheduling.jobs import jobs
+from scheduling.jobs import submit_and_kill
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell, Machine
 from scheduling.spec.job_spec import JobSpecification
@@ -46,7 +46,7 @@ def guidance(cell: Cell, job_spec: JobSpecification) -> list[_guidance.Guidance]
 def wanted(cell: Cell, **task: object) -> JobSpecification:
     rows.a_tenant("ubar")
     file = world.a_file("new", priority=210) | {"task": {"command": ["x"], **task}}
-    return jobs.spec_for(principal=system("test"), cell=cell, file=file, tenant="ubar")
+    return submit_and_kill.spec_for(principal=system("test"), cell=cell, file=file, tenant="ubar")
 
 
 def test_room_is_counted_by_limits_for_prod_and_by_reservations_for_the_rest(cell) -> None:

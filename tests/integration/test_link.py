@@ -23,7 +23,7 @@ from scheduling.link.shard.database import DatabaseAway
 from scheduling.machines import contact, joining, log_requests, machines
 from scheduling.master import metrics
 from scheduling.models import Brake, Departure, Machine, Task
-from scheduling.policy import brakes
+from scheduling.policy import brake_rules
 from scheduling.tasks import transitions
 from scheduling.usage import live
 from tests.integration import link_world, rows
@@ -414,7 +414,7 @@ def test_a_task_known_to_be_over_is_stopped_without_a_question(cell, link: Link)
 
 def test_more_than_the_cell_may_stop_by_itself_waits_in_quarantine(cell, link: Link, monkeypatch) -> None:
     """A machine runs more unexpected tasks than the cell may stop by itself. They wait for an SRE (DESIGN §2.4)."""
-    monkeypatch.setattr(brakes, "ALWAYS_STOPPED", 2)
+    monkeypatch.setattr(brake_rules, "ALWAYS_STOPPED", 2)
     job = a_job(cell, tasks=3)
     with link.machine(cell) as machine:
         Task.objects.filter(job=job).update(incarnation=3)

@@ -17,7 +17,7 @@ from scheduling.machines.contact import Contacts
 from scheduling.machines.silence import Silence
 from scheduling.models import Departure, Machine, Task
 from scheduling.policy.cell_settings import CellSettings
-from scheduling.tasks import observations, transitions
+from scheduling.tasks import reported_states, transitions
 from tests.integration import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -43,7 +43,7 @@ def placed(cell, machine, *, tasks: int = 3, up: bool = True, name: str = "jfoo"
             [Assignment(*split_task_id(identity), machine.id, ports=(20000 + n,)) for n, identity in enumerate(ids)],
         )
         if up:
-            observations.tasks_observe(
+            reported_states.tasks_observe(
                 entry, [Observation(identity, 1, "up", "unknown", up=True, restarts=0) for identity in ids]
             )
     return job

@@ -20,7 +20,7 @@ from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.states import Observation
 from scheduling.journal import journal, wakeups
 from scheduling.models import Event, Job, JobSpec, Machine, Package, Task
-from scheduling.tasks import observations
+from scheduling.tasks import reported_states
 from scheduling.usage import live as usage
 from scheduling.usage import usage_windows
 from tests.integration import portal_world, rows
@@ -495,7 +495,7 @@ def crash(job: Job, index: int) -> None:
     ended = {"cause": "exited", "status": 3, "signal": None}
     seen = Observation(task.id, task.incarnation, "backoff", "unknown", False, 4, ended)
     with journal.write(job.cell_id, rows.ME) as entry:
-        observations.tasks_observe(entry, [seen])
+        reported_states.tasks_observe(entry, [seen])
 
 
 def test_a_job_that_only_crashes_is_shown_red_everywhere(world) -> None:

@@ -15,7 +15,7 @@ from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import Principal
 from scheduling.access.selectors import cell_named
 from scheduling.history.causes.chains import chain_of
-from scheduling.tasks.receipts import hostnames
+from scheduling.tasks.placement_records import hostnames
 
 
 @page

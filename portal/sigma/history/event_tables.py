@@ -17,7 +17,7 @@ from scheduling.history.causes.chains import LinkedEvent
 from scheduling.history.causes.rules import Link
 from scheduling.models import Cell as CellRow
 from scheduling.models import Event
-from scheduling.tasks.receipts import hostnames
+from scheduling.tasks.placement_records import hostnames
 
 # The most events of one revision that a page shows.
 MOST_CHANGES = 20

@@ -27,7 +27,7 @@ from scheduling.core.explaining.health_wording import format_troubles
 from scheduling.core.vocabulary.job_health import Troubles
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs.health import SETTLED_S, crashing_tasks, with_health
-from scheduling.jobs.jobs import job_kill
+from scheduling.jobs.submit_and_kill import job_kill
 from scheduling.jobs.updates import job_undo
 from scheduling.jobs.why import crash_sentences
 from scheduling.models import Job, JobSpec, PendingVerdict

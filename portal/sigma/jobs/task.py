@@ -23,7 +23,7 @@ from scheduling.core.vocabulary.states import TaskState
 from scheduling.models import Departure, Job, PendingVerdict
 from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
 from scheduling.tasks import verdicts
-from scheduling.tasks.receipts import receipts
+from scheduling.tasks.placement_records import receipts
 from scheduling.usage import usage_windows
 
 

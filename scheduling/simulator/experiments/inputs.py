@@ -11,7 +11,7 @@ from scheduling.policy.cell_settings import CellSettings
 from scheduling.simulator.experiments.experiment import ExperimentInput
 from scheduling.simulator.experiments.packing.cell_work import CellWork
 from scheduling.simulator.experiments.packing.checkpointed import ReservedUsage, running_work
-from scheduling.simulator.experiments.packing.fifth import running_fifth, soft_where_rare
+from scheduling.simulator.experiments.packing.fifth_of_cell_2011 import running_fifth, soft_where_rare
 
 _TRACE = "Google's published cluster trace ClusterData2011_2 (John Wilkes, Charles Reiss; CC-BY 4.0)"
 

@@ -1,4 +1,4 @@
-"""Serializers for jobs and for requests that kill them. The schema of job files is in `scheduling.api.jobfile`."""
+"""Serializers for jobs and for requests that kill them. The module `job_file_schema` has the schema of job files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from drf_spectacular.utils import extend_schema_field, inline_serializer
 from rest_framework import serializers
 
 from quota.serializers import ReadSerializer
-from scheduling.api.cell_shapes import ConfirmSerializer
+from scheduling.api.cell_serializers import ConfirmSerializer
 from scheduling.api.fields import JobHealthField, JobKindField, LifeField, Quantities, Texts, UpdateStateField
-from scheduling.api.jobfile import JobFileSerializer
+from scheduling.api.job_file_schema import JobFileSerializer
 from scheduling.jobs.health import health_of, with_health
 from scheduling.models import Job, JobSpec, Update
 

@@ -26,7 +26,7 @@ from scheduling.brakes.brakes import RELEASED_S, brake_keep, brake_release
 from scheduling.machines import drain_progress
 from scheduling.machines.machines import machine_undrain
 from scheduling.models import Brake, Drain
-from scheduling.policy.brakes import BrakeKind, BrakeState
+from scheduling.policy.brake_rules import BrakeKind, BrakeState
 
 WHAT = {
     BrakeKind.LOST.value: gettext_lazy("placing the tasks of lost machines elsewhere"),

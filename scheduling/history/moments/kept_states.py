@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quota.vocabulary.errors import Rejected
+from scheduling.history.checkpoints.event_batches import EventsMissing, follow, news_between
 from scheduling.history.checkpoints.folder import own_checkpoints
 from scheduling.history.checkpoints.recorded import RecordedState
-from scheduling.history.checkpoints.replaying import EventsMissing, follow, news_between
-from scheduling.history.checkpoints.states import state_at
+from scheduling.history.checkpoints.state_at_moment import state_at
 from scheduling.history.moments.copying import copied
 from scheduling.models import Cell
 

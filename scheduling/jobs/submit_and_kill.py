@@ -19,13 +19,13 @@ from quota.model_rows import read_models
 from quota.models import Tenant
 from quota.vocabulary.errors import NotFound, Rejected, invalid
 from quota.vocabulary.permissions import Action, Principal
-from scheduling.access.tenancy import own_tenant, require_tenant
+from scheduling.access.tenant_permission import own_tenant, require_tenant
 from scheduling.allocs import alloc_sets
 from scheduling.brakes import confirmation
 from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import INDEX_BITS
 from scheduling.core.vocabulary.states import JobState, TaskState
-from scheduling.jobs import names, quota_rejections, updates
+from scheduling.jobs import job_name_rules, quota_rejections, updates
 from scheduling.jobs.submission_checks import check_alloc_sets, check_keys, check_names, check_numbers, pin_packages
 from scheduling.jobs.submission_rows import jobs_create, rejection_append
 from scheduling.jobs.submissions import Item, Submission
@@ -83,7 +83,7 @@ def _read(
             raise invalid(path, detail, "invalid-spec")
     owner = read.tenant or tenant or own_tenant(principal)
     job_spec = read.at(cell=cell.name, tenant=owner)
-    names.check_lengths(job_spec)
+    job_name_rules.check_lengths(job_spec)
     return job_spec
 
 
@@ -247,7 +247,7 @@ def _submit(
         problem = forbidden[job_spec.tenant]
         if problem is None and job_spec.tenant not in tenants:
             problem = NotFound("tenant", job_spec.tenant)
-        problem = problem or names.reserved(job_spec.name) or privilege_refusal(principal, cell.name, job_spec)
+        problem = problem or job_name_rules.reserved(job_spec.name) or privilege_refusal(principal, cell.name, job_spec)
         if problem is not None:
             items.append(Submission(job_spec.name, job_spec.tenant, "refused", problem=problem))
         else:

@@ -12,10 +12,10 @@ import structlog
 
 from quota.vocabulary.errors import invalid
 from scheduling.history.checkpoints import file
+from scheduling.history.checkpoints.event_batches import EventsMissing, archived_revision_at, follow, news_between
 from scheduling.history.checkpoints.file import CheckpointError
 from scheduling.history.checkpoints.folder import own_checkpoints
 from scheduling.history.checkpoints.recorded import RecordedState
-from scheduling.history.checkpoints.replaying import EventsMissing, archived_revision_at, follow, news_between
 from scheduling.history.checkpoints.tables import state_of
 from scheduling.journal.sql import query
 from scheduling.models import Cell

@@ -21,7 +21,7 @@ from scheduling.core.vocabulary.requirement import INDEX_BITS
 from scheduling.history.checkpoints import file
 from scheduling.history.checkpoints.file import Header
 from scheduling.history.checkpoints.rows import header_of
-from scheduling.history.checkpoints.states import state_at
+from scheduling.history.checkpoints.state_at_moment import state_at
 from scheduling.history.checkpoints.tables import Tables, tables_of
 from scheduling.journal.sql import execute, query
 from scheduling.models import Cell

@@ -10,7 +10,7 @@ import random
 import time
 
 from borglet.messages import Phase, RunTask, TaskIdentity
-from scheduling.identity.tokens import RENEW_S, SigningKey, issue
+from scheduling.identity.task_tokens import RENEW_S, SigningKey, issue
 from scheduling.link.shard.connection import Connection
 from scheduling.link.views.desired import Loaded
 

@@ -10,8 +10,8 @@ from rest_framework import serializers
 
 from quota.api.problems import ProblemSerializer
 from quota.vocabulary.errors import Rejected
-from scheduling.api.job_shapes import JobSerializer
-from scheduling.api.shapes import FitSerializer, fit_document
+from scheduling.api.job_serializers import JobSerializer
+from scheduling.api.suggested_limits import FitSerializer, fit_document
 from scheduling.jobs.plans import JobPlan
 from scheduling.models import Job
 

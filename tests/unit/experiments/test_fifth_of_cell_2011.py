@@ -12,7 +12,7 @@ from portal.cli.main import main as borgctl
 from scheduling.core.vocabulary.requirement import Constraint, Relation
 from scheduling.simulator.experiments.__main__ import main
 from scheduling.simulator.experiments.packing.cell_work import CellWork
-from scheduling.simulator.experiments.packing.fifth import fifth, running_fifth, soft_where_rare
+from scheduling.simulator.experiments.packing.fifth_of_cell_2011 import fifth, running_fifth, soft_where_rare
 from tests.unit.experiments.small_inputs import cell, job
 
 TASKS = """job,task,priority,sched_class,cpu,mem,disk,different_machines,state,machine

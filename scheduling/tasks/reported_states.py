@@ -8,7 +8,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import Observation
 from scheduling.journal.copy_rows import column
 from scheduling.journal.journal import JournalEntry
-from scheduling.tasks.changes import as_json, change_tasks
+from scheduling.tasks.change_sql import as_json, change_tasks
 from scheduling.tasks.counters import CounterChanges
 
 

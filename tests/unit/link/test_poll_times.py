@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from scheduling.machines.pace import (
+from scheduling.machines.poll_times import (
     BURST,
     GAP_S,
     LONGEST_GAP_S,
