@@ -17,8 +17,8 @@ from django.db.models import F
 
 from quota.vocabulary.errors import Conflict, Rejected, invalid
 from quota.vocabulary.resources import NAMES, PORTS, describe
-from scheduling.core.vocabulary.changes import InnerTask
 from scheduling.core.vocabulary.states import JobState, TaskState
+from scheduling.core.vocabulary.task_events import InnerTask
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobSpec, Task
 from scheduling.spec import job_spec as spec

@@ -16,8 +16,8 @@ import numpy as np
 from quota.admission import admission
 from quota.vocabulary.resources import as_mapping
 from scheduling.core.cell.attributes import Attributes
-from scheduling.core.explaining.conforming import conforming, platforms_of
-from scheduling.core.vocabulary.layout import Bools, Ints
+from scheduling.core.explaining.suggested_limits import conforming, platforms_of
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.reasons import Conforming
 from scheduling.core.vocabulary.requirement import Requirement, padded

@@ -22,9 +22,9 @@ from quota.vocabulary.permissions import Action, Principal
 from scheduling.access.tenant_permission import own_tenant, require_tenant
 from scheduling.allocs import alloc_sets
 from scheduling.brakes import confirmation
-from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import INDEX_BITS
 from scheduling.core.vocabulary.states import JobState, TaskState
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.jobs import job_name_rules, quota_rejections, updates
 from scheduling.jobs.submission_checks import check_alloc_sets, check_keys, check_names, check_numbers, pin_packages
 from scheduling.jobs.submission_rows import jobs_create, rejection_append

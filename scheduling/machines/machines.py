@@ -25,8 +25,8 @@ from quota.vocabulary.resources import NAMES, QuantityError, as_mapping, parse_v
 from scheduling.allocs import kept_allocs
 from scheduling.brakes import confirmation
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.states import EvictionCause, MachineStatus
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.row_events import machine_set_event

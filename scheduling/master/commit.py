@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from quota.vocabulary.permissions import Principal
 from scheduling.allocs import alloc_sets
 from scheduling.brakes import brakes
-from scheduling.core.placing.rechecks import split_broken
+from scheduling.core.placing.partial_plan import split_broken
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import preemptions, victims_of
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import JobState
+from scheduling.core.vocabulary.task_events import preemptions, victims_of
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import Job, Task

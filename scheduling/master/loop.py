@@ -33,8 +33,8 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.explaining.forecast import Ends
 from scheduling.core.pass_ import schedule_pass
-from scheduling.core.placing.news import may_let_place
 from scheduling.core.placing.pass_cache import PassCache
+from scheduling.core.placing.waking_events import may_let_place
 from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.policy import Policy

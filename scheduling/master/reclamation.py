@@ -28,7 +28,7 @@ from scheduling.core.cell.state import CellState
 from scheduling.core.reclamation.cycle import EVERY_S, ReservationChanges, changes_due, prod_by_priority, shortages
 from scheduling.core.reclamation.estimate import KINDS, Reservations, Samples, UsageHistory
 from scheduling.core.reclamation.pacing import ReservationPace
-from scheduling.core.vocabulary.presets import PRESETS
+from scheduling.core.vocabulary.reclamation_presets import PRESETS
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.master import metrics, utilisation

@@ -19,7 +19,7 @@ from scheduling.core.explaining.explain import ExplainBudget, Explainer
 from scheduling.core.garbage import collection_paused
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.requirement import split_task_id
 from scheduling.history.checkpoints.recorded import RecordedState
 from scheduling.journal import copy_rows, partitions

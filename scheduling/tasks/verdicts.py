@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from django.db import transaction
 
-from scheduling.core.explaining.waiting import of_job
+from scheduling.core.explaining.unplaced_tasks import of_job
 from scheduling.core.vocabulary.plan import Plan
 from scheduling.core.vocabulary.reasons import Why
 from scheduling.journal.sql import execute

@@ -17,7 +17,7 @@ from quota.notifications.notices import notify
 from quota.vocabulary.permissions import system
 from scheduling.brakes.brakes import stops_pass
 from scheduling.cells.cells import cell_set
-from scheduling.core.vocabulary import changes, events
+from scheduling.core.vocabulary import events, task_events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import Observation
@@ -108,7 +108,7 @@ def furnished(world):
     with journal.write(world.cell.id, rows.ME) as entry:
         drained = entry.append(events.MachineState(machine_id=1, state="draining", reason="new disk"))
         transitions.tasks_evict(
-            entry, [changes.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained)]
+            entry, [task_events.Eviction(task_id(world.job.id, 0), 1, "machine-shutdown", caused_by=drained)]
         )
     _drain(world)
     _notices()
@@ -209,7 +209,7 @@ def _preempt(victim, winner, machine) -> None:
     """Evict task 0 of `victim`, and place task 4 of `winner` on the machine as its preemptor."""
     loser = task_id(victim.id, 0)
     with journal.write(victim.cell_id, rows.ME) as entry:
-        evicted = changes.Eviction(loser, 1, "preemption", preemptor=task_id(winner.id, 4))
+        evicted = task_events.Eviction(loser, 1, "preemption", preemptor=task_id(winner.id, 4))
         transitions.tasks_evict(entry, [evicted])
         placed = Assignment(
             winner.id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.vocabulary import changes
+from scheduling.core.vocabulary import task_events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
@@ -37,7 +37,7 @@ def report(
 
 def evict(cell: Cell, job: Job, index: int) -> None:
     with journal.write(cell.id, ME) as entry:
-        transitions.tasks_evict(entry, [changes.Eviction(task_id(job.id, index), 1, "preemption")])
+        transitions.tasks_evict(entry, [task_events.Eviction(task_id(job.id, index), 1, "preemption")])
 
 
 def use(job: Job, index: int, *, cpu_milli: int, incarnation: int = 1) -> None:

@@ -13,9 +13,9 @@ from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.plan import Assignment, Plan
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.jobs import submit_and_kill, updates
 from scheduling.journal import journal
 from scheduling.master.commit import commit

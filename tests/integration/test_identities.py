@@ -25,7 +25,7 @@ from quota.models import Tenant
 from quota.tenancy.tenants import tenant_set
 from quota.vocabulary.errors import NotFound
 from quota.vocabulary.permissions import system
-from scheduling.core.vocabulary.changes import Eviction
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.identity.signing_keys import PUBLISH_S, SIGN_S, public_keys, signing_key
 from scheduling.identity.task_tokens import RENEW_S, issue
 from scheduling.journal import journal

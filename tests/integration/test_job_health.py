@@ -14,9 +14,9 @@ from django.test.utils import CaptureQueriesContext
 
 from quota.models import Notice
 from quota.vocabulary.permissions import Role
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.job_health import Troubles
 from scheduling.core.vocabulary.states import Observation
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.jobs import updates
 from scheduling.jobs.failing_job_notices import failing_jobs_watch
 from scheduling.jobs.health import crashing_tasks, with_health

@@ -13,10 +13,10 @@ from quota.vocabulary.errors import Conflict, Rejected
 from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import CPU, DISK
 from scheduling.allocs import kept_allocs
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.jobs import submit_and_kill
 from scheduling.journal import journal
 from scheduling.link.shard.writer import MachineReportChanges, apply

@@ -14,10 +14,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from borglet.messages import EndCause, Exit, Health, LogChunk, Phase, Refusal, Removal, TaskKey, Usage
 from quota.models import CellCapacity
 from scheduling.cells.cells import cell_new_history
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.events import TaskReported
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import split_task_id, task_id
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.journal import journal, wakeups
 from scheduling.link.shard.database import DatabaseAway
 from scheduling.machines import contact, joining, log_requests, machines

@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 from portal.live.hub import OUTBOX, Hub, Viewer
 from portal.live.topics import MOST_ROWS, MachinesTopic, TasksTopic, news_of
 from quota.models import Membership
-from scheduling.core.vocabulary import changes
+from scheduling.core.vocabulary import task_events
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
@@ -250,7 +250,7 @@ def test_rows_cost_the_same_for_one_task_that_stops_and_for_many(world) -> None:
     def reported(*indexes: int) -> int:
         before = journal.newest(world.cell.id)
         with journal.write(world.cell.id, rows.ME) as entry:
-            endings = [changes.Ending(task_id(many.id, index), "killed") for index in indexes]
+            endings = [task_events.Ending(task_id(many.id, index), "killed") for index in indexes]
             transitions.tasks_end(entry, endings)
         news = news_of(world.cell.id, after=before, until=journal.newest(world.cell.id))
         with CaptureQueriesContext(connection) as captured:

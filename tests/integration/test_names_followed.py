@@ -18,7 +18,7 @@ from portal.live.hub import Hub, Viewer
 from portal.live.watched_names import NamesHub, NamesMessages, WatchedName
 from quota.vocabulary.permissions import system
 from scheduling.cells.cells import cell_new_history
-from scheduling.core.vocabulary import changes, events
+from scheduling.core.vocabulary import events, task_events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
 from scheduling.models import Cell, Job, Machine, Task
@@ -212,7 +212,7 @@ def test_jobs_come_to_a_service_and_leave_it(hub: NamesHub, job: Job) -> None:
 def test_a_job_that_ends_is_gone_and_another_of_its_name_is_another(hub: NamesHub, job: Job) -> None:
     names, viewer = follow(hub, job)
     with journal.write(job.cell_id, ME) as entry:
-        transitions.tasks_end(entry, [changes.Ending(task_id(job.id, index), "killed") for index in range(3)])
+        transitions.tasks_end(entry, [task_events.Ending(task_id(job.id, index), "killed") for index in range(3)])
     hub._tick()
     assert news(viewer)[-1].facts is None
     assert names.body(0)[2] is None

@@ -14,7 +14,7 @@ from borglet.messages import Hello
 from quota.models import QuotaUse
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import system
-from scheduling.core.vocabulary import changes, events
+from scheduling.core.vocabulary import events, task_events
 from scheduling.jobs import submit_and_kill, updates
 from scheduling.journal import journal
 from scheduling.link.shard import writer
@@ -103,10 +103,10 @@ def test_quota_goes_back_once_when_the_last_task_ends_and_is_killed_at_once(cell
         world.submit(SRE, cell, world.a_file(f"stays{turn}", tasks=1), tenant=tenant.name)
         world.bring_up(job, machine)
         task = Task.objects.get(job=job)
-        ended = changes.Ending(task.id, "finished", task.incarnation, gone=True)
+        ended = task_events.Ending(task.id, "finished", task.incarnation, gone=True)
         threads = Threads()
 
-        def report(ended: changes.Ending = ended) -> None:
+        def report(ended: task_events.Ending = ended) -> None:
             with journal.write(cell.id, rows.ME) as entry:
                 transitions.tasks_end(entry, [ended])
 

@@ -16,8 +16,8 @@ from borglet.messages import EndCause, Exit
 from quota.models import Quota, QuotaUse, Tenant
 from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import system
-from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.history.archive.archiver import Archiver
 from scheduling.history.archive.store import store
 from scheduling.history.checkpoints.folder import checkpoints_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduling.brakes import brakes as brake_services
-from scheduling.core.vocabulary import changes, events
+from scheduling.core.vocabulary import events, task_events
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal
 from scheduling.machines import evacuation
@@ -72,7 +72,7 @@ def test_a_drain_is_waited_for(cell, busy, sre) -> None:
 
 def test_nobody_waits_for_what_stops_on_a_machine_that_is_down(cell, busy, sre) -> None:
     with journal.write(cell.id, rows.ME) as entry:
-        gone = [changes.Eviction(task_id(busy.id, index), 1, "machine-failure") for index in range(3)]
+        gone = [task_events.Eviction(task_id(busy.id, index), 1, "machine-failure") for index in range(3)]
         transitions.tasks_evict(entry, gone)
     rows.machine_down(Machine.objects.get(hostname="m1"))
     told, document = sre.failing("machine", "drain", "m1", "--reason", "new disk", "--wait")

@@ -21,8 +21,8 @@ import pytest
 from borglet.runtimes.supervisor import proctable
 from quota.models import Capability, Tenant
 from quota.vocabulary.permissions import Role
-from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.journal import journal
 from scheduling.machines import contact
 from scheduling.machines.joining import join_token_issue

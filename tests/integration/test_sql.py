@@ -20,7 +20,7 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import CapabilityKind, Principal, Role, Scope
-from scheduling.core.vocabulary.changes import Ending, Eviction
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.history.infrastore import asking, exported_rows, grammar, ready_queries
 from scheduling.history.infrastore.columns import TABLES
 from scheduling.history.infrastore.exported_rows import Visibility

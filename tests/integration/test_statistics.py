@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from quota.vocabulary.errors import Forbidden
 from quota.vocabulary.permissions import Principal, Role
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.states import Observation
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.history.statistics import retention
 from scheduling.history.statistics.metrics import StatisticsCollector
 from scheduling.history.statistics.reader import statistics_read

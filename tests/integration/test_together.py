@@ -8,8 +8,8 @@ import pytest
 
 from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import ACCELERATORS
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.jobs import submit_and_kill
 from scheduling.journal import journal
 from scheduling.machines import machines

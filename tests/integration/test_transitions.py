@@ -8,10 +8,10 @@ from django.test import Client
 
 from quota.models import PriorityBand, QuotaUse
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import Requirement, split_task_id, task_id
 from scheduling.core.vocabulary.states import EvictionCause, Observation
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.journal import journal
 from scheduling.models import Departure, Job, NoticeCount, Task
 from scheduling.tasks import departures, reported_states, transitions

@@ -9,8 +9,8 @@ from quota.vocabulary.errors import Conflict, Forbidden, Rejected
 from quota.vocabulary.permissions import Role
 from quota.vocabulary.resources import CPU, RAM
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.requirement import task_id
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.jobs import plans, submit_and_kill, updates
 from scheduling.journal import journal
 from scheduling.master.invariants import validate

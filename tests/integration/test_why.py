@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduling.core.vocabulary.changes import Eviction
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import MachineStatus
+from scheduling.core.vocabulary.task_events import Eviction
 from scheduling.jobs import why
 from scheduling.journal import journal
 from scheduling.models import Cell, Job, PendingVerdict, Task

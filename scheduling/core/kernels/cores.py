@@ -9,7 +9,7 @@ unreserved. Batch tasks run on all cores and reserve none.
 from __future__ import annotations
 
 from scheduling.core.kernels.compiled import compiled, inlined
-from scheduling.core.vocabulary.layout import Bools, Ints, Ints32, MachineArrays, Running
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32, MachineArrays, Running
 
 
 @inlined

@@ -8,7 +8,7 @@ import numpy as np
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import RUNNING
-from scheduling.core.vocabulary.layout import Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Ints, Ints32
 from scheduling.core.vocabulary.requirement import split_task_id
 
 

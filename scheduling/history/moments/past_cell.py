@@ -14,7 +14,7 @@ import numpy as np
 from quota.vocabulary.bands import Band, band_of
 from quota.vocabulary.resources import ACCELERATORS, CPU, DISK, NAMES, RAM
 from scheduling.core.cell.tasks import DEAD, FREE, PENDING, RUNNING, STATES, LiveJob
-from scheduling.core.vocabulary.layout import Bools
+from scheduling.core.vocabulary.kernel_arrays import Bools
 from scheduling.core.vocabulary.reasons import Why
 from scheduling.core.vocabulary.requirement import INDEX_BITS, MAX_TASKS
 from scheduling.core.vocabulary.states import MachineStatus

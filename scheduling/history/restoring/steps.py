@@ -18,8 +18,8 @@ from django.db import transaction
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Ending
 from scheduling.core.vocabulary.requirement import Requirement, task_id
+from scheduling.core.vocabulary.task_events import Ending
 from scheduling.history.restoring.differences import Differences, Pair, RequestedJob
 from scheduling.history.restoring.outcome import Problem
 from scheduling.history.restoring.replacements import Replacement, replacements

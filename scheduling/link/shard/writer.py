@@ -22,8 +22,8 @@ from quota.vocabulary.permissions import system
 from quota.vocabulary.resources import NAMES, as_mapping
 from scheduling.allocs import kept_allocs
 from scheduling.brakes import brakes
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.requirement import MAX_TASKS, PROTOCOL, split_task_id
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.row_events import machine_set_event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scheduling.core.vocabulary.presets import PRESETS
+from scheduling.core.vocabulary.reclamation_presets import PRESETS
 from scheduling.history.checkpoints.file import read
 from scheduling.history.checkpoints.tables import state_of
 from scheduling.policy.cell_settings import CellSettings

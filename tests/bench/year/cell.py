@@ -23,10 +23,10 @@ from scheduling.core.cell.tasks import RUNNING
 from scheduling.core.pass_ import schedule_pass
 from scheduling.core.placing.pass_cache import PassCache
 from scheduling.core.vocabulary import events
-from scheduling.core.vocabulary.changes import Ending, Eviction
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.core.vocabulary.states import EvictionCause, Observation
+from scheduling.core.vocabulary.task_events import Ending, Eviction
 from scheduling.core.warm import compile_kernels
 from scheduling.jobs import updates
 from scheduling.jobs.submit_and_kill import job_kill, jobs_submit_bulk, spec_for

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.explaining.forecast import expected_start
-from scheduling.core.vocabulary.layout import Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Ints, Ints32
 from scheduling.core.vocabulary.reasons import Ahead, QueuePlace, Why
 from scheduling.core.vocabulary.requirement import Requirement
 
 if TYPE_CHECKING:  # its kernels cost every process that imports them 45 MB
     from scheduling.core.cell.state import CellState
     from scheduling.core.cell.tasks import LiveJob
-    from scheduling.core.placing.classes import GroupedQueue
+    from scheduling.core.placing.equivalence_classes import GroupedQueue
 
 # How many of the tenants that are ahead are named, and to how many jobs of a class.
 TENANTS_NAMED = 3

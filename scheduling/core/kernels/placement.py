@@ -31,10 +31,19 @@ from scheduling.core.kernels.cores import cores_of, cores_suit, hold_cores
 from scheduling.core.kernels.counts import count_in
 from scheduling.core.kernels.devices import hold_devices, pick_devices, share_of
 from scheduling.core.kernels.filters import BLOCK, FREE, is_up, lacking, may_hold, satisfies, scan, spread_excess
-from scheduling.core.kernels.room import room
+from scheduling.core.kernels.free_by_level import room
 from scheduling.core.kernels.scorers import PACKAGES, PARTS, PREEMPTION, RUNNERS, job_score, own_score
 from scheduling.core.kernels.victims import NO_BUDGET, preemption_cost, victims_on
-from scheduling.core.vocabulary.layout import Cache, Floats, Ints, Ints32, MachineArrays, Running, SearchParams, Tables
+from scheduling.core.vocabulary.kernel_arrays import (
+    Cache,
+    Floats,
+    Ints,
+    Ints32,
+    MachineArrays,
+    Running,
+    SearchParams,
+    Tables,
+)
 
 # How far the search of a group has come.
 DIRECT, PREEMPTING, BREAKING, FULL = range(4)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from quota.vocabulary.resources import PORTS
 from scheduling.core.kernels.compiled import compiled, inlined
-from scheduling.core.vocabulary.layout import SKIPPED, Bools, Ints, Levels, MachineArrays, Running
+from scheduling.core.vocabulary.kernel_arrays import SKIPPED, Bools, Ints, Levels, MachineArrays, Running
 
 
 @inlined

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from quota.vocabulary.resources import ACCELERATORS, PORTS
 from scheduling.core.kernels.compiled import compiled, constant
 from scheduling.core.kernels.devices import pick_devices, share_of
-from scheduling.core.vocabulary.layout import Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Ints, Ints32
 
 _COMES, _GOES = constant(1), constant(-1)
 

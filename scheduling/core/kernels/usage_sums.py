@@ -9,7 +9,7 @@ from typing import NamedTuple
 from quota.vocabulary.resources import ACCELERATORS
 from scheduling.core.kernels.compiled import compiled
 from scheduling.core.kernels.devices import share_of
-from scheduling.core.vocabulary.layout import Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Ints, Ints32
 
 # Columns of a move: slot of the task, slot of the machine, +1 comes or -1 leaves, shape, placed by limit, devices.
 TASK, MACHINE, SIGN, SHAPE, BY_LIMIT, DEVICES = range(6)

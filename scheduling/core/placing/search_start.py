@@ -9,7 +9,7 @@ import numpy as np
 from quota.vocabulary.resources import ACCELERATORS
 from scheduling.core.cell.state import CellState
 from scheduling.core.placing.free_capacity import FreeCapacity
-from scheduling.core.vocabulary.layout import Bools, Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Bools, Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 
 # Share of the free capacity for a kind of work. A class that asks for more of a resource than this packs from one end.

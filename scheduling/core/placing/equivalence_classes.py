@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scheduling.core.cell.state import CellState
 from scheduling.core.cell.tasks import LiveJob
-from scheduling.core.vocabulary.layout import Ints, Ints32
+from scheduling.core.vocabulary.kernel_arrays import Ints, Ints32
 from scheduling.core.vocabulary.policy import Policy
 from scheduling.core.vocabulary.requirement import Requirement
 

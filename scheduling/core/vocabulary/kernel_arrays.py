@@ -238,7 +238,7 @@ class Judged(NamedTuple):
     alone: Ints  # [O] machines on which the obstacle is the only one, and a change of the request can remove it
     alone_largest: Ints  # [O] of these machines, the largest free amount
     alone_at_largest: Ints  # [O] how many of them have it
-    sums: Ints  # [4] numbers of machines: able, held, evictable, by reservation (see `kernels/verdicts.py`)
+    sums: Ints  # [4] numbers of machines: able, held, evictable, by reservation (see `kernels/obstacles.py`)
     first: Ints32  # the obstacle that rules the machine out, the first if there are several; -1 none
     only: Ints32  # the obstacle that rules the machine out alone, as in `alone`
     lacking: Ints32  # the first resource it lacks, -1 none

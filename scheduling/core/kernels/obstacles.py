@@ -9,7 +9,7 @@ from scheduling.core.kernels.compiled import compiled, constant, inlined
 from scheduling.core.kernels.counts import MACHINE, POWER, count_of
 from scheduling.core.kernels.devices import WHOLE, share_of
 from scheduling.core.kernels.filters import has_crashed
-from scheduling.core.vocabulary.layout import Groups, Ints, Ints32, Judged, MachineArrays, Running, TaskCounts
+from scheduling.core.vocabulary.kernel_arrays import Groups, Ints, Ints32, Judged, MachineArrays, Running, TaskCounts
 
 # Bits of `Judged.flags`.
 ABLE = 1  # could hold one if it were empty

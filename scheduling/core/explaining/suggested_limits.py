@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.vocabulary.resources import PORTS
-from scheduling.core.vocabulary.layout import Ints
+from scheduling.core.vocabulary.kernel_arrays import Ints
 from scheduling.core.vocabulary.reasons import Conforming, Shape
 
 # More tasks than this on a machine, and the size of one of them matters little.
