@@ -12,8 +12,8 @@ from unfold.decorators import display
 
 from quota.admin.base import CreateOnlyAdmin, FactsAdmin, ServiceAdmin, principal_of
 from quota.models import Capability, CapabilityRequest, Token
-from quota.tenancy.access import token_revoke
 from quota.tenancy.capabilities import capability_answer, capability_grant, capability_revoke
+from quota.tenancy.tokens import token_revoke
 from quota.vocabulary.errors import invalid
 
 

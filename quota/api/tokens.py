@@ -16,11 +16,12 @@ from quota import selectors
 from quota.api.base import ListView, QuotaView
 from quota.dry_run import dry_run
 from quota.models import ServiceAccount, Token
-from quota.tenancy.access import default_end, principal_of_user, token_issue, token_revoke
+from quota.tenancy.principals import principal_of_user
 from quota.tenancy.provider_accounts import from_provider
 from quota.tenancy.second_factor import check_code
 from quota.tenancy.sign_in_limits import address_of, check_limited
 from quota.tenancy.token_rotation import LONGEST_OVERLAP, OVERLAP, token_rotate
+from quota.tenancy.tokens import default_end, token_issue, token_revoke
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.permissions import Principal, Scope
 

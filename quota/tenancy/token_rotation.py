@@ -16,7 +16,7 @@ from django.db.models import Q
 
 from quota import clock, records
 from quota.models import Token
-from quota.tenancy.access import admin_needed, issued_for, line_locked, revoke, token_create, token_issue
+from quota.tenancy.tokens import admin_needed, issued_for, line_locked, revoke, token_create, token_issue
 from quota.vocabulary.errors import Conflict, NotFound, invalid
 from quota.vocabulary.permissions import Principal, Scope
 

@@ -158,7 +158,7 @@ def create_users(where: Installation) -> None:
     from django.test import Client
 
     from quota.models import Membership, Tenant
-    from quota.tenancy.access import token_issue
+    from quota.tenancy.tokens import token_issue
     from quota.vocabulary.permissions import system
 
     made = []

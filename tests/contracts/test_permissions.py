@@ -26,10 +26,10 @@ from quota.market.orders import order_place
 from quota.models import ApprovalRule
 from quota.notifications.channels import channel_add
 from quota.pricing.price_lists import quote_make
-from quota.tenancy.access import token_issue
 from quota.tenancy.capabilities import capability_ask, capability_grant
 from quota.tenancy.invitations import invitation_send
 from quota.tenancy.service_accounts import service_account_create
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Role, Scope, system
 from scheduling.jobs import submit_and_kill
 from tests.contracts.described import deviation

@@ -23,7 +23,7 @@ from websockets.sync.client import ClientConnection, connect
 from portal.live.consumers import LivePage
 from portal.live.name_watch import NamesWatch
 from quota.models import Token
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
 from scheduling.cells.cells import cell_new_history
 from scheduling.core.vocabulary import events, task_events

@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 from borglet.messages import ShellFrame, shell_frame_of
 from portal.live.callers import principal_of_session
 from quota.models import Capability, Record, Token
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
 from scheduling.journal import wakeups
 from scheduling.machines import contact

@@ -21,7 +21,7 @@ from portal.http.rate_limits import RequestRates
 from portal.http.request_deadlines import Front
 from quota import clock
 from quota.models import Tenant
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Scope, system
 from serving import shared_buckets
 from serving.buckets import WINDOW_S, Rate

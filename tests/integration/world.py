@@ -10,7 +10,8 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.test import Client
 
 from quota.models import Membership, Tenant
-from quota.tenancy.access import principal_of_user, token_issue
+from quota.tenancy.principals import principal_of_user
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import Principal, Role, Scope, system
 from scheduling.core.vocabulary.plan import Assignment
 from scheduling.core.vocabulary.states import Observation

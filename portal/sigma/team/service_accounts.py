@@ -18,7 +18,6 @@ from quota import clock
 from quota.models import ServiceAccount, Token
 from quota.selectors import tenant_named
 from quota.tenancy import member_lists
-from quota.tenancy.access import token_revoke
 from quota.tenancy.service_accounts import (
     ROLES,
     SCOPES,
@@ -28,6 +27,7 @@ from quota.tenancy.service_accounts import (
     service_account_set,
     service_account_token,
 )
+from quota.tenancy.tokens import token_revoke
 from quota.vocabulary.permissions import Action, Principal, require
 
 DAYS = [7, 30, 90, 365]

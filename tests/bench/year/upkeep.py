@@ -16,7 +16,7 @@ from django.contrib.auth.models import AbstractUser
 from django.test import Client
 
 from quota.models import Membership, Tenant
-from quota.tenancy.access import token_issue
+from quota.tenancy.tokens import token_issue
 from quota.vocabulary.permissions import system
 from scheduling.history.archive.archiver import Archiver
 from scheduling.history.archive.store import store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quota.tenancy.token_order import in_families
+from quota.vocabulary.token_order import in_families
 
 
 def shown(*rows: tuple[str, str | None]) -> list[str]:
