@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from borglet.messages import PackageSources, PeerAddress
-from borglet.packages.installing import excess_of, to_remove
+from borglet.packages.disk_space import excess_of, to_remove
 from borglet.packages.source_choice import THE_STORE, AskForSources, Choosing, FetchPatience, GiveUp, Pause, Try
 from borglet.packages.store import StoredPackage
 from tests.examples import examples
