@@ -1,7 +1,5 @@
-"""Receipts of a task's placements (§3.2), read from the journal. A receipt shows the score, the next best machines,
-which tasks the task preempted, and which task preempted it.
-
-If the reader may not see the job of another task, the receipt shows only the priority of that task.
+"""The newest placement and the newest preemption of a task (§3.2), read from the journal: the score, the next best
+machines, and the other tasks of a preemption (see `preemptors`).
 """
 
 from __future__ import annotations
@@ -9,32 +7,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from scheduling.models import Event, Job, Machine
+from scheduling.models import Event, Machine
+from scheduling.tasks.preemptors import Party, parties_of
 
 PREEMPTION = "preemption"
-
-
-@dataclass(frozen=True, slots=True)
-class Party:
-    """A task that preempted another task, or was preempted. `job`: tenant/name; None if the reader may not see the
-    job.
-    """
-
-    job: str | None
-    index: int | None
-    priority: int | None
-    band: str
-
-    def __str__(self) -> str:
-        if self.job is None:
-            return (
-                f"a task of priority {self.priority} ({self.band})"
-                if self.band
-                else "a task that the cell no longer has a record of"
-            )
-        return f"{self.job}/{self.index} (priority {self.priority}, {self.band})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +73,7 @@ def receipts(events: Sequence[Event], *, sees: Callable[[str], bool]) -> Receipt
     if lost is not None and lost.data.get("preemptor"):
         pairs.append(tuple(lost.data["preemptor"]))
     names = hostnames(machines)
-    parties = _parties({job for job, _ in pairs}, sees)
+    parties = parties_of(pairs, sees=sees)
     return Receipts(
         _placement(placed, names, parties) if placed is not None else None,
         _preempted(lost, names, parties) if lost is not None else None,
@@ -109,31 +86,7 @@ def hostnames(machines: Iterable[int]) -> dict[int, str]:
     return dict(Machine.objects.filter(pk__in=ids).values_list("id", "hostname")) if ids else {}
 
 
-def parties_of(pairs: Iterable[Sequence[int]], *, sees: Callable[[str], bool]) -> dict[tuple[int, int], Party]:
-    """Return the parties of preemptions (preemptors and victims). `pairs`: (job id, index) of their tasks. `sees`:
-    returns whether the reader may see the jobs of a tenant. Makes at most one query.
-    """
-    distinct = {(pair[0], pair[1]) for pair in pairs}
-    known = _parties({job for job, _ in distinct}, sees)
-    return {pair: _party(pair, known) for pair in distinct}
-
-
-def _parties(jobs: set[int], sees: Callable[[str], bool]) -> dict[int, tuple[str | None, int, str]]:
-    if not jobs:
-        return {}
-    rows = Job.objects.filter(pk__in=jobs).values_list("id", "tenant__name", "name", "priority", "band")
-    return {
-        job: (f"{tenant}/{name}" if sees(tenant) else None, priority, band)
-        for job, tenant, name, priority, band in rows
-    }
-
-
-def _party(pair: Sequence[int], parties: dict[int, tuple[str | None, int, str]]) -> Party:
-    job, priority, band = parties.get(pair[0], (None, None, ""))
-    return Party(job, pair[1] if job is not None else None, priority, band)
-
-
-def _placement(event: Event, names: dict[int, str], parties: dict[int, Any]) -> PlacementReceipt:
+def _placement(event: Event, names: dict[int, str], parties: dict[tuple[int, int], Party]) -> PlacementReceipt:
     data = event.data
     present_bytes, packages_bytes = data.get("packages") or (0, 0)
     return PlacementReceipt(
@@ -145,17 +98,17 @@ def _placement(event: Event, names: dict[int, str], parties: dict[int, Any]) -> 
         runners_up=tuple(
             (names.get(machine, f"machine {machine}"), score) for machine, score in data.get("runners_up") or ()
         ),
-        victims=tuple(_party(pair, parties) for pair in data.get("victims") or ()),
+        victims=tuple(parties[job, index] for job, index in data.get("victims") or ()),
         present_bytes=present_bytes,
         packages_bytes=packages_bytes,
     )
 
 
-def _preempted(event: Event, names: dict[int, str], parties: dict[int, Any]) -> Preempted:
+def _preempted(event: Event, names: dict[int, str], parties: dict[tuple[int, int], Party]) -> Preempted:
     preemptor = event.data.get("preemptor")
     return Preempted(
         machine=names.get(event.machine_id or 0, f"machine {event.machine_id}"),
         revision=event.revision,
         time=event.time,
-        by=_party(preemptor, parties) if preemptor else None,
+        by=parties[preemptor[0], preemptor[1]] if preemptor else None,
     )

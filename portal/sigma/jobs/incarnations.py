@@ -17,7 +17,8 @@ from portal.parts.tables import Cell, Column, Table
 from portal.sigma.reads import event_sentences
 from quota.vocabulary.resources import format_number
 from scheduling.models import Event, Job, Task
-from scheduling.tasks.placement_records import Party, hostnames, parties_of
+from scheduling.tasks.placement_records import hostnames
+from scheduling.tasks.preemptors import Party, parties_of
 
 
 @dataclass(slots=True)
