@@ -26,9 +26,10 @@ from scheduling.core.vocabulary.requirement import INDEX_BITS
 from scheduling.core.vocabulary.states import JobState, TaskState
 from scheduling.core.vocabulary.task_events import Ending
 from scheduling.jobs import job_name_rules, quota_rejections, updates
-from scheduling.jobs.submission_checks import check_alloc_sets, check_keys, check_names, check_numbers, pin_packages
-from scheduling.jobs.submission_rows import jobs_create, rejection_append
-from scheduling.jobs.submissions import Item, Submission
+from scheduling.jobs.submission.checks import check_alloc_sets, check_names, check_numbers, pin_packages
+from scheduling.jobs.submission.idempotency_keys import check_keys
+from scheduling.jobs.submission.outcomes import Item, Submission
+from scheduling.jobs.submission.rows import jobs_create, rejection_append
 from scheduling.journal import group_commit, journal
 from scheduling.models import Cell, Job, Task
 from scheduling.packages import pinning

@@ -28,7 +28,7 @@ from scheduling.core.vocabulary import events
 from scheduling.core.vocabulary.states import JobState
 from scheduling.jobs import quota_rejections
 from scheduling.jobs.rollout import advance
-from scheduling.jobs.submissions import rejected_event
+from scheduling.jobs.submission.outcomes import rejected_event
 from scheduling.journal import journal
 from scheduling.journal.row_events import update_started_event
 from scheduling.models import Job, JobSpec, Update

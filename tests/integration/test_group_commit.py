@@ -15,7 +15,7 @@ from django.db import connection
 from quota.models import Tenant
 from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.jobs import submit_and_kill
-from scheduling.jobs.submissions import Submission
+from scheduling.jobs.submission.outcomes import Submission
 from scheduling.journal import group_commit
 from scheduling.models import Cell, Event, Job
 from tests.integration.world import a_file, principal, submit

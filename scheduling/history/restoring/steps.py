@@ -24,7 +24,7 @@ from scheduling.history.restoring.differences import Differences, Pair, Requeste
 from scheduling.history.restoring.outcome import Problem
 from scheduling.history.restoring.replacements import Replacement, replacements
 from scheduling.jobs import submit_and_kill, updates
-from scheduling.jobs.submissions import rejected_event
+from scheduling.jobs.submission.outcomes import rejected_event
 from scheduling.journal import journal
 from scheduling.journal.sql import query
 from scheduling.models import ArchivedJob, Cell, Job, JobSpec, Update

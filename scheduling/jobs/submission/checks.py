@@ -1,5 +1,5 @@
-"""Checks of submitted jobs while the cell's row is locked. They check idempotency keys, packages, names, alloc sets and
-the number of jobs.
+"""Checks of submitted jobs while the cell's row is locked. They check packages, names, alloc sets and the number
+of jobs.
 
 If a submission fails a check, the check stores the rejection in the submission. The number of queries does not depend
 on the number of jobs.
@@ -15,7 +15,7 @@ from django.db.models import F
 from quota.vocabulary.errors import Conflict, Rejected
 from scheduling.allocs import alloc_sets
 from scheduling.core.vocabulary.states import JobState
-from scheduling.jobs.submissions import Item
+from scheduling.jobs.submission.outcomes import Item
 from scheduling.journal.sql import query
 from scheduling.models import Cell, Job, JobSpec
 from scheduling.packages import pinning
@@ -30,32 +30,6 @@ def pin_packages(cell: Cell, items: Sequence[Item]) -> None:
             item.refuse(done)
         elif done.packages:
             item.spec, item.digest, item.packages = done.spec, done.spec.digest(), done.packages
-
-
-def check_keys(cell: Cell, items: Sequence[Item]) -> None:
-    """Find submissions whose idempotency key was used before. The result of such a submission is the existing job,
-    even if that job is dead.
-    """
-    keyed = {(item.tenant.id, item.submission_key): item for item in items if item.submission_key}
-    if not keyed:
-        return
-    made = Job.objects.filter(cell=cell, tenant_id__in={t for t, _ in keyed}, key__in={k for _, k in keyed})
-    first = JobSpec.objects.filter(job__in=made, version=1).select_related("job")
-    for row in first:
-        item = keyed.get((row.job.tenant_id, row.job.key))
-        if item is None:
-            continue
-        if (row.job.name, row.digest) == (item.spec.name, item.digest):
-            item.answer("submitted", row.job)
-        else:
-            item.refuse(
-                Conflict(
-                    "key-used",
-                    f"Idempotency-Key: tenant {item.spec.tenant} has already used this key for another job, "
-                    f"{row.job.name}; use a new key for each job",
-                    fields={"Idempotency-Key": "used for another job"},
-                )
-            )
 
 
 def check_names(cell: Cell, items: Sequence[Item]) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from quota.vocabulary.bands import Band
 from scheduling.jobs import updates
-from scheduling.jobs.submissions import Item, rejected_event
+from scheduling.jobs.submission.outcomes import Item, rejected_event
 from scheduling.journal import copy_rows, journal
 from scheduling.journal.row_events import job_submitted_event
 from scheduling.models import Cell, Job, JobSpec
