@@ -33,11 +33,11 @@ from borglet.machine_specs import (
     read_fleet,
     uniform_fleet,
 )
-from borglet.windows import WINDOW_S
+from borglet.usage_windows import WINDOW_S
 
 if TYPE_CHECKING:
     from borglet.fleet import Fleet
-    from borglet.runtimes.choice import RuntimeWishes
+    from borglet.runtimes.runtime_choice import RuntimeWishes
 
 DEFAULT_FLEET_CAPACITY = "cpu=16,ram=64Gi,disk=1Ti"
 
@@ -211,8 +211,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _wishes(args: argparse.Namespace) -> RuntimeWishes:
-    from borglet.runtimes.choice import RuntimeWishes, parse_devices, parse_uids
     from borglet.runtimes.home.logfiles import LogRetention
+    from borglet.runtimes.runtime_choice import RuntimeWishes, parse_devices, parse_uids
 
     first, count = parse_uids(args.task_uids)
     return RuntimeWishes(

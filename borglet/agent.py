@@ -26,6 +26,7 @@ from typing import assert_never
 
 import msgspec
 
+from borglet.health_prober import Prober
 from borglet.identity.saved_state import IdentityStore
 from borglet.messages import (
     OLDEST_PROTOCOL,
@@ -43,11 +44,10 @@ from borglet.messages import (
 from borglet.packages.base import PackageMissing, Packages
 from borglet.pressure.control_loop import Guard
 from borglet.pressure.victims import PressureTenant
-from borglet.prober import Prober
 from borglet.runtimes.base.runtime import Runtime, StartFailed
 from borglet.state import events, instructions
 from borglet.state.agent_state import AgentState
-from borglet.windows import WINDOW_S, Windows
+from borglet.usage_windows import WINDOW_S, Windows
 
 log = logging.getLogger(__name__)
 

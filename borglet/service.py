@@ -19,6 +19,7 @@ from typing import Any
 
 from borglet.agent import Agent, steady_clock
 from borglet.backoff import Backoff
+from borglet.health_prober import SocketProber
 from borglet.identity.credentials import Credentials
 from borglet.identity.join import LinkUnreachable, join_cell, join_request
 from borglet.identity.saved_state import DiskStore, Identity
@@ -34,11 +35,10 @@ from borglet.packages.sources import LinkSources
 from borglet.packages.store import PackageStore
 from borglet.pressure.control_loop import Guard
 from borglet.pressure.readings import MachineReadings
-from borglet.prober import SocketProber
-from borglet.runtimes.choice import RuntimeWishes, open_runtime
 from borglet.runtimes.home.supervised_runtime import SupervisedRuntime
 from borglet.runtimes.measuring.disk_usage import disk_bytes
 from borglet.runtimes.process import ProcessRuntime
+from borglet.runtimes.runtime_choice import RuntimeWishes, open_runtime
 from borglet.runtimes.supervisor import proctable
 
 log = logging.getLogger(__name__)

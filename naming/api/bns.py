@@ -93,7 +93,7 @@ _WATCH = [
 
 def _check_watch(request: Request) -> None:
     """Check the query parameters with which a client asks the server to wait for a change. Raises `Rejected` if a
-    parameter is not valid. This function does not wait: `portal.live.polls` has already waited.
+    parameter is not valid. This function does not wait: `portal.live.long_polls` has already waited.
     """
     given = request.query_params
     problems = {

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from django.conf import settings
 
-from naming.api.loads import Busy, loads_of
+from naming.api.task_loads import Busy, loads_of
 from naming.following.names_from_database import older_port_names
 from naming.table.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint, fails_open, weight_of
 from naming.table.names import JobName, ServiceName

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from unfold.widgets import SELECT_CLASSES
 
 from portal import plots
-from portal.periods import DAYS, ReportPeriod, period_of
+from portal.plot_period import DAYS, ReportPeriod, period_of
 from quota import clock
 from quota.csv_files import csv_answer
 from quota.models import CellCapacity, PriorityBand

@@ -2,7 +2,7 @@
 
 * It answers `GET /healthz` itself, without Django or the database. This response shows that the process is alive.
 * It limits the rate of requests per token, tenant and address (`portal.http.rate_limits`). Further requests get 429.
-  Checks of health have no rate (`portal.http.threads` limits them).
+  Checks of health have no rate (`portal.http.thread_pools` limits them).
 * It sets a deadline for each request, which starts when the portal has read the body. Database calls end before the
   deadline (`portal.database_time_limits`). If a request takes longer for another reason, the client gets 503.
 * It limits how many requests run at the same time. Further requests get 503 immediately. Long polls of names have their
@@ -28,7 +28,7 @@ from portal.http.handler import has_body, rank_of
 from portal.http.metrics import rejected_requests
 from portal.http.outages import LATE, Outage, Overloaded, outage_of
 from portal.http.rate_limits import Headers, RequestRates, headers_of, rejection
-from portal.http.threads import Rank
+from portal.http.thread_pools import Rank
 
 log = structlog.get_logger(__name__)
 
@@ -213,7 +213,7 @@ def _deadline_s(scope: dict[str, Any], usual_s: float) -> float:
 
 
 def _waits(scope: dict[str, Any]) -> bool:
-    """Return whether the request is a long poll, which waits for a change of a name (`portal.live.polls`)."""
+    """Return whether the request is a long poll, which waits for a change of a name (`portal.live.long_polls`)."""
     return scope["path"].startswith("/bns/") and b"wait_s=" in scope["query_string"]
 
 

@@ -22,9 +22,9 @@ from django.conf import settings
 from msgspec.structs import replace
 
 from naming.api.changes import changed_after, members_changed_after
-from naming.api.loads import Busy, loads_of
 from naming.api.selectors import job_visible, jobs_of_service, live_job, service_visible
 from naming.api.task_endpoints import PlacedRow, busy_of, endpoints_of, job_answer, rows_of, service_answer
+from naming.api.task_loads import Busy, loads_of
 from naming.table.endpoints import JobEndpoints, ServiceEndpoints, TaskEndpoint
 from naming.table.names import SERVICE, JobName, ServiceName, TaskName
 from naming.table.table import NAMING_KINDS

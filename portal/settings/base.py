@@ -142,7 +142,7 @@ MIDDLEWARE = [
     "allauth.account.middleware.AccountMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "portal.http.requests.RequestMiddleware",
+    "portal.http.request_ids.RequestMiddleware",
     "portal.signed_in.SignedInMiddleware",
 ]
 BORG_OIDC_URL, BORG_OIDC_NAME = env.text("BORG_OIDC_URL"), env.text("BORG_OIDC_NAME")
@@ -176,7 +176,7 @@ AUTHENTICATION_BACKENDS = [
     # This backend keeps the sessions valid that it began before the backend above existed.
     "django.contrib.auth.backends.ModelBackend",
 ]
-PASSWORD_HASHERS = ["portal.http.hashing.BoundedHasher"]
+PASSWORD_HASHERS = ["portal.http.password_hashing.BoundedHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},

@@ -11,7 +11,7 @@ from scheduling.admin.cells import CellAdmin, JoinTokenAdmin, LeaseAdmin
 from scheduling.admin.drains_and_brakes import BrakeAdmin, DrainAdmin
 from scheduling.admin.events import EventAdmin
 from scheduling.admin.jobs import JobAdmin, SpecAdmin, UpdateAdmin, VerdictAdmin
-from scheduling.admin.kept import KeptAllocAdmin
+from scheduling.admin.kept_allocs import KeptAllocAdmin
 from scheduling.admin.machines import MachineAdmin
 from scheduling.admin.notices import NoticeCountAdmin
 from scheduling.admin.packages import PackageAdmin, PackageTagAdmin

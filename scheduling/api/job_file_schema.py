@@ -9,7 +9,7 @@ import msgspec
 from drf_spectacular.extensions import OpenApiSerializerExtension
 from rest_framework import serializers
 
-from scheduling.spec.field_texts import FIELD_TEXTS
+from scheduling.spec.field_descriptions import FIELD_TEXTS
 from scheduling.spec.job_spec import KINDS
 from scheduling.spec.schema import JobFile, TaskFile
 

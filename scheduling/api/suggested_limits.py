@@ -8,7 +8,7 @@ from typing import Any
 from rest_framework import serializers
 
 from scheduling.core.explaining.wording import format_fit
-from scheduling.jobs.guidance import Guidance, shapes_document
+from scheduling.jobs.fit_guidance import Guidance, shapes_document
 
 
 class ShapeSerializer(serializers.Serializer[Any]):

@@ -25,7 +25,7 @@ from scheduling.core.reclamation.stranded import stranded
 from scheduling.core.vocabulary.requirement import INDEX_BITS
 from scheduling.journal.sql import execute, query
 from scheduling.models import CapacitySample, Cell
-from scheduling.usage import live
+from scheduling.usage import live_usage
 
 log = structlog.get_logger(__name__)
 
@@ -162,7 +162,7 @@ def _used(cell_id: int) -> dict[str, Vector]:
 
     Raises `redis.RedisError` if Redis cannot be read.
     """
-    read = live.read_cell(cell_id)
+    read = live_usage.read_cell(cell_id)
     rows = read.rows[(read.rows["task_id"] > 0) & (read.rows["at"] >= read.now - FRESH_S)]
     jobs = rows["task_id"] >> INDEX_BITS
     band_of = dict(query("SELECT id, band FROM scheduling_job WHERE cell_id = %s AND state <> 'dead'", [cell_id]))

@@ -21,10 +21,10 @@ from scheduling.core.explaining.wording import ENGLISH, Words
 from scheduling.core.vocabulary.job_health import JobHealth
 from scheduling.core.vocabulary.reasons import Why
 from scheduling.core.vocabulary.states import JobState, MachineStatus, TaskState
-from scheduling.jobs.guidance import shapes_document
+from scheduling.jobs.fit_guidance import shapes_document
 from scheduling.jobs.health import crashing_tasks, health_of
 from scheduling.models import Event, Job, Task
-from scheduling.tasks import placement_records, verdicts
+from scheduling.tasks import pending_verdicts, placement_records
 from scheduling.tasks.placement_records import PlacementReceipt, Preempted
 
 # Most events in a chain of causes. "dead <- evicted <- drained by an SRE" are three.
@@ -242,7 +242,7 @@ def _nearest_hosts(whys: list[Why]) -> dict[int, str]:
 def _whys(job: Job) -> list[Why]:
     """Return the stored explanations why tasks of the job are pending."""
     verdict = getattr(job, "verdict", None) if job.tasks_pending else None
-    return [] if verdict is None else verdicts.read(verdict.whys)
+    return [] if verdict is None else pending_verdicts.read(verdict.whys)
 
 
 def _revision(job: Job, whys: list[Why]) -> int | None:

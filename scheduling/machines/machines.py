@@ -31,7 +31,7 @@ from scheduling.journal import journal
 from scheduling.journal.journal import JournalEntry
 from scheduling.journal.row_events import machine_set_event
 from scheduling.journal.sql import query
-from scheduling.machines import contact, credentials
+from scheduling.machines import credentials, last_contact
 from scheduling.machines.credentials import locked_machine, must_be_there
 from scheduling.machines.facts import CLAIMED, COLUMNS, Facts, read_facts, wrong_facts
 from scheduling.models import Cell, Departure, Drain, Machine, Task
@@ -254,7 +254,7 @@ def machine_remove(*, principal: Principal, machine: Machine, reason: str) -> No
         Drain.objects.filter(machine=row).delete()
         entry.append(events.MachineRemoved(machine_id=row.id, reason=reason), caused_by=cause)
         publish_capacity(entry)
-    contact.forget(machine.cell_id, [machine.id])
+    last_contact.forget(machine.cell_id, [machine.id])
 
 
 # -- quarantine

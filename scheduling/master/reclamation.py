@@ -35,7 +35,7 @@ from scheduling.master import metrics, utilisation
 from scheduling.policy.cell_settings import CellSettings
 from scheduling.tasks import transitions
 from scheduling.tasks.reservations import reservations_set
-from scheduling.usage import live
+from scheduling.usage import live_usage
 
 log = structlog.get_logger(__name__)
 
@@ -108,7 +108,7 @@ class Reclaimer:
         samples; then reservations do not change.
         """
         try:
-            read = live.read_cell(self.cell_id)
+            read = live_usage.read_cell(self.cell_id)
         except redis.RedisError as error:
             if not self._away:
                 log.warning("the usage is unknown, reservations stay unchanged", cell_id=self.cell_id, error=str(error))

@@ -236,12 +236,12 @@ class _Cell:
         """Store the usage of all tasks in Redis in the shards' format, and add to the sums of `reserved` and
         `short`."""
         from scheduling.journal import wakeups
-        from scheduling.usage import live
+        from scheduling.usage import live_usage
 
         tasks = self.state.tasks
         limit = np.array(LIMIT[:3])
         used = (self.usage.step() * limit).astype(np.int64)
-        sample = np.zeros(len(self.slots), dtype=live.SAMPLE)
+        sample = np.zeros(len(self.slots), dtype=live_usage.SAMPLE)
         sample["task_id"], sample["incarnation"] = tasks.id[self.slots], 1
         sample["cpu_milli"], sample["ram_bytes"], sample["disk_bytes"] = used.T
         sample["processes"] = 1

@@ -28,7 +28,7 @@ from scheduling.machines.machines import machines_drain
 from scheduling.master import lease, pass_log
 from scheduling.master.snapshot import load_state
 from scheduling.models import Task
-from scheduling.tasks import reported_states, transitions, verdicts
+from scheduling.tasks import pending_verdicts, reported_states, transitions
 from scheduling.usage import usage_windows
 from scheduling.usage.cell_view import ViewPublisher
 from tests.browser.conftest import LOOKS, SHOTS, faults_of, sign_in
@@ -101,7 +101,7 @@ def furnished(world):
         world.cell, rows.a_tenant("other"), "first", tasks=7, limit=(99_000, 2**30, 2**30, 0, 0, 1), priority=300
     )
     _crash(world)
-    verdicts.store(world.cell.id, SimulatedCell(world.cell).decide())
+    pending_verdicts.store(world.cell.id, SimulatedCell(world.cell).decide())
     spare = rows.a_job(world.cell, world.tenant, "spare", tasks=1, priority=110)
     portal_world.place(spare, 0, world.machine)
     _preempt(spare, steady, world.machine)

@@ -10,7 +10,7 @@ from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import journal, wakeups
 from scheduling.models import Cell, Job, Machine, Task
 from scheduling.tasks import reported_states, transitions
-from scheduling.usage import live
+from scheduling.usage import live_usage
 from tests.integration.rows import ME
 
 
@@ -45,7 +45,7 @@ def use(job: Job, index: int, *, cpu_milli: int, incarnation: int = 1) -> None:
     row = Task.objects.get(job=job, index=index)
     client = wakeups.client()
     seconds, micros = client.time()
-    rows = np.zeros(1, dtype=live.SAMPLE)
+    rows = np.zeros(1, dtype=live_usage.SAMPLE)
     rows["task_id"], rows["at"], rows["cpu_milli"] = row.id, seconds + micros / 1e6, cpu_milli
     rows["processes"], rows["incarnation"] = 1, incarnation
     client.hset(f"borg:usage:{job.cell_id}", str(row.machine_id), rows.tobytes())

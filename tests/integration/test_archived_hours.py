@@ -41,7 +41,7 @@ from scheduling.history.archive.metrics import ArchiveCollector
 from scheduling.history.archive.store import store
 from scheduling.history.erasure.erasing import Eraser
 from scheduling.history.erasure.identities import IdentityKind
-from scheduling.history.infrastore import archived as archived_module
+from scheduling.history.infrastore import archive_files as archived_module
 from scheduling.history.infrastore import asking, exported_rows
 from scheduling.models import ArchiveFile, Cell
 from tests.integration import money_rows as market

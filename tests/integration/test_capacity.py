@@ -21,7 +21,7 @@ from scheduling.cells.capacity_samples import capacity_sample, samples_drop_old
 from scheduling.core.vocabulary.requirement import task_id
 from scheduling.journal import wakeups
 from scheduling.models import CapacitySample, Job
-from scheduling.usage import live
+from scheduling.usage import live_usage
 from tests.integration import portal_world, rows
 
 pytestmark = pytest.mark.django_db
@@ -46,7 +46,7 @@ def uses(cell, tasks, *, age_s: float = 0.0) -> None:
     `tasks`: (milli-cores used, milli-cores denied, bytes of RAM, bytes of disk) by id of the task.
     """
     seconds, micros = wakeups.client().time()
-    found = np.zeros(len(tasks), dtype=live.SAMPLE)
+    found = np.zeros(len(tasks), dtype=live_usage.SAMPLE)
     for row, (task, (cpu, denied, ram, disk)) in zip(found, tasks.items(), strict=True):
         row["task_id"], row["at"], row["incarnation"] = task, seconds + micros / 1e6 - age_s, 1
         row["cpu_milli"], row["throttled_milli"], row["ram_bytes"], row["disk_bytes"] = cpu, denied, ram, disk

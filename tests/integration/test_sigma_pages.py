@@ -21,7 +21,7 @@ from scheduling.core.vocabulary.states import Observation
 from scheduling.journal import journal, wakeups
 from scheduling.models import Event, Job, JobSpec, Machine, Package, Task
 from scheduling.tasks import reported_states
-from scheduling.usage import live as usage
+from scheduling.usage import live_usage as usage
 from scheduling.usage import usage_windows
 from tests.integration import portal_world, rows
 from tests.integration.portal_world import signed_in

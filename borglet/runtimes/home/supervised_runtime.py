@@ -9,7 +9,7 @@ reports the cause `supervisor-lost`.
 
 The `confinement` isolates a task: by a user in the runtime `process`, by a container in the runtime `oci`. Other
 modules store the state (`runtime_home`), find earlier tasks (`adoption`), wait for ends (`exit_watcher`), and measure
-and limit tasks (`enforcement`).
+and limit tasks (`limit_enforcement`).
 
 Control groups limit memory, processes and CPU if possible (`cgroups`). Otherwise the method `sample`, which measures
 the usage, stops tasks that exceed their limits of memory or processes. `sample` always enforces the disk limit. For
@@ -34,8 +34,8 @@ from borglet.runtimes.home import supervisors
 from borglet.runtimes.home.adoption import adopt
 from borglet.runtimes.home.chown_files import hand_over
 from borglet.runtimes.home.confinement import Confinement
-from borglet.runtimes.home.enforcement import Enforcement
 from borglet.runtimes.home.exit_watcher import ExitWatcher
+from borglet.runtimes.home.limit_enforcement import Enforcement
 from borglet.runtimes.home.logfiles import read_log, sweep_logs
 from borglet.runtimes.home.runtime_home import RuntimeHome, SupervisedSettings, SupervisedTask
 from borglet.runtimes.home.taskdirs import TaskRecord

@@ -18,8 +18,8 @@ from borglet.runtimes.base.runtime import StartFailed
 from borglet.runtimes.cgroups import cgroupfs
 from borglet.runtimes.cgroups.cgroupfs import Groups
 from borglet.runtimes.cgroups.cgroups import CgroupTree
-from borglet.runtimes.cgroups.cores import CorePool, NoCores
 from borglet.runtimes.cgroups.limits import NO_GRANT, Grant, KernelLimits, ceiling, kernel_limits
+from borglet.runtimes.cgroups.reserved_cores import CorePool, NoCores
 from borglet.runtimes.cgroups.system import places_of
 from borglet.runtimes.home.taskdirs import directory_name
 from borglet.runtimes.supervisor import proctable

@@ -7,9 +7,9 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from portal.sigma.frame.page import page
-from portal.sigma.jobs.charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
 from portal.sigma.jobs.incarnations import complete, incarnation_table
 from portal.sigma.jobs.task_timeline import timeline_of
+from portal.sigma.jobs.usage_charts import FIRST_SAMPLE_S, HISTORY, newest_sample, usage_charts
 from portal.sigma.jobs.why import explain
 from portal.sigma.reads import event_sentences
 from portal.sigma.reads import jobs as reads
@@ -22,7 +22,7 @@ from scheduling.access.selectors import alloc_names, port_names, task_at
 from scheduling.core.vocabulary.states import TaskState
 from scheduling.models import Departure, Job, PendingVerdict
 from scheduling.shells.shells import IDLE_S, LONGEST_S, may_open_shells, require_shell
-from scheduling.tasks import verdicts
+from scheduling.tasks import pending_verdicts
 from scheduling.tasks.placement_records import receipts
 from scheduling.usage import usage_windows
 
@@ -54,7 +54,7 @@ def task(request: HttpRequest, principal: Principal, cell: str, tenant: str, nam
         "task": row,
         "placement": found.placement if row.state == TaskState.RUNNING else None,
         "preempted": found.preempted,
-        "whys": explain(job, verdicts.read(verdict.whys)) if verdict else [],
+        "whys": explain(job, pending_verdicts.read(verdict.whys)) if verdict else [],
         "verdict": verdict,
         "ports": ports,
         "names": names_of_task(job, row, ports),

@@ -26,7 +26,7 @@ from portal.sigma.reads.orders import history_of, may_decide, money_of, order_nu
 from portal.sigma.shop.own_quota import own_of
 from portal.sigma.shop.quote import wish_of
 from portal.sigma.shop.request_form import Wish, fields_of
-from portal.sigma.shop.sizes import LABELS
+from portal.sigma.shop.resource_labels import LABELS
 from quota import clock
 from quota.billing.ledger import balance_of
 from quota.market.orders import order_approve, order_cancel, order_reject, order_renewal_set, order_transfer

@@ -15,7 +15,7 @@ from portal.sigma.frame.page import given_in, page, page_of
 from portal.sigma.reads.market import cells_sold, zone_of
 from portal.sigma.reads.order_state_texts import grant_standing
 from portal.sigma.reads.orders import orders_visible
-from portal.sigma.shop.sizes import LABELS
+from portal.sigma.shop.resource_labels import LABELS
 from quota import clock
 from quota.models import HOLDING, PriorityBand
 from quota.pricing.market import CalendarDay, calendar_days, is_sold

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from portal.sigma.shop.availability import Chart, DayLeft, chart
 from portal.sigma.shop.period import DAY, instants
 from portal.sigma.shop.request_form import Wish, fields_of
-from portal.sigma.shop.sizes import band_words, described
+from portal.sigma.shop.resource_labels import band_words, described
 from quota.billing.budgets import spendings
 from quota.billing.ledger import balance_of
 from quota.billing.spending import Balances, beyond_month

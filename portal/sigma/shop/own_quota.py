@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from portal.sigma.shop.sizes import LABELS
+from portal.sigma.shop.resource_labels import LABELS
 from quota.admission.suggested_quota import usage_of
 from quota.models import QuotaUse, Tenant
 from quota.pricing.price_formula import UNIT

@@ -19,7 +19,7 @@ from portal.sigma.shop.offer import offer_for
 from portal.sigma.shop.own_quota import own_of
 from portal.sigma.shop.period import PRESETS
 from portal.sigma.shop.request_form import Choices, Form, amount_fields, known_only, wish_read
-from portal.sigma.shop.sizes import LABELS, size_fields
+from portal.sigma.shop.resource_labels import LABELS, size_fields
 from quota import clock
 from quota.models import Market, PriorityBand, Tenant
 from quota.pricing.market import bands_by_name, is_sold

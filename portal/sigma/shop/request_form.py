@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from portal.sigma.frame.page import given_in
 from portal.sigma.shop.period import PRESETS, DayError, QuotaPeriod, day_read, instants, preset_last, preset_of
-from portal.sigma.shop.sizes import SIZES
+from portal.sigma.shop.resource_labels import SIZES
 from quota.pricing.price_formula import UNIT
 from quota.vocabulary.errors import Rejected
 from quota.vocabulary.resources import NAMES, QuantityError, Vector, format_input, parse_quantity

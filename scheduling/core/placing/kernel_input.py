@@ -13,11 +13,11 @@ from scheduling.core.kernels.counts import count_all
 from scheduling.core.kernels.filters import BLOCK
 from scheduling.core.kernels.scorers import PACKINGS, PARTS, RUNNERS
 from scheduling.core.kernels.victims import NO_BUDGET
-from scheduling.core.placing.cores import Held
 from scheduling.core.placing.device_demand import typical_tasks
 from scheduling.core.placing.equivalence_classes import GroupedQueue, Level
 from scheduling.core.placing.free_capacity import FreeCapacity
 from scheduling.core.placing.pass_cache import PassCache
+from scheduling.core.placing.reserved_cores import Held
 from scheduling.core.placing.search_start import walks
 from scheduling.core.vocabulary.kernel_arrays import (
     Cache,

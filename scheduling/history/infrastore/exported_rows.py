@@ -19,7 +19,7 @@ from msgspec import structs
 from quota.models.metered_hours import held
 from quota.vocabulary.errors import Rejected
 from scheduling.history.archive.store import EVENTS, METERED
-from scheduling.history.infrastore.archived import Manifest
+from scheduling.history.infrastore.archive_files import Manifest
 from scheduling.history.infrastore.columns import DERIVED, TABLES, TIME
 from scheduling.history.infrastore.process.protocol import TableSource
 from scheduling.history.infrastore.pruning import begin_of, columns_of

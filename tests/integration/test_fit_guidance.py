@@ -10,7 +10,7 @@ import pytest
 
 from quota.vocabulary.permissions import system
 from scheduling.core.vocabulary import events
-from scheduling.jobs import guidance as _guidance
+from scheduling.jobs import fit_guidance as _guidance
 from scheduling.jobs import submit_and_kill
 from scheduling.master.snapshot import load_state
 from scheduling.models import Cell, Machine

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from borglet.agent import Agent
+from borglet.health_prober import SimulatedProber
 from borglet.identity.saved_state import MemoryStore
 from borglet.messages import OLDEST_PROTOCOL, PROTOCOL, Phase, Poll, Report, Usage, UsageWindow, decode_to_shard, encode
-from borglet.prober import SimulatedProber
 from borglet.runtimes.simulated import SimulatedRuntime, Simulation
-from borglet.windows import MOST_KEPT, MOST_REPORTED, REPEAT_S, SPREAD, WINDOW_S, Windows, quantile
+from borglet.usage_windows import MOST_KEPT, MOST_REPORTED, REPEAT_S, SPREAD, WINDOW_S, Windows, quantile
 from tests.doubles import NoPackages
 from tests.unit.borglet.builders import desired, key, run_task
 

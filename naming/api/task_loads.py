@@ -1,7 +1,8 @@
 """The load of placed tasks: the CPU usage as a share of the CPU limit, from the last reports of the Borglets.
 
-The load is stored only in Redis (`scheduling.usage.live`). It is not published in DNS, because the zones of secondaries
-must equal the zone of the primary. The load of a task is unknown if Redis is unreachable or has no recent report.
+The load is stored only in Redis (`scheduling.usage.live_usage`). It is not published in DNS, because the zones of
+secondaries must equal the zone of the primary. The load of a task is unknown if Redis is unreachable or has no recent
+report.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import redis
 import structlog
 
 from scheduling.journal import wakeups
-from scheduling.usage import live
+from scheduling.usage import live_usage
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +54,7 @@ def loads_of(cell_id: int, tasks: Collection[PlacedTask]) -> dict[int, float]:
     if not tasks or not wakeups.answers():
         return {}
     try:
-        read = live.read_machines(cell_id, {task.machine_id for task in tasks if task.machine_id is not None})
+        read = live_usage.read_machines(cell_id, {task.machine_id for task in tasks if task.machine_id is not None})
     except redis.RedisError as error:
         log.warning("cannot read the loads of tasks from Redis", error=str(error))
         return {}

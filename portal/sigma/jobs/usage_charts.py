@@ -15,7 +15,7 @@ from portal import plots
 from portal.plots import Plot, Series
 from quota.vocabulary.resources import CPU, RAM, describe
 from scheduling.models import InstanceUsage, Task
-from scheduling.usage import live
+from scheduling.usage import live_usage
 
 HISTORY = dt.timedelta(hours=3)
 # The shortest period that a plot covers.
@@ -43,7 +43,7 @@ def newest_sample(task: Task) -> Sample | None:
     if task.machine_id is None:
         return None
     try:
-        now, rows = live.read_machines(task.cell_id, [task.machine_id])
+        now, rows = live_usage.read_machines(task.cell_id, [task.machine_id])
     except redis.RedisError:
         return None
     for row in rows[(rows["task_id"] == task.id) & (rows["incarnation"] == task.incarnation)]:

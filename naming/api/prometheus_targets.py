@@ -18,9 +18,9 @@ from django.conf import settings
 
 from naming.api import changes, feeds
 from naming.api.feeds import FeedService
-from naming.api.loads import Busy, loads_of
 from naming.api.selectors import VisibleJobs, read_jobs
 from naming.api.task_endpoints import endpoints_of, name_of, rows_of
+from naming.api.task_loads import Busy, loads_of
 from scheduling.models import Cell, Job
 
 # One process keeps at most this many bytes of targets. A target has about 400.

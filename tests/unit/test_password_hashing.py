@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from portal.http.hashing import HashingSlots
 from portal.http.outages import Overloaded, outage_of
+from portal.http.password_hashing import HashingSlots
 
 
 def test_only_so_many_run_at_once() -> None:

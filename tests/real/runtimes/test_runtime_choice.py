@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from borglet.machine_specs import BadMachine
-from borglet.runtimes.choice import RuntimeWishes, open_runtime, parse_devices, parse_uids
 from borglet.runtimes.oci.oci import Unavailable, find_engine, probe
+from borglet.runtimes.runtime_choice import RuntimeWishes, open_runtime, parse_devices, parse_uids
 from tests.real.runtimes.machine import may_limit
 
 

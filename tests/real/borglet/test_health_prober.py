@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from borglet.health_prober import ProbeAnswer, SocketProber
 from borglet.messages import HealthCheck
-from borglet.prober import ProbeAnswer, SocketProber
 from tests.unit.borglet.builders import check
 
 

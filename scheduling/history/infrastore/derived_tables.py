@@ -22,7 +22,7 @@ from scheduling.history.archive.archiver import ArchiveFailed, Archiver, archive
 from scheduling.history.archive.parquet import UnreadableArchive, open_file
 from scheduling.history.archive.retention import DayRange
 from scheduling.history.archive.tables import ROWS_PER_GROUP
-from scheduling.history.infrastore.archived import Manifest
+from scheduling.history.infrastore.archive_files import Manifest
 from scheduling.history.infrastore.columns import DERIVED
 from scheduling.history.infrastore.tables import BEFORE, OF_EVENTS, Conversion, JobFacts, machines_after
 from scheduling.journal.sql import query

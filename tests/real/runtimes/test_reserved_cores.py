@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from borglet.messages import RunTask
-from borglet.runtimes.cgroups.cores import CorePool, NoCores
+from borglet.runtimes.cgroups.reserved_cores import CorePool, NoCores
 from borglet.runtimes.cgroups.system import format_cpus, parse_cpus, places_of
 from tests.real.runtimes.machine import a_task, key
 
